@@ -1,5 +1,5 @@
-// Command client asks a running mesh how its policy evaluates a call, and prints the decision and its reason. Like a
-// program outside the project, it uses only the published contracts.
+// Command client asks a running mesh how its policy evaluates a call, and prints the decision and its reason. It uses
+// only the published API, as a program outside this project would.
 package main
 
 import (

@@ -6,11 +6,11 @@ import (
 	"unsafe"
 )
 
-// abiVersion is the version of the ABI: the envelopes and the functions that this package exports.
+// abiVersion is the version of the ABI: the JSON envelopes and the functions that this package exports.
 const abiVersion = 1
 
-// The host writes an envelope to incoming, and reads an envelope from outgoing. These variables prevent the garbage
-// collector from freeing the memory.
+// The host writes an envelope to incoming, and reads an envelope from outgoing. These package variables keep the two
+// buffers reachable, so that the garbage collector does not free them.
 var incoming, outgoing []byte
 
 //go:wasmexport abi_version

@@ -2,23 +2,25 @@ package guest
 
 import "encoding/json"
 
-// The JSON envelopes of ABI 1. In each step, the guest receives one envelope and returns one envelope.
+// This file contains the JSON envelopes of ABI 1. In each step, the guest receives one envelope and returns one
+// envelope.
 
 type hostEnvelope struct {
 	Kind string `json:"kind"`
-	// Instructions, MaxTurns and Model belong to start.
+	// Instructions, MaxTurns and Model are set in envelopes of kind start.
 	Instructions string `json:"instructions"`
 	MaxTurns     int    `json:"max_turns"`
 	Model        string `json:"model"`
-	// Messages and Todos belong to start. They are set only if the agent was migrated to this guest from another module.
+	// Messages and Todos are set in envelopes of kind start, but only if the agent was migrated to this guest from
+	// another module.
 	Messages []Message `json:"messages"`
 	Todos    []Todo    `json:"todos"`
-	// Input belongs to prompt.
+	// Input is set in envelopes of kind prompt.
 	Input string `json:"input"`
-	// Result and Error belong to effect_result. Exactly one of them is set.
+	// Result and Error are set in envelopes of kind effect_result. Exactly one of them is set.
 	Result json.RawMessage `json:"result"`
 	Error  *Error          `json:"error"`
-	// Reason belongs to cancel.
+	// Reason is set in envelopes of kind cancel.
 	Reason string `json:"reason"`
 }
 
@@ -34,15 +36,15 @@ type guestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Model, Messages and Tools belong to model.
+	// Model, Messages and Tools are set in envelopes of kind model.
 	Model    string     `json:"model,omitempty"`
 	Messages []Message  `json:"messages,omitempty"`
 	Tools    []ToolInfo `json:"tools,omitempty"`
-	// Server, Tool and Arguments belong to tool.
+	// Server, Tool and Arguments are set in envelopes of kind tool.
 	Server    string          `json:"server,omitempty"`
 	Tool      string          `json:"tool,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
-	// Op, Path, Content, OldString, NewString, ReplaceAll, Offset and Limit belong to fs.
+	// Op, Path, Content, OldString, NewString, ReplaceAll, Offset and Limit are set in envelopes of kind fs.
 	Op         string `json:"op,omitempty"`
 	Path       string `json:"path,omitempty"`
 	Content    string `json:"content,omitempty"`
@@ -51,13 +53,14 @@ type guestEnvelope struct {
 	ReplaceAll bool   `json:"replace_all,omitempty"`
 	Offset     int    `json:"offset,omitempty"`
 	Limit      int    `json:"limit,omitempty"`
-	// Todos belongs to todo, where it is required.
+	// Todos is set in envelopes of kind todo, and is required there.
 	Todos *[]Todo `json:"todos,omitempty"`
-	// Text belongs to emit, finish and fail.
+	// Text is set in envelopes of the kinds emit, finish and fail.
 	Text string `json:"text,omitempty"`
-	// Milliseconds belongs to sleep.
+	// Milliseconds is set in envelopes of kind sleep.
 	Milliseconds int64 `json:"milliseconds,omitempty"`
-	// Done belongs to finish. It is true if the agent has reached its goal and accepts no more prompts.
+	// Done is set in envelopes of kind finish. It is true if the agent has reached its goal and accepts no more
+	// prompts.
 	Done bool `json:"done,omitempty"`
 }
 
@@ -66,9 +69,9 @@ type Message struct {
 	// Role is system, user, assistant or tool.
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// Calls contains the tool calls that the model requests. Only messages of the role assistant have calls.
+	// Calls contains the tool calls that the model requests. Only messages whose role is assistant have calls.
 	Calls []ModelCall `json:"calls,omitempty"`
-	// CallID is set in messages of the role tool. It is the id of the call whose result the message contains.
+	// CallID is set in messages whose role is tool. It is the id of the call whose result the message contains.
 	CallID string `json:"call_id,omitempty"`
 }
 

@@ -14,9 +14,9 @@
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o agent.wasm .
 //
-// While a guest waits, and between two prompts, the host may store it, restore it on another machine, or run it again
-// from its journal. Therefore the output of a guest must depend only on what it gets from its host. Goroutines, the
-// clock and random numbers behave in the same way in each run.
+// While a guest waits for a result, and between two prompts, the host may store the guest, restore it on another
+// machine, or run it again from its journal. Therefore the output of a guest must depend only on what it gets from its
+// host. Goroutines, the clock and random numbers behave in the same way in each run.
 package guest
 
 import (
@@ -27,7 +27,7 @@ import (
 	"time"
 )
 
-// maxEnvelope is the maximum size of an envelope's JSON without its sequence number, in bytes.
+// maxEnvelope is the maximum size of an envelope's JSON in bytes, not including the sequence number.
 const maxEnvelope = 1<<20 - 64
 
 // ErrCancelled is returned by all methods that request effects after the caller has cancelled the prompt. The [Handle]
@@ -127,7 +127,8 @@ func (a *Agent) effect(e guestEnvelope, into any) error {
 }
 
 // Ask sends a conversation to a model and returns the response. model has the form `provider:name`. If model is empty,
-// Ask uses the agent's default model. If the model was not asked or did not respond, the error is an [*Error].
+// Ask uses the agent's default model. If the host did not send the request or the model did not respond, the error is
+// an [*Error].
 func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelAnswer, error) {
 	var answer ModelAnswer
 	return answer, a.effect(guestEnvelope{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
@@ -144,7 +145,8 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(guestEnvelope{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
-// Tools returns the server tools that the agent's rights include and that policy shows to the agent.
+// Tools returns the server tools that the agent has the right to call, except those that the policy service hides from
+// the agent.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
 	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
@@ -182,7 +184,7 @@ func (a *Agent) SetTodos(todos []Todo) error {
 	return a.effect(guestEnvelope{Kind: "todo", Todos: &todos}, nil)
 }
 
-// Emit sends a progress message to the caller of the prompt.
+// Emit sends a progress message to the caller that sent the prompt.
 func (a *Agent) Emit(text string) error {
 	return a.effect(guestEnvelope{Kind: "emit", Text: text}, nil)
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// host drives an agent as the exported function step does in WebAssembly.
+// host stands in for the host of a guest. It drives an agent as the exported function step does in WebAssembly.
 type host struct {
 	t     *testing.T
 	agent *Agent
@@ -81,7 +81,7 @@ func TestServe_SetsTheFieldsOfTheAgentAtTheStart(t *testing.T) {
 	}
 }
 
-// Each method requests its effect, and returns what the host has answered.
+// Each method requests its effect from the host and returns the host's result.
 func TestAgent_MethodsRequestEffects(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -181,7 +181,7 @@ func TestAgent_RequestsNoEffectAfterACancellation(t *testing.T) {
 	}
 }
 
-// An effect that cannot be written as an envelope of at most 1 MiB is not requested, and gets no number.
+// An effect that does not fit in an envelope of 1 MiB is not requested, and does not get a sequence number.
 func TestAgent_RequestsNoEffectThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", maxEnvelope-len(`{"kind":"emit","sequence":0,"text":""}`))

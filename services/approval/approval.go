@@ -1,8 +1,8 @@
-// Package approval serves sluice.approval.v1: it stores the calls that wait for a person, counts the votes of operators
-// and approvers, and lets one caller claim an approved call, once.
+// Package approval serves sluice.approval.v1: it stores the calls that wait for a person's approval, counts the votes
+// of operators and approvers, and lets one caller claim each approved call, once.
 //
-// A move is a change of an approval that is recorded in its history, such as a vote, or the transition from pending to
-// approved. Some moves become due when a deadline passes, such as the transition from pending to expired.
+// A transition is a change to an approval that is recorded in its history, such as a vote, or the change from pending
+// to approved. Some transitions become due when a deadline passes, such as the change from pending to expired.
 package approval
 
 import (
@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// sweepInterval is the interval at which the service makes the moves that are due.
+	// sweepInterval is the interval at which the service applies the state transitions whose deadlines have passed.
 	sweepInterval = time.Second
 	// retention is the time for which the store keeps an approval after it has ended. pruneInterval is the interval at
 	// which the service deletes older approvals.
@@ -40,7 +40,8 @@ const (
 	// healthTimeout limits a health check of the store. countTimeout limits the count of open approvals.
 	healthTimeout = time.Second
 	countTimeout  = 5 * time.Second
-	// ownersApproveWarning is the warning that New logs if owners may decide on their agents' calls.
+	// ownersApproveWarning is the warning that New logs if owners of agents may approve or deny their own agents'
+	// calls.
 	ownersApproveWarning = config.OwnerMayApproveWarning
 )
 
@@ -48,7 +49,7 @@ const (
 type Deps struct {
 	// Tokens contains the principals whose votes count.
 	Tokens *authn.Tokens
-	// Policy reports the active revision, and Verifier checks the signatures of the policy service.
+	// Policy is asked for the active policy revision. Verifier checks the signatures of the policy service.
 	Policy   policyv1.PolicyServiceClient
 	Verifier *signeddecision.Verifier
 	// Meter creates the metrics, and Tracer creates the spans.
@@ -70,8 +71,8 @@ type Service struct {
 	dir       *datadir.Dir // nil if the store is outside the data directory
 	metrics   *metrics
 	tracer    trace.Tracer
-	// readTurns allots processor time for parsing calls, and drawTurns allots it for rendering views. Because a call may
-	// have up to 4 MiB, the processor time is shared fairly between the requesters.
+	// readTurns limits the processor time for parsing calls, and drawTurns limits the processor time for rendering
+	// views. A call may be as large as 4 MiB, so both queues share the time fairly between the requesters.
 	readTurns, drawTurns *fairqueue.Queue[string]
 	// gaugeRegistration is the registration of the metrics callback countOpen. It is nil until the store is open.
 	gaugeRegistration metric.Registration
@@ -121,8 +122,8 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that are due, deletes old approvals, sends notices and watches the active policy revision. It
-// returns when ctx ends.
+// Run applies the state transitions that are due, deletes old approvals, sends notices and watches the active policy
+// revision. It returns when ctx is done.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
@@ -131,7 +132,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep makes the moves that are due, and deletes old approvals, until ctx ends.
+// sweep applies the state transitions that are due, and deletes old approvals, until ctx is done.
 func (s *Service) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -159,8 +160,8 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the operator may later configure a longer window
 }
 
-// doNothing is passed to a transaction that only makes the moves that are due. Every transaction makes these moves
-// before it calls its function.
+// doNothing is passed to a transaction that only has to apply the state transitions that are due. Every transaction
+// applies these transitions before it calls its function.
 func doNothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.
@@ -203,7 +204,8 @@ func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 	return nil
 }
 
-// Busy implements [app.Busier]: open approvals need the process, because people get notices of them.
+// Busy implements [app.Busier]. The service is busy while approvals are open, because the process must keep running to
+// notify people of these approvals.
 func (s *Service) Busy(ctx context.Context) (string, error) {
 	var counts map[approvalv1.ApprovalState]int64
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {

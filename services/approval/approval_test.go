@@ -49,8 +49,8 @@ func TestService_ImplementsEveryMethodForItsCallers(t *testing.T) {
 	s.CheckHealth(t, "approval")
 }
 
-// The requester claims an approved call once, and receives the call that the person approved. A request with the same
-// JSON in another spelling counts as the same call.
+// A person approves a call. The requester claims the approved call once, and receives exactly the call that the person
+// approved. A request with the same JSON in a different format counts as the same call.
 func TestClaimApproval_ClaimsAnApprovedCallOnce(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
@@ -121,7 +121,7 @@ func TestRequestApproval_RefusesADeniedCallDuringTheCoolDown(t *testing.T) {
 }
 
 // A person denies a call. During the cool-down, the call stays denied if only its _meta or its non-essential params
-// change. A call with other arguments, and the same call of another caller, open new approvals.
+// change. A call with other arguments opens a new approval, and so does the same call by another caller.
 func TestRequestApproval_RefusesADeniedCallWithOtherMeta(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
@@ -306,8 +306,8 @@ func TestNew_RefusesAnInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// If policy denies a call at its claim, the requester can ask for a new approval immediately. Only a denial by a person
-// has a cool-down.
+// A call is approved, but the policy service denies it when the caller claims it. The requester can ask for a new
+// approval immediately, because only a denial by a person has a cool-down.
 func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
@@ -325,8 +325,8 @@ func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
 	})
 }
 
-// A request that names an approval which has ended since gets that approval, and opens no other, because no caller would
-// wait for it.
+// An approval ends, and a later request contains its id. The service returns the ended approval and does not open a new
+// one, because no caller would wait for a new approval.
 func TestRequestApproval_OpensNothingForACallWhoseApprovalHasEnded(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()

@@ -51,7 +51,7 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 	return resp, nil
 }
 
-// checkCallOf returns an error if the statement is not about the call of r.
+// checkCallOf returns an error if the statement is about a call other than the call of r.
 func checkCallOf(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 	if r.Ended() { // the params may be deleted, and an ended approval can't be claimed
 		return nil
@@ -104,7 +104,8 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	}}}, nil
 }
 
-// approvingVotes returns the valid votes to approve: the votes of r, or the votes for the grant that covers r.
+// approvingVotes returns the valid votes to approve the call. If a grant covers the call of r, these are the votes for
+// the approval that created the grant. Otherwise they are the votes for r.
 func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {
@@ -136,8 +137,8 @@ func saveWithGrant(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record
 	return tx.Save(ctx, r)
 }
 
-// changeClaimed applies a change that the holder of a claim requests. It saves the approval, and also the record whose
-// grant covers the call.
+// changeClaimed applies a change that the holder of a claim requests. It saves the approval and the record whose grant
+// covers the call.
 func (s *Service) changeClaimed(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -223,7 +224,8 @@ func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelAppr
 	return &approvalv1.CancelApprovalResponse{Approval: a}, nil
 }
 
-// changeApproval applies a change to an approval of the tenant. It saves the approval if the change made a move.
+// changeApproval applies a change to an approval of the tenant. It saves the approval if the change recorded a
+// transition.
 func (s *Service) changeApproval(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

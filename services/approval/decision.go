@@ -19,9 +19,9 @@ const (
 	// ahead of the local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is the maximum number of used decisions that are remembered. Each is remembered for maxAge+maxAhead. While
-	// maxUsed decisions are remembered, every decision is refused. The limit is higher than the number of decisions that a
-	// store can handle in that time.
+	// maxUsed is the maximum number of used decisions that are remembered. Each decision is remembered for
+	// maxAge+maxAhead. While maxUsed decisions are remembered, every new decision is refused. The limit is higher than
+	// the number of decisions that a store can handle in maxAge+maxAhead.
 	maxUsed = 1 << 16
 )
 
@@ -50,8 +50,8 @@ func newDecisionVerifier(policy policyv1.PolicyServiceClient, verifier *signedde
 	return &decisionVerifier{revisions: revisions{policy: policy}, verifier: verifier, started: time.Now(), used: make(map[[sha256.Size]byte]struct{})}
 }
 
-// decisionUse describes the request that contains a decision: a request for an approval, a vote at the agent, or a
-// claim.
+// decisionUse describes the request that contains a decision. The request is a request for an approval, a vote by the
+// person who uses the agent, or a claim.
 type decisionUse struct {
 	// signed is the signed decision, and unsigned is the unsigned copy in the same request.
 	signed    *policyv1.SignedDecision
@@ -60,15 +60,15 @@ type decisionUse struct {
 	// identity is the identity of the called server. definition is the digest of the called tool's definition.
 	identity   string
 	definition []byte
-	// approval is the approval's id in a claim or in a vote at the agent. It is empty in a request for an approval.
-	// attempt is the attempt of a claim, and 0 in other requests.
+	// approval is the id of the approval in a claim or in a vote by the person who uses the agent. It is empty in a
+	// request for an approval. attempt is the attempt of a claim, and 0 in other requests.
 	approval string
 	attempt  int32
 }
 
-// accept returns the statement that policy signed, and marks it as used. The caller must check with [checkCallDigest]
-// that the statement is about the call. The error is [errDecisionRefused], [errDecisionStale], [errNoRevision] or
-// [errTooManyUsed].
+// accept returns the statement that the policy service signed, and marks the statement as used. The caller must check
+// with [checkCallDigest] that the statement is about the call. The error is [errDecisionRefused], [errDecisionStale],
+// [errNoRevision] or [errTooManyUsed].
 func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, error) {
 	statement, err := v.verifier.Verify(u.signed)
 	if err != nil {
@@ -84,7 +84,7 @@ func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, e
 	return statement, v.markUsed(u.signed.GetStatement(), now)
 }
 
-// mismatch returns the name of a field in which a statement differs from the request, or "" if there is none.
+// mismatch returns the name of a field in which a statement differs from the request, or "" if all fields match.
 func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	switch {
 	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.unsigned):
@@ -102,8 +102,8 @@ func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	}
 }
 
-// checkFreshness returns errDecisionStale unless policy signed the statement under the active revision, at most maxAge
-// ago, and after this service started.
+// checkFreshness returns errDecisionStale unless the policy service signed the statement under the active revision, at
+// most maxAge ago, and after this service started.
 func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now time.Time) error {
 	current, err := v.revisions.isCurrent(s.GetDecision().GetPolicyRevision(), s.GetActivation())
 	if err != nil {
@@ -142,8 +142,8 @@ func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	return nil
 }
 
-// checkCallDigest returns [errDecisionRefused] unless the statement is about the call with the digest alike. The digest
-// is a [binding.DigestIgnoringDefinition].
+// checkCallDigest returns [errDecisionRefused] unless the statement's call digest equals alike, which is the
+// [binding.DigestIgnoringDefinition] of the call in the request.
 func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errDecisionRefused)

@@ -18,10 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// forgery is one way in which a compromised gateway sends a decision that policy did not sign for the request.
+// forgery describes one way in which a compromised gateway sends a decision that the policy service did not sign for
+// the request.
 type forgery struct {
-	// changeStatement changes the statement before policy signs it. tamper changes the signed decision that the gateway
-	// sends.
+	// changeStatement changes the statement before the policy service signs it. tamper changes the signed decision that
+	// the gateway sends.
 	changeStatement func(*policyv1.DecisionStatement)
 	tamper          func(*policyv1.SignedDecision)
 	// changeUnsigned changes the unsigned decision in the request.
@@ -64,7 +65,7 @@ func signedAgo(ago time.Duration) func(*policyv1.DecisionStatement) {
 }
 
 // forgeries returns, by name, the forgeries that the service must refuse in a request for an approval and in a claim.
-// The service must have started after the given time.
+// before must be earlier than the start of the service.
 func forgeries(t *testing.T, before time.Time) map[string]forgery {
 	t.Helper()
 	other := newFakePolicy(t)
@@ -124,8 +125,8 @@ func resign(t *testing.T, j *fakePolicy, s *policyv1.SignedDecision) {
 	proto.Merge(s, again)
 }
 
-// make returns the decision and the signed decision that a gateway sends. use sets the fields of the statement for the
-// request before policy signs it.
+// make returns the decision and the signed decision that a gateway sends. Before the policy service signs the
+// statement, use sets the fields that depend on the request.
 func (f *forgery) make(t *testing.T, s *fixture, use func(*policyv1.DecisionStatement)) (*policyv1.Decision, *policyv1.SignedDecision) {
 	t.Helper()
 	change := []func(*policyv1.DecisionStatement){use}
@@ -143,8 +144,8 @@ func (f *forgery) make(t *testing.T, s *fixture, use func(*policyv1.DecisionStat
 	return said, signed
 }
 
-// Case I5. The service accepts only a current decision that policy signed for this request, and accepts it once. It
-// ignores the unsigned decision in a gateway's request.
+// Case I5. The service accepts only a current decision that the policy service signed for this request, and accepts it
+// once. It ignores the unsigned decision in a gateway's request.
 func TestDecisionVerifier_RefusesForgedDecisions(t *testing.T) {
 	t.Parallel()
 	before := time.Now()

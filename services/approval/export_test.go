@@ -2,5 +2,5 @@ package approval
 
 import "context"
 
-// WatchPolicy follows the active policy revision, as Run does.
+// WatchPolicy watches the active policy revision, as Run does.
 func (s *Service) WatchPolicy(ctx context.Context) { s.decisions.revisions.watch(ctx) }

@@ -114,7 +114,8 @@ func (j *fakePolicy) signStatement(who *identityv1.Principal, call *policyv1.Cal
 	return j.signer.Sign(s)
 }
 
-// signingClient is the client of a gateway. It adds to each request a decision that policy signed for the request.
+// signingClient is the client of a gateway. It adds to each request a decision that the policy service signed for the
+// request.
 type signingClient struct {
 	approvalv1.ApprovalServiceClient
 

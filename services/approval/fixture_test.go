@@ -58,8 +58,8 @@ func forEachStore(t *testing.T, change func(*approval.Config), story func(t *tes
 	}
 }
 
-// people returns the tokens of rpctest, and tokens of approvers in groups, of an approver with the agent's subject, and
-// of an operator of another tenant.
+// people returns the tokens of package rpctest and some additional tokens: for approvers in groups, for an approver
+// whose subject is the agent's, and for an operator of another tenant.
 func people() []*identityv1.TokenRecord {
 	ana, ben := rpctest.Record("ana", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER), rpctest.Record("ben", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
 	ana.Token.Groups, ben.Token.Groups = []string{"finance"}, []string{"finance", "sales"}
@@ -181,8 +181,8 @@ func (s *fixture) ask(t *testing.T, text string, change ...func(*policyv1.Decisi
 	return s.requestAgain(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
 }
 
-// requestAgain makes a request for an approval, and makes it again, as callers do, while the service answers that its
-// store is unavailable. That happens on a busy machine.
+// requestAgain requests an approval. On a busy machine the service may answer that its store is unavailable.
+// requestAgain then repeats the request, as callers do.
 func (s *fixture) requestAgain(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestApprovalRequest) *approvalv1.Asked {
 	t.Helper()
 	resp, err := s.gateway().RequestApproval(onBehalfOf(t, who), req)

@@ -40,8 +40,8 @@ func TestGrant_CoversCallsUntilItIsUsedUp(t *testing.T) {
 	})
 }
 
-// A grant does not cover a call with other terms. The terms may change although the decision names the same rule,
-// because another matching rule may require approval too.
+// A grant does not cover a call whose approval terms differ from the grant's. The terms may differ even if the decision
+// names the same rule, because another matching rule may require approval too.
 func TestGrant_CoversNoCallWithOtherTerms(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {
@@ -73,7 +73,7 @@ func TestGrant_CoversNoCallWithOtherTerms(t *testing.T) {
 	})
 }
 
-// grants adds a grant of five calls to the terms.
+// grants adds a grant of five calls to the approval terms of a decision.
 func grants(d *policyv1.Decision) {
 	d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour), Scope: "s"}
 }
@@ -110,7 +110,7 @@ func TestGrant_CoversOnlyItsCallerServerAndTool(t *testing.T) {
 }
 
 // A person approves a call with a grant of 3 calls. The grant also covers the pending calls of the same caller and
-// tool, the oldest first, until its calls are used up.
+// tool, the oldest first, until all 3 calls are used.
 func TestGrant_CoversPendingCallsWhenGiven(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {

@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// large returns the params of a call of nearly 4 MiB. Its view takes as long as possible to render, because each
+// large returns the params of a call of nearly 4 MiB. Rendering the call's view takes as long as possible, because each
 // character becomes an escape.
 func large(n int) string {
 	return fmt.Sprintf(`{"name":"refund","arguments":{"n":%d,"text":"%s"}}`, n, strings.Repeat("\u202e", 4<<20/3-100))
 }
 
-// Case X1. Four people repeatedly view calls of 4 MiB. Requests of another caller are answered within 10 s, the timeout
-// of the gateway.
+// Case X1. Four people repeatedly view calls of 4 MiB. The service nevertheless answers another caller's requests
+// within 10 s, which is the timeout of the gateway.
 func TestRequestApproval_IsAnsweredWhileLargeViewsAreDrawn(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		s.completeCall(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)

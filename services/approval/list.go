@@ -19,13 +19,14 @@ import (
 )
 
 const (
-	// maxHistory is the maximum number of moves that are read from an approval's history. maxHistoryBytes limits the total
-	// size of the moves in a response.
+	// maxHistory is the maximum number of transitions that are read from an approval's history. maxHistoryBytes limits
+	// the total size of the transitions in a response.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
-	// pageSize is the number of approvals per page if the request does not set it.
+	// pageSize is the number of approvals per page if the request does not set a page size.
 	pageSize = 100
-	// maxScan is the number of approvals, including those that the filter excludes, after which a page ends.
+	// maxScan is the number of approvals that are read for one page, including those that the filter excludes. After
+	// maxScan approvals, the page ends.
 	maxScan = 10_000
 )
 
@@ -56,8 +57,8 @@ type approvalReader struct {
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// readHead reads the approval, and for the first part of a view also the history. It does not read the call, because
-// the call may be large.
+// readHead reads the approval. If the request is for the first part of a view, readHead also reads the history. It does
+// not read the call, because the call may be large.
 func (g *approvalReader) readHead(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.GetHead(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
@@ -100,8 +101,8 @@ func paramsStored(r *lifecycle.Record) bool {
 	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
 }
 
-// readHistory reads the newest moves, oldest first. It returns at most maxHistory moves of at most maxHistoryBytes in
-// total.
+// readHistory reads the newest transitions of the approval and returns them oldest first. It returns at most maxHistory
+// transitions of at most maxHistoryBytes in total.
 func readHistory(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approvalv1.Move, error) {
 	moves, err := tx.History(ctx, r.Approval.GetId(), maxHistory)
 	if err != nil {
@@ -144,8 +145,8 @@ type pageRequest struct {
 	limit  int
 }
 
-// readPage reads a page. The store can't apply the filter's for_me, so readPage applies it after reading. Therefore a
-// page may be shorter than requested.
+// readPage reads a page. The store can't apply the for_me field of the filter, so readPage applies it after reading.
+// Therefore a page may be shorter than requested.
 func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*approvalv1.ListApprovalsResponse, error) {
 	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
@@ -173,8 +174,8 @@ func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*a
 	return resp, nil
 }
 
-// matchesForMe reports whether an approval matches the filter's for_me. With for_me, the caller must be able to decide
-// on the approval and must not have voted on it.
+// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, an approval
+// matches only if the caller may vote on it and has not voted on it.
 func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true

@@ -34,7 +34,7 @@ func (s *fixture) get(t *testing.T, id string) *approvalv1.Approval {
 func otherDefinition(c *approvalv1.BoundCall) { c.Call.DefinitionDigest = bytes.Repeat([]byte{2}, 32) }
 func otherServer(c *approvalv1.BoundCall)     { c.ServerIdentity = "http http://elsewhere/mcp" }
 
-// Case A4. A tool or its server changes, and the caller requests the same call again with another spelling of the JSON.
+// Case A4. A tool or its server changes, and the caller requests the same call again with differently formatted JSON.
 // The request cancels the approval for the old tool.
 func TestRequestApproval_CancelsApprovalsOfAChangedTool(t *testing.T) {
 	const spelled = `{ "arguments":{"sum":125e-1}, "name":"refund" }`
@@ -62,7 +62,7 @@ func TestRequestApproval_CancelsApprovalsOfAChangedTool(t *testing.T) {
 }
 
 // Case A4. A tool changes, and the caller requests a call again. The request does not cancel approvals of other calls
-// or other callers, or grants.
+// or other callers, and it does not end grants.
 func TestRequestApproval_CancelsNoOtherApprovalWhenAToolChanges(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		other := bot()

@@ -7,21 +7,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// pendingRetry is the pause after the store could not be read.
+// pendingRetry is the pause after a failed read of the store, before the store is read again.
 const pendingRetry = time.Second
 
 // Pending describes the pending approvals of all tenants.
 type Pending struct {
-	// Total is the number of pending approvals. New is the number of those that were opened since the previous report.
+	// Total is the number of pending approvals. New is the number of pending approvals that were opened since the
+	// previous report.
 	Total, New int
 	// Newest is the id of the pending approval that was opened last.
 	Newest string
 }
 
-// WatchPending calls report when approvals are pending that it has not reported, until ctx ends. The first report
-// includes the approvals that are pending already. If further approvals are opened before report returns, they are in one
-// later report. On PostgreSQL, WatchPending notices approvals of other processes only when this process moves an
-// approval.
+// WatchPending calls report when there are pending approvals that it has not reported, until ctx is done. The first
+// report includes the approvals that are already pending. If more approvals are opened before report returns, the next
+// report includes all of them. On PostgreSQL, WatchPending notices approvals that other processes open only when this
+// process changes an approval.
 func (s *Service) WatchPending(ctx context.Context, report func(Pending)) {
 	last := int64(0) // the number of the newest move that opened a reported approval
 	for {

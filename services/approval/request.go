@@ -69,9 +69,9 @@ type approvalRequest struct {
 	service   *Service
 	principal *identityv1.Principal
 	question  lifecycle.OpenRequest
-	// canConfirm is true if the client can show a form to the person at the agent.
+	// canConfirm is true if the client can show a form to the person who uses the agent.
 	canConfirm bool
-	// waitedFor is the id of the approval for which the call has waited before, or empty.
+	// waitedFor is the id of the approval that the call has waited for before. It may be empty.
 	waitedFor string
 }
 
@@ -120,8 +120,8 @@ func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCa
 	return nil
 }
 
-// allowsSelfVote reports whether the terms allow the request's vote of the person at the agent. It returns true if the
-// request has no vote.
+// allowsSelfVote reports whether the terms allow the vote in the request, which the person who uses the agent has cast.
+// It returns true if the request has no vote.
 func allowsSelfVote(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
 	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
@@ -167,8 +167,8 @@ func (a *approvalRequest) openUnlessEnded(ctx context.Context, tx *store.Tx) (*a
 	return askedResponse(was, false), nil
 }
 
-// openUnlessDenied opens an approval, unless a person denied the same request and the cool-down has not ended. A call
-// that differs from the denied call only in `_meta` or in non-essential params is the same request.
+// openUnlessDenied opens an approval, unless a person denied the same call and the cool-down has not ended. A call that
+// differs from the denied call only in `_meta` or in non-essential params counts as the same call.
 func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.principal.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -182,8 +182,9 @@ func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*
 	}), nil
 }
 
-// attach updates the existing approval of the call to policy's current decision. It asks approvers again if the terms
-// have changed. The response reports whether the person at the agent can be asked.
+// attach updates the existing approval of the call to the policy service's current decision. It asks approvers again if
+// the approval terms have changed. The response reports whether the person who uses the agent can be asked to confirm
+// the call.
 func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	askedAgain := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
 	if !askedAgain && !a.mayConfirm(r) {
@@ -205,7 +206,7 @@ func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle
 	return a.withConfirm(askedResponse(r, false), r), err
 }
 
-// mayConfirm reports whether the person at the agent can be asked about a record.
+// mayConfirm reports whether the person who uses the agent can be asked to confirm the call of a record.
 func (a *approvalRequest) mayConfirm(r *lifecycle.Record) bool {
 	terms := r.Approval.GetTerms()
 	return a.canConfirm && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
@@ -216,8 +217,8 @@ func (a *approvalRequest) withConfirm(resp *approvalv1.RequestApprovalResponse, 
 	return resp
 }
 
-// saveSelfVote records the vote of the person at the agent on the approval that the form showed. If that approval has
-// already ended, the vote does not count for a newer approval of the same call.
+// saveSelfVote records the vote of the person who uses the agent. The vote counts for the approval that was shown to
+// the person. If that approval has already ended, the vote does not count for a newer approval of the same call.
 func (a *approvalRequest) saveSelfVote(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.principal.GetTenant(), word.GetApprovalId())
 	if err != nil {
@@ -260,8 +261,8 @@ func (a *approvalRequest) open(ctx context.Context, tx *store.Tx) (*approvalv1.R
 	return a.withConfirm(askedResponse(r, true), r), nil
 }
 
-// cancelOutdated cancels the pending and approved approvals of the same call with another definition of the tool or
-// another server, because those calls can no longer run.
+// cancelOutdated cancels the pending and approved approvals of the same call that are bound to another definition of
+// the tool or another server, because those calls can no longer run.
 func (a *approvalRequest) cancelOutdated(ctx context.Context, tx *store.Tx) error {
 	waiting, err := tx.OtherDefinitions(ctx, a.principal, a.question.Call, a.question.Alike)
 	if err != nil {
@@ -297,8 +298,8 @@ func (a *approvalRequest) coverByGrant(ctx context.Context, tx *store.Tx, r *lif
 	return nil
 }
 
-// checkLimits returns a refusal if the caller, a principal in its chain, or a person for whom they work has reached the
-// limit of pending approvals or of approval requests. Otherwise it returns nil.
+// checkLimits returns a refusal if the limit of pending approvals or of approval requests is reached by the caller, by
+// a principal in the caller's delegation chain, or by a person for whom they work. Otherwise it returns nil.
 func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, account := range store.Accounts(a.principal) {
 		n, err := tx.Pending(ctx, account.Digest)
@@ -316,13 +317,14 @@ func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*appro
 	return a.service.checkRequestRate(ctx, tx, a.principal)
 }
 
-// tooManyPending returns the message of a refusal. It contains whose calls are pending, and what the caller can do.
+// tooManyPending returns the message of a refusal. The message says whose calls are pending, and what the caller can
+// do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
-// checkRequestRate returns a refusal if the caller, a principal in its chain, or a person for whom they work has
-// reached the limit of approval requests. Otherwise it returns nil.
+// checkRequestRate returns a refusal if the limit of approval requests is reached by the caller, by a principal in the
+// caller's delegation chain, or by a person for whom they work. Otherwise it returns nil.
 func (s *Service) checkRequestRate(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
 	left, err := tx.RetryAfter(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {
@@ -357,8 +359,8 @@ func refusalResponse(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse 
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits for exactly this duration
-// does not retry too early.
+// roundUpToMillis rounds a duration up to whole milliseconds. Otherwise a caller that waits for exactly this duration
+// might retry too early.
 func roundUpToMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))
 }

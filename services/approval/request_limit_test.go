@@ -38,8 +38,8 @@ func checkRateRefusal(t *testing.T, r *approvalv1.Refusal, window time.Duration)
 	}
 }
 
-// Case X8. A principal varies its calls, their servers, definitions and terms. People are still asked at most max_asked
-// times.
+// Case X8. A principal makes many calls that differ in the server, the tool's definition and the approval terms. People
+// are asked at most max_asked times.
 func TestRequestApproval_AsksPeopleAtMostMaxAskedTimes(t *testing.T) {
 	const tries, most = 60, 30
 	for name, question := range map[string]func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse{
@@ -99,8 +99,8 @@ func TestRequestApproval_AsksPeopleAtMostMaxAskedTimes(t *testing.T) {
 	}
 }
 
-// Case X8. An agent makes one call 100 times. The person at the agent is asked at most max_asked times. After that,
-// only approvers can decide on the call.
+// Case X8. An agent makes one call 100 times. The person who uses the agent is asked at most max_asked times. After
+// that, only approvers can decide on the call.
 func TestRequestApproval_AsksAtTheAgentAtMostMaxAskedTimes(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		confirms := 0
@@ -151,8 +151,8 @@ func TestRequestApproval_CountsARepeatedCallOnce(t *testing.T) {
 	})
 }
 
-// Case X8. Calls that a grant covers do not count against max_asked. The limit is reached, and a claim would have to
-// ask approvers again. The claim is refused, and the approval does not change.
+// Case X8. Calls that a grant covers do not count against max_asked. After the limit is reached, a caller makes a claim
+// for which approvers would have to be asked again. The claim is refused, and the approval does not change.
 func TestClaimApproval_RefusesToAskAgainOverMaxAsked(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxAsked = 1 }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":0}`, grants).GetApproval().GetId())
@@ -173,8 +173,8 @@ func TestClaimApproval_RefusesToAskAgainOverMaxAsked(t *testing.T) {
 	})
 }
 
-// Case X8. max_asked applies to one tenant, subject and agent, and also to each principal in the chain. A request after
-// the time to retry succeeds.
+// Case X8. max_asked applies to one tenant, subject and agent, and also to each principal in the delegation chain. A
+// request after the time to retry succeeds.
 func TestRequestApproval_SucceedsAfterTheTimeToRetry(t *testing.T) {
 	const window = 3 * time.Second
 	forEachStore(t, func(c *approval.Config) { c.MaxAsked, c.AskedWindow = 2, window }, func(t *testing.T, s *fixture) {

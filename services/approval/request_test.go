@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// A second request for the same call returns the pending approval, even if the call has run under earlier approvals.
+// A second request for the same call returns the pending approval, even if the same call has run before, under earlier
+// approvals.
 func TestRequestApproval_ReturnsThePendingApproval(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		for n := range 2 {
@@ -50,8 +51,8 @@ func TestRequestApproval_OpensAgainAfterTheTimeToExecute(t *testing.T) {
 	})
 }
 
-// The limit of pending calls applies to one principal, which is one tenant, subject and agent. The sessions of a
-// principal share the limit.
+// The limit of pending calls applies to one principal, which is identified by tenant, subject and agent. All sessions
+// of a principal share the limit.
 func TestRequestApproval_CountsPendingCallsByPrincipal(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *fixture) {
 		s.ask(t, params)

@@ -12,7 +12,8 @@ import (
 
 func selfConfirm(d *policyv1.Decision) { d.Approval.SelfConfirm = true }
 
-// selfVote sends the vote of the person at the agent on the approval that the form showed.
+// selfVote sends the vote of the person who uses the agent. shown is the id of the approval that the agent's form
+// showed to the person.
 func (s *fixture) selfVote(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestApprovalResponse, error) {
 	t.Helper()
 	return s.gateway().RequestApproval(onBehalfOf(t, bot()), &approvalv1.RequestApprovalRequest{
@@ -20,8 +21,8 @@ func (s *fixture) selfVote(t *testing.T, shown string, verdict approvalv1.Verdic
 	})
 }
 
-// The terms of a call allow the person at the agent to decide. The agent reads the view for the form, and the vote
-// approves the call.
+// The approval terms of a call allow the person who uses the agent to approve it. The agent reads the view that its
+// form shows, and the person's vote approves the call.
 func TestSelfVote_ApprovesACallWithSelfConfirm(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
@@ -37,7 +38,7 @@ func TestSelfVote_ApprovesACallWithSelfConfirm(t *testing.T) {
 	})
 }
 
-// The person at the agent denies a call. The approval ends, and the call stays denied for the cool-down.
+// The person who uses the agent denies a call. The approval ends, and the call stays denied for the cool-down.
 func TestSelfVote_DeniesACall(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
@@ -52,7 +53,7 @@ func TestSelfVote_DeniesACall(t *testing.T) {
 	})
 }
 
-// An approver approves a call, and then the person at the agent denies it. The denial cancels the approval.
+// An approver approves a call, and then the person who uses the agent denies it. The denial cancels the approval.
 func TestSelfVote_DenialCancelsAnApprovedCall(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params, selfConfirm).GetApproval()
@@ -64,8 +65,8 @@ func TestSelfVote_DenialCancelsAnApprovedCall(t *testing.T) {
 	})
 }
 
-// Case A3. A vote at the agent is refused if the terms have no self_confirm, if they have a quorum of 2, or if the vote
-// does not name an approval of the same call.
+// Case A3. A vote by the person who uses the agent is refused if the approval terms have no self_confirm, if the terms
+// have a quorum of 2, or if the vote does not contain the id of an approval of the same call.
 func TestSelfVote_IsRefusedUnlessTheTermsAllowIt(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		four := func(d *policyv1.Decision) { d.Approval.SelfConfirm, d.Approval.Quorum = true, 2 }
@@ -91,8 +92,8 @@ func TestSelfVote_IsRefusedUnlessTheTermsAllowIt(t *testing.T) {
 	})
 }
 
-// Case A3. A vote at the agent counts only for the approval that the form showed. If the vote is sent again after the
-// call has run, it changes nothing and opens no approval.
+// Case A3. A vote by the person who uses the agent counts only for the approval that the agent's form showed. If the
+// vote is sent again after the call has run, it changes nothing and opens no approval.
 func TestSelfVote_CountsOnlyForTheShownApproval(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		for _, verdict := range []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE, approvalv1.Verdict_VERDICT_DENY} {
@@ -118,8 +119,8 @@ func TestSelfVote_CountsOnlyForTheShownApproval(t *testing.T) {
 	})
 }
 
-// Case A3. The terms change after the form was shown. A vote to approve at the agent changes nothing: the new terms and
-// the other votes stay. A vote to deny cancels the approval.
+// Case A3. The approval terms change after the agent's form was shown. If the person who uses the agent then votes to
+// approve, nothing changes: the new terms and the other votes stay. A vote to deny cancels the approval.
 func TestSelfVote_OnOldTermsApprovesNothing(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		four := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }

@@ -109,8 +109,8 @@ func (m *metrics) addZeros(ctx context.Context) {
 	m.givenUp.Add(ctx, 0)
 }
 
-// describeVote describes a vote that was cast, and links its span to the trace of the approval request. The span
-// contains no string that a person wrote.
+// describeVote sets the attributes of a cast vote on its span, and links the span to the trace of the approval request.
+// The span contains no string that a person wrote.
 func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
 	if !span.IsRecording() {
 		return
@@ -119,7 +119,8 @@ func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.App
 	telemetry.Link(span, a.GetTraceParent())
 }
 
-// describeFailedVote describes a vote that failed with err. error.type is the reason in the gRPC status of err.
+// describeFailedVote sets the attributes of a vote that failed with err on its span. error.type is the reason in the
+// gRPC status of err.
 func describeFailedVote(span trace.Span, verdict approvalv1.Verdict, err error) {
 	if !span.IsRecording() {
 		return

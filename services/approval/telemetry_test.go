@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// counts returns the values of the metrics that are not zero, by name and attributes. The value of a histogram is its
-// count.
+// counts returns the values of all metrics that are not zero, by name and attributes. For a histogram, the value is the
+// number of its observations.
 func (s *fixture) counts(t *testing.T) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -81,8 +81,8 @@ func (s *fixture) claim(t *testing.T, text, name string, change ...func(*approva
 	return resp
 }
 
-// Each approval counts as one decision, with any number of votes. Later changes by policy or by a claim do not count as
-// decisions.
+// Each approval counts as one decision, regardless of its number of votes. Later changes by the policy service or by a
+// claim do not count as decisions.
 func TestMetrics_CountEachApprovalOnce(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
@@ -150,8 +150,8 @@ func TestMetrics_CountNoDecisionForACoveredCall(t *testing.T) {
 	})
 }
 
-// Two approvals expire while no request arrives. The approval that expired before the decision and the approval that
-// expired before the claim are counted separately.
+// Two approvals expire while no request arrives: one before people have voted, and one after the approval but before a
+// claim. They are counted separately.
 func TestMetrics_CountExpiriesByPhase(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())

@@ -25,8 +25,8 @@ func (s *fixture) votes(t *testing.T) (out []map[string]string) {
 	return out
 }
 
-// On every channel, each vote has a span. The span has the verdict and either the new state or the error. It contains
-// no string that a person wrote.
+// Each vote has a span, regardless of the channel through which it was cast. The span contains the verdict and either
+// the new state or the error. It contains no string that a person wrote.
 func TestTrace_HasASpanForEachVote(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)

@@ -15,7 +15,7 @@ import (
 // approval changes before the vote is stored.
 const maxDraws = 4
 
-// drawnView is a view and the state from which it was rendered.
+// drawnView is a view and the state of the approval from which it was rendered.
 type drawnView struct {
 	*view.View
 
@@ -74,8 +74,8 @@ func (s *Service) viewForVote(ctx context.Context, tenant, id string, verdict ap
 	})
 }
 
-// isCurrent reports whether the view of r would still have the same digest if it were rendered now. It returns false
-// for a nil receiver.
+// isCurrent reports whether rendering the view of r now would produce the same digest. It returns false for a nil
+// receiver.
 func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {
 		return false, nil
@@ -84,8 +84,8 @@ func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Re
 	return unsettled == s.unsettled, err
 }
 
-// viewForNotice renders the view for a notice that asks approvers. asked is the approval at the time when the notice
-// was written. viewForNotice returns nil if the approval no longer waits for the same decision.
+// viewForNotice renders the view for a notice that asks approvers to vote. asked is the approval at the time when the
+// notice was written. viewForNotice returns nil if the approval no longer waits for the same decision.
 func (s *Service) viewForNotice(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.drawView(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		r, err := tx.GetAnyTenant(ctx, asked.GetId())

@@ -30,7 +30,7 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 }
 
 // voteFromSlack casts the vote of a person who pressed a button in Slack. It returns a sentence that tells the person
-// the result. The rights of the person's tokens apply, as they do for a vote by token.
+// the result. The vote has the rights of the person's tokens, like a vote that is cast with a token.
 func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.PrincipalsOf(p.Tenant, p.Subject)
@@ -56,9 +56,9 @@ func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
 }
 
-// castVote casts a ballot. voters are the principals of the person's tokens, and at least one is required. The vote is
-// cast as the first principal that may decide on the approval. If no principal may decide, castVote returns the error
-// for voters[0].
+// castVote casts a ballot. voters contains the principals of the person's tokens. It must not be empty. The vote is
+// cast as the first principal that may vote on the approval. If none of the principals may vote, castVote returns the
+// error for voters[0].
 func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -71,8 +71,8 @@ func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.
 	return out, nil
 }
 
-// castOnCurrentView casts a ballot on the current view. If the approval changes before the vote is stored, it renders
-// the view again. It renders the view at most maxDraws times.
+// castOnCurrentView casts a ballot on the current view. If the approval changes before the vote is stored,
+// castOnCurrentView renders the view again. It renders the view at most maxDraws times.
 func (s *Service) castOnCurrentView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMayDecide, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
@@ -124,9 +124,9 @@ func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv
 	return out, err
 }
 
-// coverPending approves the pending calls that the grant in *by covers, if the last vote created that grant. It
-// approves the oldest calls first. One call of the grant stays reserved for the call in *by, about which the approvers
-// were asked.
+// coverPending approves the pending calls that are covered by the grant of the approval by, if the last vote created
+// that grant. The oldest calls are approved first. One call of the grant stays reserved for by's own call, because
+// approvers were asked about that call.
 func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil
@@ -151,7 +151,7 @@ func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error
 	return nil
 }
 
-// hasDecidingRole reports whether principals with the role of p may decide on approvals.
+// hasDecidingRole reports whether principals with the role of p may vote on approvals.
 func hasDecidingRole(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
@@ -173,20 +173,20 @@ func actorSubject(caller *authn.Caller) string {
 	return caller.Principal.GetSubject()
 }
 
-// voteChecker checks whether the voters of a record may still decide. If the service does not know the current tokens,
-// err is set and the results are invalid.
+// voteChecker checks whether the voters of a record may still vote on it. If the service does not know the current
+// tokens, err is set and the results are invalid.
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners contains the current owners of the claiming caller and of the principals in its chain, and the operators who
-	// created their tokens. They may differ from those in the record, because two tokens of one subject may name
-	// different owners.
+	// owners contains the current owners of the claiming caller and of the principals in its delegation chain. It also
+	// contains the operators who created their tokens. These owners may differ from the owners in the record, because
+	// two tokens of one subject may have different owners.
 	owners []string
 	err    error
 }
 
-// agentOwners returns the owners of a caller and of the principals in its chain, and the operators who created their
-// tokens. If owners may decide, it returns nil.
+// agentOwners returns the owners of a caller and of the principals in its delegation chain, and the operators who
+// created their tokens. If the configuration allows owners to approve their agents' calls, agentOwners returns nil.
 func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// Case A3. A vote is refused if the voter made the call, is in none of the groups in the terms, has another tenant, or
-// did not see the current view.
+// Case A3. A vote is refused if the voter made the call, is in none of the groups in the approval terms, belongs to
+// another tenant, or did not see the current view.
 func TestDecideApproval_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
@@ -89,7 +89,7 @@ func TestDecideApproval_ReturnsTheFirstVoteWhenRepeated(t *testing.T) {
 	})
 }
 
-// Case A4. A claim is refused if the approver has lost the token, the group or the role since the vote.
+// Case A4. A claim is refused if the approver has lost the token, the group or the role since voting.
 func TestClaimApproval_ChecksThatVotersMayStillDecide(t *testing.T) {
 	for name, tt := range map[string]struct {
 		now  func() []*identityv1.TokenRecord
@@ -142,7 +142,7 @@ func TestClaimApproval_ChecksThatVotersMayStillDecide(t *testing.T) {
 	}
 }
 
-// While the service does not know the current tokens, it refuses claims, and the approval does not change.
+// While the service does not know the current tokens, it refuses claims, and approvals do not change.
 func TestClaimApproval_FailsWhileTokensAreUnknown(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -160,8 +160,8 @@ func TestClaimApproval_FailsWhileTokensAreUnknown(t *testing.T) {
 	}
 }
 
-// Case A3. Two tokens of one subject name different owners. The vote of the claiming token's owner does not count, even
-// if the other token requested the approval.
+// Case A3. Two tokens of one subject have different owners. The vote of the claiming token's owner does not count, even
+// if the approval was requested with the other token.
 func TestClaimApproval_IgnoresTheVoteOfTheClaimersOwner(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		id := s.ask(t, params).GetApproval().GetId() // requested by bot, whose owner is olga

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which a watch checks for moves by other processes.
+	// pollInterval is the interval at which a watch checks for changes that other processes made.
 	pollInterval = 500 * time.Millisecond
 	// heartbeatInterval is the time after which a watch without other messages sends an empty message. The empty message
 	// may be up to pollInterval late.
@@ -45,7 +45,7 @@ type watch struct {
 	req    *approvalv1.WatchApprovalsRequest
 	stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]
 	filter store.Filter
-	// lastMove is the number of the newest move that was sent. lastSent is the time of the last message.
+	// lastMove is the number of the newest transition that was sent. lastSent is the time of the last message.
 	lastMove int64
 	lastSent time.Time
 	// lastApproval is the approval that was sent last. It is nil until one is sent.
@@ -149,8 +149,8 @@ var openStates = []approvalv1.ApprovalState{
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN,
 }
 
-// catchUp sends the approvals that moved since w.lastMove, and reports whether the watch is over. The watch of one
-// approval is over when the approval has ended.
+// catchUp sends the approvals that have changed since the transition w.lastMove, and reports whether the watch is over.
+// The watch of one approval is over when the approval has ended.
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
@@ -181,8 +181,8 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// hasEnded reports whether the watched approval has ended and the client has been informed. The client has been
-// informed if the end was sent in this stream or before the request's cursor.
+// hasEnded reports whether the watched approval has ended and the client has received this information, either in this
+// stream or before the position of the request's cursor.
 func (w *watch) hasEnded(ctx context.Context) (over bool, err error) {
 	if w.lastApproval != nil {
 		return w.lastApproval.GetEnded() != nil, nil

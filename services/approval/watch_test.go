@@ -72,8 +72,8 @@ func TestWatchApprovals_SendsCurrentApprovalsAndMoves(t *testing.T) {
 	})
 }
 
-// Only people in sales may decide on the first and third call. A watcher in finance receives only the second call and
-// its approval. A watcher that resumes receives the same.
+// Only people in the group sales may vote on the first and third call. A watcher in the group finance receives only the
+// second call and its approval. A watcher that resumes the watch receives the same.
 func TestWatchApprovals_ForMeSelectsLaterMovesToo(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		sales := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"sales"} }
@@ -134,8 +134,8 @@ func TestWatchApprovals_EndsWhenTheApprovalEnds(t *testing.T) {
 	})
 }
 
-// A gateway renews the lease of a claim. The renewal is stored but is not a move: watches do not receive it, and the
-// version does not change.
+// A gateway renews the lease of a claim. The renewal is stored but is not a state transition: watches do not receive
+// it, and the version does not change.
 func TestWatchApprovals_SendsNoRenewedLease(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()

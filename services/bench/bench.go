@@ -15,7 +15,7 @@ const (
 	// MaxForeign is the share of the machine's CPU time, from 0 to 1, that other programs may use during a measurement.
 	MaxForeign = 0.10
 	// maxRepeats is the maximum number of times that a measurement is repeated. It is repeated if it fails, or if other
-	// programs use more than MaxForeign.
+	// programs use more CPU time than MaxForeign.
 	maxRepeats = 3
 	// warmUpFraction is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUpFraction = 0.15
@@ -23,22 +23,24 @@ const (
 
 // Config configures a run.
 type Config struct {
-	// Rounds is the number of times that every cell is measured. It must be at least 1.
+	// Rounds is the number of times that every cell (a path of a call) is measured. It must be at least 1.
 	Rounds int
-	// Duration is the length of one measurement, without its warm-up. It must be positive.
+	// Duration is the length of one measurement, not including its warm-up. It must be positive.
 	Duration time.Duration
 	// Callers are the numbers of concurrent callers with which every cell is measured. Each must be at least 1.
 	Callers []int
-	// Cells names the cells to measure in addition to the floor. If it is empty, all cells are measured.
+	// Cells contains the names of the cells to measure in addition to the cell [Floor]. If it is empty, all cells are
+	// measured.
 	Cells []string
-	// Bin is the directory with the mesh's programs.
+	// Bin is the directory that contains the mesh's programs.
 	Bin string
-	// Base is the directory with the programs of another commit, the base commit. Every cell of the mesh is also measured
-	// with these programs. If Base is empty, there is no comparison.
+	// Base is the directory that contains the programs of another commit, the base commit. Every cell of the mesh is
+	// also measured with these programs. If Base is empty, there is no comparison.
 	Base string
-	// Peers is the directory with the programs of other gateways.
+	// Peers is the directory that contains the programs of other gateways.
 	Peers string
-	// Self is the path of the benchmark's own program. It runs as the echo server, the floor and the lean gateway.
+	// Self is the path of the benchmark's own program. The benchmark runs it as the echo server, as the baseline proxy
+	// and as the lean gateway.
 	Self string
 }
 
@@ -74,7 +76,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// errStart means that the processes of a cell did not start. It ends the run.
+// errStart means that the processes of a cell did not start. This error ends the run.
 var errStart = errors.New("the programs did not start")
 
 type runner struct {
@@ -86,9 +88,9 @@ type runner struct {
 	results        Results
 }
 
-// Run measures every cell and writes its progress to progress. A measurement with a wrong response is repeated. If all
-// repetitions fail, the results list the measurement under Failures. If Run returns an error, for example because ctx
-// ended, it also returns the results so far.
+// Run measures every cell and writes its progress to progress. A measurement that receives a wrong response is
+// repeated. If all repetitions fail, the results list the measurement under Failures. If Run returns an error, for
+// example because ctx is done, it also returns the results so far.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
 		return Results{}, err
@@ -151,8 +153,9 @@ func (r *runner) printSample(s Sample) {
 		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
 }
 
-// measure measures a cell. It repeats a measurement that fails, or during which other programs use more than
-// MaxForeign, at most maxRepeats times. It returns the result with the least foreign load.
+// measure measures a cell. If a measurement fails, or if other programs use more than MaxForeign during it, the
+// measurement is repeated, at most maxRepeats times. measure returns the sample during which other programs used the
+// least CPU time.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
 	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
@@ -185,7 +188,7 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 	return best, nil
 }
 
-// callersOf returns n callers of a cell and opens missing sessions. Every round uses the same callers.
+// callersOf returns n callers of a cell and opens any sessions that are missing. Every round uses the same callers.
 func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
 	for have := len(r.callers[cell.Name]); have < n; have++ {
 		sessions, err := r.sessionsFor(ctx, cell, to, have)
@@ -197,8 +200,8 @@ func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) (
 	return r.callers[cell.Name][:n], nil
 }
 
-// sessionsFor returns the sessions of a caller. A caller has one session, but if the cell has allPrincipals set, all
-// callers share the sessions of all principals.
+// sessionsFor returns the sessions that a caller uses. Normally a caller has one session of its own. If the cell has
+// allPrincipals set, all callers share the sessions of all principals.
 func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
 	if !cell.allPrincipals {
 		number %= len(r.sites.tokens)
@@ -210,7 +213,7 @@ func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number
 	return r.sharedSessions[cell.Name], err
 }
 
-// measureOnce warms a site up and makes one measurement.
+// measureOnce warms up a site and then makes one measurement.
 func (r *runner) measureOnce(ctx context.Context, callers []*caller, at *site) (Sample, error) {
 	warm := time.Duration(warmUpFraction * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {

@@ -28,13 +28,14 @@ type endpoint struct {
 	addr, path string
 }
 
-// caller makes one call after the other over one connection. It implements HTTP without net/http in order to use less
+// caller makes calls one after another over one connection. It implements HTTP without net/http in order to use less
 // CPU time.
 type caller struct {
 	addr string
 	// mark is a string that every correct response contains.
 	mark []byte
-	// sessions contains the sessions in which the caller makes calls, in turn. Callers may share the channel.
+	// sessions contains the sessions in which the caller makes its calls. It takes a session for each call and puts it
+	// back. Several callers may share the channel.
 	sessions chan *callerSession
 
 	conn net.Conn
@@ -80,7 +81,7 @@ func newCallerSession(ctx context.Context, to endpoint, token, tool string) (*ca
 	return &callerSession{request: request, idOffset: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID}, nil
 }
 
-// connect closes the connection, if there is one, and opens another with a deadline.
+// connect closes the connection, if there is one, and opens a new connection with a deadline.
 func (c *caller) connect(ctx context.Context, deadline time.Time) error {
 	c.close()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.addr)

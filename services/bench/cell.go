@@ -9,16 +9,16 @@ import (
 // Floor is the name of the cell with which all other cells are compared.
 const Floor = "proxy"
 
-// Cell is a path of a call from the load generator to the echo server.
+// Cell describes one path that a call can take from the load generator to the echo server.
 type Cell struct {
 	// Name identifies the cell on the command line.
 	Name string
 	// Title describes the cell in the report.
 	Title string
-	// Targets contains the minimum ratios to the floor, by the number of callers. It may be nil.
+	// Targets contains the minimum ratio to the rate of the cell [Floor] for each number of callers. It may be nil.
 	Targets map[int]float64
-	// Unconditional names the cell whose call differs only in that its rule has no condition, and MinShare is the minimum
-	// ratio to that cell. Both are empty for all other cells.
+	// Unconditional is the name of the cell that makes the same call under a rule without conditions. MinShare is the
+	// minimum ratio to the rate of that cell. Both fields have their zero values if the cell has no such comparison.
 	Unconditional string
 	MinShare      float64
 
@@ -28,17 +28,19 @@ type Cell struct {
 	tool string
 	// If allPrincipals is true, the callers make calls for each principal in turn.
 	allPrincipals bool
-	// mark is a string that every correct response contains, and no other response.
+	// mark is a string that every correct response contains and that no other response contains.
 	mark string
 }
 
-// Marks of the responses: the content from the echo server, and the code of a denied call.
+// These constants are the marks of the responses. markEchoed is part of the content from the echo server, and
+// markDenied is the code of a denied call.
 const (
 	markEchoed = `"text":"echo: ` + echoText + `"`
 	markDenied = `denied_by_rule`
 )
 
-// Tools of the echo server. The echo server treats all tools in the same way, but the policy does not.
+// These constants are tools of the echo server. The echo server treats all tools in the same way, but the policy does
+// not.
 const (
 	toolAllowed     = "echo"
 	toolLimited     = "echo_limited"
@@ -89,7 +91,7 @@ func Cells() []Cell {
 		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
-// selectCells returns the named cells and the floor, in the order of the report. If names is empty, it returns all
+// selectCells returns the named cells and the cell Floor, in the order of the report. If names is empty, it returns all
 // cells.
 func selectCells(names []string) ([]Cell, error) {
 	all := Cells()

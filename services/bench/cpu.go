@@ -32,8 +32,8 @@ func parseProcess(text string) (time.Duration, error) {
 	return ticks(fields[user], fields[system])
 }
 
-// machineCPU returns the busy time of all CPUs together. It includes the time that the hypervisor gave to other virtual
-// machines.
+// machineCPU returns the busy time of all CPUs together. This time includes the time that the hypervisor gave to other
+// virtual machines.
 func machineCPU() (time.Duration, error) {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {

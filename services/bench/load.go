@@ -29,7 +29,7 @@ func disconnect(callers []*caller) {
 }
 
 // drive makes every caller repeat calls for the duration d. It returns the latency of each call and the total elapsed
-// time. It returns an error if a response is wrong or ctx ends.
+// time. It returns an error if a response is wrong or if ctx is done.
 func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
 	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
 	defer stop()

@@ -19,7 +19,7 @@ type About struct {
 	// Commit is the measured commit. Date is the start time of the run.
 	Commit string
 	Date   time.Time
-	// Base is the base commit. It is empty if there is none.
+	// Base is the base commit with which the mesh is compared. It is empty if there is no comparison.
 	Base string
 	// Command is the command line that repeats the run.
 	Command string
@@ -56,8 +56,8 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// commit returns the commit of the Git checkout that contains a directory. If files have changed, it appends ", with
-// changes".
+// commit returns the commit of the Git checkout that contains the directory dir. If the checkout has uncommitted
+// changes, commit appends ", with changes".
 func commit(ctx context.Context, dir string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()
 	if err != nil {

@@ -31,16 +31,17 @@ const policyRules = 100
 //go:embed mesh.yaml.tmpl
 var meshTemplate string
 
-// meshFile contains the data for the template of a configuration. If Certs is empty, all roles run in one process.
+// meshFile contains the data for the template of a mesh's configuration file. If Certs is empty, all services of the
+// mesh run in one process.
 type meshFile struct {
 	MCP, GRPC, Data string
 	Certs           string
-	// Roles contains the addresses of roles in separate processes, by name.
+	// Roles contains the addresses of the mesh services that run in separate processes, by name.
 	Roles map[string]string
-	// Asked is true if the gateway does not cache decisions, so that policy evaluates every call.
+	// Asked is true if the gateway does not cache decisions and therefore asks the policy service about every call.
 	Asked bool
 
-	// writeMesh sets these fields. They are the same in all configurations of a run.
+	// The method writeMesh sets the following fields. They are the same in all configurations of a run.
 	Tokens                 []string
 	Upstream, OTLP, Server string
 }

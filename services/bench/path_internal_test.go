@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkCall measures a call with the mesh, the echo server and the callers in this process. It is meant for
-// profiles and for the comparison of allocations. The difference from the cell `direct` is the cost of the mesh.
+// BenchmarkCall measures a call while the mesh, the echo server and the callers run in this process. It is meant for
+// profiles and for comparing allocations. The difference from the cell `direct` is the cost of the mesh.
 //
 //	go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
 func BenchmarkCall(b *testing.B) {

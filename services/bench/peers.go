@@ -9,19 +9,19 @@ import (
 	"strconv"
 )
 
-// Sites of other gateways. Both gateways are part of ToolHive. thv proxy is the gateway for one server, and vmcp is the
-// gateway for many servers.
+// siteThv and siteVMCP are sites of other gateways. Both gateways are part of ToolHive. thv proxy is the gateway for
+// one server, and vmcp is the gateway for many servers.
 const (
 	siteThv  = "thv"
 	siteVMCP = "vmcp"
 )
 
-// peerTool is the name of the tool behind the gateway for many servers.
+// peerTool is the name under which the gateway for many servers offers the echo server's tool.
 const peerTool = serverName + "_" + toolAllowed
 
 var peers = []string{siteThv, siteVMCP}
 
-// vmcpFile is the configuration of vmcp. The echo server is its only server. It has no authentication.
+// vmcpFile is the configuration of vmcp. The echo server is its only server, and clients need no authentication.
 const vmcpFile = `name: bench
 groupRef: bench
 incomingAuth: {type: anonymous}
@@ -46,8 +46,8 @@ func (s *sites) startVMCP(ctx context.Context, to *site) error {
 	})
 }
 
-// startPeer starts another gateway. Its environment makes it write its files to the site's directory and use no
-// containers.
+// startPeer starts another gateway. It sets environment variables so that the gateway writes its files to the site's
+// directory and uses no containers.
 func (s *sites) startPeer(ctx context.Context, to *site, name string, args func(port string) []string) error {
 	addrs, err := freeAddrs(ctx, 1)
 	if err != nil {

@@ -50,8 +50,8 @@ func startProcess(of *site, name, program string, args ...string) (*process, err
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// ready waits until a GET request to url returns status 200. It returns an error if the process ends, or if it is not
-// ready after readyTimeout.
+// ready waits until a GET request to url returns status 200. It returns an error if the process exits, or if the
+// process is not ready after readyTimeout.
 func (p *process) ready(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -83,7 +83,8 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeConditions writes the ratio of each call whose rule has conditions to the same call without them.
+// writeConditions writes, for each cell whose rule has conditions, the ratio of its rate to the rate of the same call
+// under a rule without conditions.
 func writeConditions(out *bytes.Buffer, r *Results) {
 	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return c.Unconditional == "" || c.base })
 	if len(cells) == 0 {
@@ -121,7 +122,7 @@ func writeChanges(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// ratio formats a ratio with its spread for a table. A target of 0 means that there is no target.
+// ratio formats a ratio with its spread for a table. The target is omitted if it is 0.
 func ratio(s Spread, target float64) string {
 	if s.Rounds == 0 {
 		return "–"

@@ -24,8 +24,8 @@ type Sample struct {
 	P50, P99 time.Duration
 	// CPU contains the CPU time of each process of the cell. It is empty if the system does not report CPU times.
 	CPU []ProcessCPU
-	// Foreign is the share of the machine's CPU time, from 0 to 1, that other programs than the benchmark's processes
-	// used.
+	// Foreign is the share of the machine's CPU time, from 0 to 1, that was used by programs other than the benchmark's
+	// processes.
 	Foreign float64
 	// Repeats is the number of times that the measurement was repeated.
 	Repeats int
@@ -38,11 +38,11 @@ func (s Sample) Rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
 type Results struct {
 	// Samples are in the order in which they were measured.
 	Samples []Sample
-	// Failures describes the measurements that failed and the reasons.
+	// Failures describes the measurements that failed, and why they failed.
 	Failures []string
 }
 
-// MeshCPU returns the CPU time per call, in seconds, of all processes except the load and the echo server.
+// MeshCPU returns the CPU time per call, in seconds, of all processes except the load generator and the echo server.
 func (s Sample) MeshCPU() float64 {
 	var used time.Duration
 	for _, p := range s.CPU {
@@ -53,13 +53,15 @@ func (s Sample) MeshCPU() float64 {
 	return used.Seconds() / float64(s.Calls)
 }
 
-// Ratio returns a cell's rate divided by the floor's rate, for each round and with the given number of callers.
+// Ratio divides a cell's rate by the rate of the cell Floor in each round, and returns a summary of these ratios.
+// callers selects the samples with that number of callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against compares two cells in each round, with the given number of callers. number returns a value for a sample.
-// Against summarizes the ratios of the value for cell to the value for other.
+// Against compares two cells, using the samples with the given number of callers. In each round it divides the value of
+// cell by the value of other, and it returns a summary of these ratios. The function number returns the value of a
+// sample.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -74,7 +76,8 @@ func (r *Results) Against(cell, other string, callers int, number func(Sample) f
 	return Summarize(ratios)
 }
 
-// Over summarizes the values that number returns for the samples of a cell with the given number of callers.
+// Over summarizes the values that the function number returns for the samples of a cell with the given number of
+// callers.
 func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64
 	for _, s := range r.of(cell, callers) {
@@ -103,7 +106,7 @@ func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	return out
 }
 
-// Disturbed returns the number of samples whose Foreign is above [MaxForeign], and the number of all samples.
+// Disturbed returns the number of samples in which Foreign exceeds [MaxForeign], and the number of all samples.
 func (r *Results) Disturbed() (disturbed, all int) {
 	for _, s := range r.Samples {
 		if s.Foreign > MaxForeign {

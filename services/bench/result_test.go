@@ -19,12 +19,12 @@ func TestRatio_ComparesWithinARound(t *testing.T) {
 	t.Parallel()
 	results := bench.Results{Samples: []bench.Sample{
 		newSample(bench.Floor, 1, 0, 1000), newSample("up", 1, 0, 900),
-		// In this round the machine is slower for both cells.
+		// In this round the machine was slower, and the rates of both cells are lower.
 		newSample("up", 1, 1, 220), newSample(bench.Floor, 1, 1, 200),
 		newSample(bench.Floor, 1, 2, 500), newSample("up", 1, 2, 500),
-		// A round that was interrupted before the floor was measured does not count.
+		// This round was interrupted before the floor was measured, so it does not count.
 		newSample("up", 1, 3, 5000),
-		// Samples with another number of callers are compared separately.
+		// Samples with a different number of callers are compared separately.
 		newSample(bench.Floor, 32, 0, 100), newSample("up", 32, 0, 300),
 	}}
 	for name, tc := range map[string]struct {

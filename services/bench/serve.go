@@ -15,7 +15,7 @@ const (
 	healthPath = "/healthz"
 )
 
-// Serve serves a handler and the path /healthz on addr until ctx ends.
+// Serve serves a handler and the path /healthz on addr until ctx is done.
 func Serve(ctx context.Context, addr string, h http.Handler) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {

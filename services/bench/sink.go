@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// sink is a server that receives spans over OTLP and drops them without decoding them, in order to use little CPU time.
+// sink is a server that receives spans over OTLP. It drops them without decoding them, in order to use little CPU time.
 type sink struct {
 	server *grpc.Server
 	lis    net.Listener

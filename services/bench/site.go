@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Names of the sites. A site is a group of processes that serves one or more cells.
+// These constants are the names of the sites. A site is a group of processes that serves one or more cells.
 const (
 	siteEcho  = "echo"
 	siteProxy = "proxy"
@@ -21,12 +21,12 @@ const (
 	askedSuffix = "-asked"
 )
 
-// roles lists the roles in the order in which they start. The gateway is last, because it is ready only when all others
-// serve. The package does not import this list, because `make bench-diff` builds this package with the code of earlier
-// commits.
+// roles lists the mesh services in the order in which they start. The gateway is last, because it is ready only when
+// all other services are running. The list is repeated here and not imported, because `make bench-diff` builds this
+// package with the code of earlier commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
-// programs returns the mesh's programs that the sites of cells start.
+// programs returns the names of the mesh's programs that are needed to measure cells.
 func programs(cells []Cell) []string {
 	of := map[string][]string{siteUp: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
 	var names []string
@@ -40,13 +40,13 @@ func programs(cells []Cell) []string {
 // site is a group of processes that serves cells.
 type site struct {
 	at endpoint
-	// dir is the directory of the site's files. bin is the directory of its programs.
+	// dir is the directory for the site's files. bin is the directory that contains its programs.
 	dir, bin string
 	// env is the environment of the site's programs. If it is nil, they have the environment of this process.
 	env []string
-	// asked is true if the gateway does not cache decisions, so that policy evaluates every call.
+	// asked is true if the gateway does not cache decisions and therefore asks the policy service about every call.
 	asked bool
-	// own contains the site's processes without the echo server.
+	// own contains the site's processes, except the echo server.
 	own []*process
 }
 
@@ -74,8 +74,7 @@ func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	return s, nil
 }
 
-// get returns a site and starts it if necessary. If base is true, the site runs the programs of the base commit, with
-// which the run compares.
+// get returns a site and starts it if necessary. If base is true, the site runs the programs of the base commit.
 func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
 	id, bin := kind, s.cfg.Bin
 	if base {
@@ -98,7 +97,8 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 	return made, nil
 }
 
-// processes returns the processes through which a call to the site passes, including the load and the echo server.
+// processes returns the names and ids of the processes that take part in a call to the site, including the load
+// generator and the echo server.
 func (s *sites) processes(of *site) (names []string, pids []int) {
 	names, pids = []string{"load"}, []int{os.Getpid()}
 	all := of.own

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Spread summarizes one value over the rounds. The zero value means that nothing was measured.
+// Spread summarizes the values of one quantity over the rounds. The zero value means that nothing was measured.
 type Spread struct {
 	// Median, Min and Max are the median, minimum and maximum over the rounds.
 	Median, Min, Max float64

@@ -9,8 +9,8 @@
 //   - cli: the command line
 //   - clients: official SDKs and other real clients
 //   - edge: what the gateway accepts from its callers
-//   - mesh: roles in separate processes, and processes that stop, hang or are killed
-//   - policy: what policy denies and hides
+//   - mesh: mesh services in separate processes, and processes that stop, hang or are killed
+//   - policy: what the policy denies and hides
 //   - servers: MCP servers of all kinds
 //   - telemetry: traces and metrics
 //

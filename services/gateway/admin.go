@@ -35,12 +35,12 @@ const (
 	maxList = 3 << 20
 )
 
-// errPageToken means that no earlier request has returned the page token.
+// errPageToken means that the page token in a request was not returned by an earlier request.
 var errPageToken = errors.New("page_token: this list has returned no such token")
 
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// installationTenant is the tenant that owns the servers. Only persons in this tenant can see them.
+// installationTenant is the tenant that owns the servers. Only people in this tenant can see them.
 const installationTenant = "default"
 
 // GetStatus implements gatewayv1.GatewayServiceServer. Callers in the installation's tenant receive the servers, the
@@ -79,8 +79,8 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 	return resp, nil
 }
 
-// seesAll reports whether a caller may read data that belongs to no single tenant. Persons in the installation's tenant
-// may read it. Roles may read it if they call for themselves or on behalf of such a person.
+// seesAll reports whether a caller may read data that does not belong to a single tenant. People in the installation's
+// tenant may read it. A mesh service may read it if it acts for itself or on behalf of such a person.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -94,7 +94,8 @@ func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// silentClients returns the clients that are sent no forms at present.
+// silentClients returns the clients to which the gateway currently sends no forms, because they did not answer earlier
+// forms.
 func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
 	for _, e := range s.forms.Silent() {
 		out = append(out, &gatewayv1.SilentClient{
@@ -105,7 +106,7 @@ func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
 }
 
 // serverStatuses returns the states of the configured servers, sorted by name. If inDetail is true, the states include
-// data that only operators may read.
+// details that only operators may see.
 func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
@@ -128,8 +129,9 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 	return all
 }
 
-// ListSessions implements gatewayv1.GatewayServiceServer. If a session is used between two pages, it moves to the front
-// of the list, and the next page does not contain it. Every other session is listed once.
+// ListSessions implements gatewayv1.GatewayServiceServer. If a session is used while the client reads the pages one by
+// one, the session moves to the front of the list and may be missing from the following pages. Every other session is
+// listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
 	earlier, err := sessionPageFilter(req.GetPageToken())
 	if err != nil {
@@ -196,7 +198,8 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// parsePageToken parses the page token for a list of records. An empty token means the position of the newest record.
+// parsePageToken parses the page token for a list of records. An empty token stands for the position of the newest
+// record.
 func parsePageToken(token string) (at journal.Position, err error) {
 	if token == "" {
 		return at, nil
@@ -230,8 +233,8 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data:
-// unauthenticated callers, and roles that don't call on behalf of a person or principal.
+// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data, which
+// are unauthenticated callers, and mesh services that do not call on behalf of a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
@@ -240,8 +243,8 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter for the records that the caller may see and f selects. Counts of unauthenticated requests
-// belong to the installation, so only callers in the tenant "default" see them.
+// filter returns a filter that selects the records that the caller may see and that match f. The counts of
+// unauthenticated requests belong to the installation, so only callers in the tenant "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

@@ -95,8 +95,8 @@ func subjects(records []*gatewayv1.Record) []string {
 	return out
 }
 
-// Case I4. Callers see only the decisions of their own tenant. The tenant default sees the counts of unauthenticated
-// requests. A role without a person or principal sees nothing.
+// Case I4. Callers see only the decisions of their own tenant. Callers in the tenant "default" also see the counts of
+// unauthenticated requests. A mesh service that acts for no person or principal sees nothing.
 func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -136,7 +136,8 @@ func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	}
 }
 
-// stream is the server side of a watch. It cancels the watch after the expected number of records.
+// stream is the server side of a WatchDecisions call. It cancels the call after it has received the expected number of
+// records.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -161,7 +162,8 @@ func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
 	return nil
 }
 
-// watch calls WatchDecisions with Last set to 10 and returns the subjects of the records received before the timeout.
+// watch calls WatchDecisions with Last set to 10, and returns the subjects of the records that it receives before the
+// timeout.
 func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -202,9 +204,9 @@ func TestListDecisions_AppliesTheFilter(t *testing.T) {
 	}
 }
 
-// The pages together contain every record exactly once, for each page size. A page contains at most 3 MiB of records,
-// even if the page size allows more. The number of pages is not checked, because a page also ends when its search takes
-// too long.
+// For each page size, the pages together contain every record exactly once. A page contains at most 3 MiB of records,
+// even if the page size allows more. The number of pages is not checked, because a page also ends when the search for
+// its records takes too long.
 func TestListDecisions_PagesAreComplete(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
@@ -247,7 +249,7 @@ func TestListDecisions_PagesAreComplete(t *testing.T) {
 	}
 }
 
-// oneServer is a transport with an Open method that calls a function of the test.
+// oneServer is a transport whose Open method calls a function that is provided by the test.
 type oneServer struct {
 	upstream.Transport
 
@@ -340,8 +342,8 @@ func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	return sess
 }
 
-// pages lists a tenant's sessions page by page, and returns their digests. It calls between after each page except the
-// last.
+// pages lists a tenant's sessions page by page and returns their digests. It calls between after every page except the
+// last one.
 func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
 	t.Helper()
 	var out []string

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Build builds the gateway role from the mesh's configuration and connections. Package app calls Build.
+// Build builds the gateway from the mesh's configuration and connections. It is called by package app.
 func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	cfg, err := FromFile(mesh.File, mesh.Env)
 	if err != nil {
@@ -44,7 +44,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {
-		// The policy lease shows whether the policy role serves.
+		// The policy service needs no health client, because the policy lease shows whether it is available.
 		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY {
 			continue
 		}

@@ -25,7 +25,7 @@ import (
 const (
 	// maxResult is the maximum size of a result of CallTool, in bytes.
 	maxResult = 6 << 20
-	// maxTool is the maximum size of a definition in ListTools, in bytes.
+	// maxTool is the maximum size of a tool definition in ListTools, in bytes.
 	maxTool = 1 << 20
 	// maxProgress is the maximum number of queued progress messages of one call.
 	maxProgress = 64
@@ -36,7 +36,7 @@ var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not serve
 
 var errArguments = errors.New("arguments_json is not a JSON object")
 
-// refusedError is a refusal that is returned as a gRPC error, not as an answer.
+// refusedError is a refusal that the caller receives as a gRPC error instead of an answer to the call.
 type refusedError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -56,7 +56,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
-	// A slow reader does not delay the call: if the channel is full, progress messages are dropped.
+	// If the channel is full, progress messages are dropped, so that a slow client does not delay the call.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -89,8 +89,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 // toolCall returns a JSON-RPC request with the given id for this call, as an MCP client would send it.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// The arguments must be exactly one JSON value, so that they cannot add members to the message. Package jsonrpc checks
-	// the contents of the value later.
+	// The arguments must be exactly one JSON value, so that they cannot add members to the message. Package jsonrpc
+	// later checks what the value contains.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
 	}
@@ -113,7 +113,7 @@ func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	return append(out, "}}}"...), nil
 }
 
-// progressIn returns the progress in a notification from a server, or nil if the message is not a progress
+// progressIn returns the progress that a server's message reports, or nil if the message is not a progress
 // notification.
 func progressIn(message []byte) *gatewayv1.Progress {
 	dec := jsontext.NewDecoder(bytes.NewReader(message))
@@ -204,8 +204,8 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	return info
 }
 
-// ListTools implements gatewayv1.GatewayServiceServer. If a page of the server's list is too large for one page of
-// ListTools, ListTools returns it as several pages. The page token contains the server's cursor.
+// ListTools implements gatewayv1.GatewayServiceServer. If a page of the server's list is too large for one response,
+// ListTools returns it as several pages. The page token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
 	from, cursor, err := parseToolsToken(req.GetPageToken())
 	if err != nil {
@@ -255,8 +255,8 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// parseToolsToken parses a page token. The token consists of a tool's index in a page of the server's list, and that
-// page's cursor.
+// parseToolsToken parses a page token, which consists of two parts: the cursor of a page of the server's list, and the
+// index of a tool in that page.
 func parseToolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

@@ -24,7 +24,7 @@ func TestToolCall_ArgumentsCannotAddMembers(t *testing.T) {
 	}
 }
 
-// FuzzToolCall checks that package jsonrpc parses the same tool, arguments and approval id from the message that were
+// FuzzToolCall checks that package jsonrpc parses from the message the same tool, arguments and approval id that were
 // passed to toolCall.
 func FuzzToolCall(f *testing.F) {
 	f.Add("t", `{"a":[1,{"b":"\\u0000"}]}`, "a-1")

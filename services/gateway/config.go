@@ -25,10 +25,11 @@ type Config struct {
 	CertFile, KeyFile string
 	// Proxies are networks of trusted proxies in front of the gateway.
 	Proxies []netip.Prefix
-	// Hosts and Origins are the values of the HTTP headers Host and Origin that are accepted in addition to loopback
+	// Hosts and Origins are the values that are accepted in the HTTP headers Host and Origin, in addition to loopback
 	// names.
 	Hosts, Origins []string
-	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway starts a new trace that links to it.
+	// TrustParent makes the gateway continue the trace of a client. Otherwise the gateway starts a new trace that links
+	// to the client's trace.
 	TrustParent bool
 	// Data is the directory that contains the gateway's journal, the servers' working directories and, in a separate
 	// directory, the gateway's keys.
@@ -39,29 +40,30 @@ type Config struct {
 	// JournalBytes that one principal may use. It must be above 0 and at most 1.
 	JournalBytes int64
 	JournalShare float64
-	// ArgumentsBytes is the maximum size of the copies of arguments, in bytes, and ArgumentsAge their maximum age.
-	// JournalShare is the fraction of ArgumentsBytes that the copies of one person's calls may use.
+	// ArgumentsBytes is the maximum total size of the stored copies of call arguments, in bytes. ArgumentsAge is the
+	// maximum age of a copy. JournalShare also limits the fraction of ArgumentsBytes that the copies of one person's
+	// calls may use.
 	ArgumentsBytes int64
 	ArgumentsAge   time.Duration
-	// KeepDecisions enables the cache of policy's decisions.
+	// KeepDecisions enables the cache of decisions from the policy service.
 	KeepDecisions bool
-	// SessionIdle is the time without requests after which a session is closed.
+	// SessionIdle is the time after which a session without requests is closed.
 	SessionIdle time.Duration
 	// MaxSessions is the maximum number of sessions of one principal.
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
-	// Hold is the time for which the gateway holds a call that waits for approvers. If it is 0, the caller receives the
-	// ticket immediately.
+	// Hold is how long the gateway holds a call that waits for approvers. If it is 0, the caller immediately receives a
+	// refusal that contains the approval's id (a ticket).
 	Hold time.Duration
-	// Clients configures other hold times for clients with certain names.
+	// Clients configures different hold times for clients with certain names.
 	Clients []approvals.ClientHold
-	// MaxPending is the maximum number of calls of one principal that wait for approvers. It must be positive.
+	// MaxPending is the maximum number of one principal's calls that wait for approvers. It must be positive.
 	MaxPending int
-	// Execute is the time after an approval during which the approved call can be made. It must be positive.
+	// Execute is the time, counted from the approval, within which the approved call must be made. It must be positive.
 	Execute time.Duration
-	// Secrets are the mesh's own files and directories, which servers may not read. Documents are further ones, which a
-	// server may read only if its configuration allows it. All paths are absolute.
+	// Secrets are the mesh's own files and directories, which servers may never read. Documents are files and
+	// directories of the mesh that a server may read only if its configuration allows it. All paths are absolute.
 	Secrets, Documents []string
 	// Version is the program's version in records and in GetStatus.
 	Version string
@@ -69,31 +71,32 @@ type Config struct {
 
 // Server is the configuration of one MCP server. Exactly one of URL, Command, Target and Host is set.
 type Server struct {
-	// Host is the client whose own tools the server has.
+	// Host is the name of a client. It is set if the tools of this server are the client's own tools.
 	Host string
-	// Target is the address of a gRPC server: the name of a role of the mesh, or host:port. CA is the path of a PEM file
-	// with the certificates to trust instead of the system's. If Plaintext is true, the server does not use TLS. Headers
-	// are sent as gRPC metadata.
+	// Target is the address of a gRPC server: the name of a mesh service, or host:port. CA is the path of a PEM file
+	// with the certificates to trust instead of the system's certificates. If Plaintext is true, the connection does
+	// not use TLS. Headers are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the URL of the proxy, including
-	// credentials, or empty if there is none. ProxyHint is appended to connection errors that a missing proxy may have
-	// caused.
+	// URL is an MCP endpoint. Headers are sent with every request to it. Proxy is the URL of the proxy, including
+	// credentials, or empty if no proxy is used. ProxyHint is appended to connection errors that might be caused by a
+	// missing proxy.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
-	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. If Shared
-	// is true, one process serves all principals. Dir is the working directory. If Dir is empty, each process has a
-	// private directory.
+	// Command is the program to start, followed by its arguments. Env is its environment, in addition to PATH and HOME.
+	// If Shared is true, one process serves all principals. Dir is the working directory. If Dir is empty, each process
+	// has a private directory.
 	Command []string
 	Env     map[string]string
 	Shared  bool
 	Dir     string
 	// Remove lists files in a process's private directory that are deleted before the process is started.
 	Remove []string
-	// Recycle is the number of calls after which a process is replaced. If it is 0, processes are not replaced.
+	// Recycle is the number of calls after which a process is replaced with a new one. If it is 0, processes are not
+	// replaced.
 	Recycle int
 	// Limits are the resource limits of one process. The zero value selects the defaults.
 	Limits stdio.Limits
@@ -101,22 +104,21 @@ type Server struct {
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
-	// KeychainEnv lists the names of the variables in Env that contain a secret of the keychain.
+	// KeychainEnv lists the names of the variables in Env that contain a secret from the keychain.
 	KeychainEnv []string
-	// InstallEachStart means that the command itself installs its package at each start of a process. Otherwise the
+	// InstallEachStart means that the command installs its package each time a process is started. Otherwise the
 	// gateway installs the package once.
 	InstallEachStart bool
-	// Start is the maximum time for the start of a process. If it is 0, the maximum is 60 s. A process that writes to
-	// standard error may take longer.
+	// Start is the maximum time that a process may take to start. If it is 0, the maximum is 60 s. A process that
+	// writes to standard error may take longer.
 	Start time.Duration
-	// Sandbox configures the program's sandbox. With the zero value, the program starts only if the kernel can enforce
-	// every part of the sandbox.
+	// Sandbox configures the program's sandbox. If it has the zero value, the program starts only if the kernel can
+	// enforce every part of the sandbox.
 	Sandbox Sandbox
-	// Secrets are the secret values that the references in Headers or Env stand for. They are redacted in the server's
-	// answers.
+	// Secrets are the secret values to which Headers or Env refer. They are redacted in the server's answers.
 	Secrets []string
-	// KeychainEntries are the entries of the keychain that Headers, Env or Proxy refer to. If there are any, these fields
-	// are incomplete, and Complete returns the server with the values of the entries.
+	// KeychainEntries are the keychain entries to which Headers, Env or Proxy refer. If there are any, these fields are
+	// incomplete, and Complete returns a copy of the server in which the secrets are filled in.
 	KeychainEntries []string
 	Complete        func(config.Keychain) (Server, error)
 	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all
@@ -127,10 +129,10 @@ type Server struct {
 	// MaxTimeout limits the duration of a request for which the server reports progress. If MaxTimeout is below Timeout,
 	// progress does not extend the timeout.
 	MaxTimeout time.Duration
-	// RecordArguments reports whether copies of the arguments of calls are stored.
+	// RecordArguments is true if copies of the arguments of calls are stored.
 	RecordArguments bool
-	// Embedded is the name of a server that this process itself serves, or empty for all other servers. The address of an
-	// embedded server changes at every start, so Embedded identifies the server instead of the address.
+	// Embedded is the name of a server that runs in this process. It is empty for all other servers. The address of an
+	// embedded server changes at every start, so the server is identified by this name and not by its address.
 	Embedded string
 }
 
@@ -173,15 +175,15 @@ func httpIdentity(text string) string {
 	return "http " + u.String()
 }
 
-// DefaultConfig returns the configuration of an empty file.
+// DefaultConfig returns the configuration that results from an empty configuration file.
 func DefaultConfig() Config {
 	file := config.Default()
 	cfg, _ := FromFile(&file, nil) // the defaults contain no secrets
 	return cfg
 }
 
-// FromFile returns the gateway's section of the configuration, with references to secrets resolved. References to the
-// keychain are resolved when the first session with the server is opened.
+// FromFile returns the gateway's part of the configuration, in which references to secrets are resolved. References to
+// the keychain are resolved later, when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:      f.Listen,
@@ -304,7 +306,7 @@ func (r resolver) resolve(f *config.File, values map[string]config.Secret) (out 
 	return out, secrets, bad
 }
 
-// Validate returns an error that describes every fault in the configuration.
+// Validate returns an error that describes everything that is wrong with the configuration, or nil.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen == "" { // an empty address would mean every address of this machine

@@ -54,8 +54,8 @@ func TestValidate_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case S1. The error for a secret that cannot be resolved names the configuration key. A server is not used without its
-// secret.
+// Case S1. If a secret cannot be resolved, the error contains the configuration key. A server whose secret is missing
+// is not used.
 func TestFromFile_ResolvesSecrets(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -125,7 +125,7 @@ func TestFromFile_AHookIsAServerOfTheClient(t *testing.T) {
 	}
 }
 
-// Every setting that the gateway reads changes only its own field of the configuration, and every field has a setting.
+// Every setting that the gateway reads changes only its own field of the configuration. Every field has a setting.
 func TestFromFile_ReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
@@ -208,7 +208,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "SecretEnv") // set from references
 	delete(untested, "Host")      // set from hooks, which add servers when the file is parsed
 
-	// Set from references to the keychain.
+	// These fields are set only by references to the keychain, which this test does not use.
 	for _, name := range []string{"KeychainEnv", "KeychainEntries", "Complete"} {
 		delete(untested, name)
 	}
@@ -237,8 +237,8 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	}
 }
 
-// settings reads a configuration file with one change, and returns the values of all fields of Config and of each
-// Server, by name.
+// settings reads a configuration file with one change. It returns the values of all fields of Config and of each
+// Server, by the names of the fields.
 func settings(t *testing.T, change func(*config.File)) map[string]any {
 	t.Helper()
 	file := config.Default()

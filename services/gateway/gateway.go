@@ -1,5 +1,5 @@
-// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents. The policy role evaluates each
-// request, and the gateway sends the allowed requests to the servers.
+// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents. The policy service evaluates
+// each request, and the gateway sends the allowed requests to the servers.
 package gateway
 
 import (
@@ -59,9 +59,8 @@ import (
 )
 
 const (
-	// drainTimeout is the maximum time for which the gateway waits for requests in flight when it stops. After cutTimeout
-	// it cancels the calls that are still in flight. The remaining time is enough to record their outcomes and to answer
-	// the callers.
+	// drainTimeout is how long the gateway waits for requests in flight when it stops. After cutTimeout it cancels the
+	// calls that are still in flight. The remaining time is enough to record their outcomes and to answer the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
@@ -72,17 +71,17 @@ type Deps struct {
 	Tokens *authn.Tokens
 	// Policy evaluates calls.
 	Policy policyv1.PolicyServiceClient
-	// Catalogue receives the tool lists of servers.
+	// Catalogue is the catalog service, which receives the tool lists of servers.
 	Catalogue policyv1.CatalogServiceClient
-	// RateLimit reserves rate limits for calls.
+	// RateLimit is the ratelimit service, which reserves the rate limits of calls.
 	RateLimit ratelimitv1.RateLimitServiceClient
-	// Approval stores the calls that wait for approvers.
+	// Approval is the approval service, which stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
-	// Agents is a connection to the wasmagent role. If a server's target is that role, the role's methods are its tools.
-	// Calls on the connection carry the principal that [authn.OnBehalfOf] has set.
+	// Agents is a connection to the wasmagent service. A server whose target is that service has the service's methods
+	// as its tools. Calls on the connection are made on behalf of the principal that was set with [authn.OnBehalfOf].
 	Agents grpc.ClientConnInterface
-	// Peers are the other roles that some calls need, by name. Peers does not contain the policy role, because the policy
-	// lease shows whether that role serves.
+	// Peers contains the other mesh services that some calls need, by the name of the service. It does not contain the
+	// policy service, because the policy lease shows whether that service is available.
 	Peers map[string]healthv1.HealthClient
 	// Meter creates the instruments for metrics.
 	Meter metric.Meter
@@ -93,10 +92,10 @@ type Deps struct {
 	Log *slog.Logger
 	// Env looks up PATH and HOME for the programs that the gateway starts. If Env is nil, neither variable is set.
 	Env config.Env
-	// Launcher starts this program as the launcher of sandboxed stdio servers. Without it, only servers whose sandbox is
-	// off are started.
+	// Launcher starts this program as the launcher of sandboxed stdio servers. If it is not set, only servers whose
+	// sandbox is switched off are started.
 	Launcher sandbox.Launcher
-	// Wrap returns a listener for clients that observes the given one. It may be nil.
+	// Wrap wraps the listener on which clients connect, so that connections can be observed. It may be nil.
 	Wrap func(net.Listener) net.Listener
 }
 
@@ -125,13 +124,15 @@ type Service struct {
 	started        time.Time
 	decisions      *decisioncache.Cache
 	peers          peerHealth
-	// reads limits each caller to one read of records at a time.
+	// reads ensures that each caller reads records in only one request at a time.
 	reads *fairqueue.Queue[string]
-	// callCount counts calls from inside the mesh. The count is used as the JSON-RPC request id of the call.
+	// callCount counts the calls that come from inside the mesh. Each of these calls uses its number as its JSON-RPC
+	// request id.
 	callCount atomic.Int64
 }
 
-// New opens the data directory and the MCP address, and returns the gateway. The gateway serves only while Run runs.
+// New opens the data directory, starts listening on the MCP address, and returns the gateway. The gateway serves
+// requests only while Run is running.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
@@ -149,7 +150,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open opens everything that the gateway needs. If open fails, Close closes the parts that were opened.
+// open opens everything that the gateway needs. If open fails, Close closes everything that was already opened.
 func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
@@ -199,10 +200,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// A connector returns the transport to a server whose secrets are known.
+// A connector returns the transport to a server whose secrets have been resolved.
 type connector func(Server) (upstream.Transport, error)
 
-// connector returns the connector for a server. The argument files maps server names to the files of their programs.
+// connector returns the connector for a server. The map files contains the files of each server's program, by the
+// server's name.
 func (s *Service) connector(name string, server Server, files map[string][]string) (connector, error) {
 	if server.URL != "" {
 		return func(server Server) (upstream.Transport, error) {
@@ -318,8 +320,9 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	return err
 }
 
-// taskSecretText is the input for the MCP server's secret, which is derived with the journal's key. The journal's
-// digests of call arguments use the same key. taskSecretText is not JSON, so it never equals a call's arguments.
+// taskSecretText is the text from which a secret of the MCP server is derived, using the journal's key. The journal
+// uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals a call's
+// arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
 
 // Sandboxes returns, for each stdio server, a report of what the kernel enforces. Callers must not modify the reports.
@@ -344,8 +347,8 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	}
 }
 
-// InFlight returns the number of requests that wait for a response, by server name. It omits servers without such
-// requests.
+// InFlight returns, by server name, the number of requests that wait for a response. Servers without such requests are
+// omitted.
 func (s *Service) InFlight() map[string]int {
 	out := make(map[string]int)
 	for name, up := range s.servers {
@@ -370,9 +373,9 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// NotReady returns the reasons for which the gateway is not ready, or nil if it is ready. Without the policy role or
-// the journal, no call is allowed. Without another role or a server, only the calls that need it are refused.
-// Unauthenticated callers may read the reasons, so they contain no details about the machine.
+// NotReady returns the reasons why the gateway is not ready, or nil if it is ready. Without the policy service or the
+// journal, no call is allowed. If another service or a server is unavailable, only the calls that need it are refused.
+// Unauthenticated callers may read the reasons, so the reasons contain no details about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -387,8 +390,9 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded returns a sentence for each role that is unavailable or incompatible, and one if the journal's disk is full.
-// The result is empty if there is no problem. Unauthenticated callers may read the sentences.
+// Degraded returns one sentence for each current problem. The problems are: a mesh service is unavailable or
+// incompatible, rate limits are counted twice, the journal's disk is full, and call arguments cannot be recorded. The
+// result is empty if there is no problem. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.IsMiscounting() {
@@ -403,7 +407,7 @@ func (s *Service) Degraded() []string {
 	return why
 }
 
-// Run serves MCP until ctx is cancelled. After that, Run waits for requests in flight and finally closes the sessions.
+// Run serves MCP until ctx is cancelled. Then it waits for requests in flight, and closes the sessions.
 func (s *Service) Run(ctx context.Context) error {
 	front, err := s.tlsListener()
 	if err != nil {
@@ -457,7 +461,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	return nil
 }
 
-// Close closes everything that New has opened. It may be called after Run has returned, or if Run was never called.
+// Close closes everything that New has opened. It may be called after Run has returned, or without calling Run.
 func (s *Service) Close() error {
 	var errs []error
 	if s.lis != nil {
@@ -482,7 +486,8 @@ func (s *Service) Close() error {
 }
 
 func (s *Service) recordSession(sess *session.Session) {
-	// Callers without a session and members of an aggregate session do not count.
+	// Only clients with a session are counted. The sessions that belong to an aggregate session, which serves all
+	// servers, are not counted.
 	if sess.Version != mcp.Modern && sess.Hub == nil {
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// limitHome hides the HOME of the gateway's user from a server with sandbox.home, except for the entries that it names
-// and the files of the server's program. It changes nothing for other servers.
+// limitHome hides the HOME of the gateway's user from a server whose configuration has sandbox.home. The entries listed
+// there and the files of the server's program stay visible. For all other servers, limitHome changes nothing.
 func (c *Config) limitHome(name string, rules *sandbox.Rules, files map[string][]string) error {
 	entries := c.Servers[name].Sandbox.Home
 	if len(entries) == 0 {
@@ -44,7 +44,7 @@ func (c *Config) limitHome(name string, rules *sandbox.Rules, files map[string][
 	return nil
 }
 
-// outermost returns the paths that are not inside other paths.
+// outermost returns those of the paths that are not inside another of the paths.
 func outermost(paths []string) (out []string) {
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(paths))) {
 		if !slices.ContainsFunc(out, func(dir string) bool { return isBelow(path, dir) }) {
@@ -54,9 +54,10 @@ func outermost(paths []string) (out []string) {
 	return out
 }
 
-// HomeNotes returns a sentence for each server whose program is known to log in with files of HOME, which it does not
-// find in its private directory, and for each entry of sandbox.home that does not exist. The kernel does not report the
-// files for which a program has looked, so the notes depend on names of programs and packages alone.
+// HomeNotes returns a sentence for each server whose program is known to read credentials from HOME but has a private
+// HOME that does not contain them. It also returns a sentence for each entry of sandbox.home that does not exist. The
+// kernel does not report which files a program has looked for, so the notes depend only on the names of programs and
+// packages.
 func (c *Config) HomeNotes(env config.Env) (notes []string) {
 	home := lookUp(env, "HOME")
 	if !filepath.IsAbs(home) {

@@ -24,14 +24,14 @@ import (
 // programsFolder is the directory below the gateway's data directory that contains the servers' installed packages.
 const programsFolder = "programs"
 
-// programsRoot returns the path of the directory with the installed packages. Each server has a directory in it.
+// programsRoot returns the path of the directory with the installed packages. It contains one directory for each
+// server.
 func (c *Config) programsRoot() string {
 	return absolute(filepath.Join(c.Data, "gateway", programsFolder))
 }
 
-// installation describes how the gateway installs the package of a server that is started with npx. It returns nil if
-// the gateway does not install the package. why is then the reason for which the command installs the package at each
-// start.
+// installation describes how the gateway installs the package of a server that is started with npx. If the gateway does
+// not install the package, in is nil, and why explains why the command installs the package at each start.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -78,8 +78,8 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// npmPath returns the path of the npm that belongs to an npx: the npm in the same directory or, if there is none, the
-// first npm in PATH.
+// npmPath returns the path of the npm program that belongs to the given npx program. This is the npm in the same
+// directory or, if that directory has no npm, the first npm in PATH.
 func npmPath(program, path string) string {
 	sibling := filepath.Join(filepath.Dir(program), "npm")
 	if isFile(sibling) {
@@ -93,12 +93,12 @@ func npmPath(program, path string) string {
 	return sibling // the start of the server reports that npm is missing
 }
 
-// proxies contains the lower-case names of the variables that set npm's proxies and certificates.
+// proxies contains the lower-case names of the variables that configure npm's proxies and certificates.
 var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
 
-// npmEnvironment returns the non-secret variables in a server's environment that configure npm. It also returns the
-// names of the secret variables that it leaves out, because install scripts can read all variables. A proxy URL without
-// credentials is not secret, even if it comes from a reference.
+// npmEnvironment returns the variables in a server's environment that configure npm and are not secret. It also returns
+// the names of the secret variables that it leaves out, because install scripts can read all variables. A proxy URL
+// without credentials is not secret, even if it comes from a reference to a secret.
 func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
 	vars = make(map[string]string)
 	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
@@ -110,7 +110,8 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 		if !isProxy && !strings.HasPrefix(lower, "npm_config_") {
 			continue
 		}
-		// The value of the keychain is not known at each time at which the environment is needed.
+		// A value from the keychain is always treated as secret, because it may not be known yet when the environment
+		// is needed.
 		if slices.Contains(s.KeychainEnv, name) || slices.Contains(s.SecretEnv, name) && (!isProxy || strings.ContainsAny(s.Env[name], "@?")) {
 			secret = append(secret, name)
 			continue
@@ -123,9 +124,9 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 	return vars, secret
 }
 
-// digestOf returns a digest of all inputs of an installation: the package and its program, npm and Node, npm's
-// configuration, and the operating system and architecture. If the package is a local tarball, the digest covers its
-// size and modification time.
+// digestOf returns a digest of everything that an installation depends on: the package and its program, npm and Node,
+// npm's configuration, and the operating system and architecture. If the package is a local tarball, the digest covers
+// the tarball's size and modification time.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
@@ -150,9 +151,9 @@ func digestOf(in *stdio.Install, path string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// installers returns two sandboxes: one for the installation of a package, and one for the package's install scripts.
-// Both can write only to the installation's directory. The installation has network access. The install scripts have it
-// only if the server has it.
+// installers returns two sandboxes: one for installing a package, and one for the package's install scripts. Both can
+// write only to the installation's directory. The first sandbox has network access. The second one has network access
+// only if the server has network access.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())
@@ -168,8 +169,8 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// InstallationNotes returns a sentence for each server with a package that is installed in a way that an operator may
-// not expect.
+// InstallationNotes returns a sentence for each server whose package is installed in a way that an operator may not
+// expect.
 func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
@@ -190,7 +191,7 @@ func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	return notes
 }
 
-// packagePlace describes the directory to which a command installs its package.
+// packagePlace describes the directory in which a command installs its package.
 func (s *Server) packagePlace() string {
 	_, hasHome := s.Env["HOME"]
 	switch {
@@ -205,7 +206,7 @@ func (s *Server) packagePlace() string {
 	}
 }
 
-// sweepPrograms removes the installed packages that no configured server uses.
+// sweepPrograms removes the installed packages that are not used by any configured server.
 func (s *Service) sweepPrograms(ctx context.Context) {
 	used := make(map[string]string)
 	for name, server := range s.cfg.Servers {
@@ -218,9 +219,10 @@ func (s *Service) sweepPrograms(ctx context.Context) {
 	}
 }
 
-// AdoptPackages moves the packages that the gateway with the data directory from has installed for servers to the data
-// directory to. Neither gateway may run these servers or install their packages meanwhile. The gateway of to uses a
-// package if its server has the same command and environment there. After an error, other packages may have been moved.
+// AdoptPackages moves the packages that were installed for these servers from one data directory, from, to another, to.
+// During the move, the gateways of both directories must neither run these servers nor install their packages. The
+// gateway that uses to can use a package only if its own server has the same command and environment. If AdoptPackages
+// returns an error, some packages may already have been moved.
 func AdoptPackages(to, from string, servers []string) error {
 	var errs []error
 	for _, name := range servers {

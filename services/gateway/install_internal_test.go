@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// machine returns a directory that contains npx, npm, Node and a home directory.
+// machine returns a directory that looks like a machine with npx, npm, Node and a home directory.
 func machine(t *testing.T) (dir string, env config.Env) {
 	t.Helper()
 	dir = t.TempDir()
@@ -31,7 +31,7 @@ func machine(t *testing.T) (dir string, env config.Env) {
 	}
 }
 
-// Case X21. An installation receives only environment variables that configure npm and contain no secret.
+// Case X21. An installation receives only environment variables that configure npm and do not contain secrets.
 func TestNPMEnvironment_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
@@ -135,8 +135,8 @@ func TestInstallation_DigestDependsOnEverythingInstalled(t *testing.T) {
 	}
 }
 
-// The notes say that the gateway does not install the packages of programs other than npx, but starts these programs
-// unchanged.
+// If a program other than npx installs packages, the notes say that the gateway starts the program unchanged and does
+// not install its packages.
 func TestInstallationNotes_NameProgramsThatInstallPackagesThemselves(t *testing.T) {
 	t.Parallel()
 	_, env := machine(t)

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// keychainTimeout is the maximum time for reading all keychain entries of a server. In this time a person can unlock
-	// the keychain.
+	// keychainTimeout is the maximum time for reading all keychain entries of a server. It gives a person enough time
+	// to unlock the keychain.
 	keychainTimeout = 30 * time.Second
 	// keychainAgain is the time after which a caller may try again if the keychain was not read.
 	keychainAgain = 5 * time.Second
 )
 
-// lateServerFrom is like serverFrom. If the server refers to the keychain, the result is incomplete: the values of
-// entries are empty.
+// lateServerFrom is like serverFrom. If the server's configuration refers to the keychain, the result is incomplete,
+// because the values from the keychain are empty.
 func lateServerFrom(f *config.File, s config.Server, env config.Env) (Server, []error) {
 	entries := make(map[string]bool)
 	out, bad := serverFrom(f, s, resolver{env, func(entry string) (string, error) {
@@ -41,7 +41,7 @@ func lateServerFrom(f *config.File, s config.Server, env config.Env) (Server, []
 	return out, bad
 }
 
-// readKeychain returns a function that reads entries of the keychain, each of them once.
+// readKeychain returns a function that reads entries of the keychain. The function reads each entry only once.
 func (s *Service) readKeychain(ctx context.Context) config.Keychain {
 	until, values := time.Now().Add(keychainTimeout), make(map[string]string)
 	return func(entry string) (string, error) {

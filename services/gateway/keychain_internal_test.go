@@ -53,8 +53,8 @@ func TestFromFile_LeavesTheKeychainForLater(t *testing.T) {
 	}
 }
 
-// npm must get the same variables before and after the keychain was read. Otherwise its installation would be a
-// different one.
+// npm must get the same variables before and after the keychain was read. Otherwise the gateway would treat the same
+// package as a different installation.
 func TestNPMEnvironment_OmitsValuesOfTheKeychain(t *testing.T) {
 	t.Parallel()
 	cfg, err := FromFile(keychainFile(), func(string) (string, bool) { return "a", true })

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// searchTime is the maximum time of the search for one page. If the search stops because searchTime has elapsed, the
-	// page token continues it.
+	// searchTime is the maximum time of the search for one page. If the search stops because searchTime has elapsed, it
+	// can be continued with the page token.
 	searchTime = 500 * time.Millisecond
 	// searchStep is the number of records after which the search checks the time.
 	searchStep = 10_000
@@ -73,9 +73,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	return resp, nil
 }
 
-// read waits until the caller may read records. The returned function ends the read. Each caller makes one read at a
-// time. After a read, the caller waits for the read's duration, so that a caller that reads continuously does not delay
-// others.
+// read waits until the caller may read records. The returned function ends the read. Each caller can make only one read
+// at a time. After a read, the caller must wait for as long as the read has taken, so that a caller that reads
+// continuously does not delay other callers.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	principal := cmp.Or(caller.Person, caller.Principal)
@@ -86,8 +86,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// searchFilter returns a filter that selects the wanted records, the first record that is too old, and every
-// searchStep-th of the remaining records. The search can stop at any selected record.
+// searchFilter returns a filter that selects the records that the filter wanted selects, the first record that is too
+// old, and every searchStep-th of the remaining records. The search can stop at any selected record.
 func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {
@@ -96,7 +96,7 @@ func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Fi
 	}
 }
 
-// isBefore reports whether a record is older than all records that a filter selects.
+// isBefore reports whether a record is older than all records that the filter can select.
 func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
 }

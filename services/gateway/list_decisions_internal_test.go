@@ -101,8 +101,8 @@ func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	}
 }
 
-// A caller is already reading. Checks that another read of the caller waits and then succeeds, for each of the methods
-// that read records.
+// A caller is already reading. Another read by the same caller waits and then succeeds. The test checks this for each
+// method that reads records.
 func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

@@ -10,7 +10,7 @@ import (
 )
 
 // listen opens the MCP address and loads the TLS certificate. Without TLS, MCP is served only on loopback or behind
-// proxies that use TLS. Otherwise tokens would be sent in clear text.
+// proxies that use TLS. Otherwise tokens would be sent unencrypted.
 func (s *Service) listen(ctx context.Context) (err error) {
 	if s.cfg.CertFile != "" {
 		if s.cert, err = pki.WatchPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {

@@ -12,24 +12,26 @@ import (
 )
 
 const (
-	// peerBeat is the interval between checks of a role that serves. peerRetry is the interval between checks of a role
-	// that does not serve.
+	// peerBeat is the interval between checks of a service of the mesh that is serving. peerRetry is the interval
+	// between checks of a service that is not serving.
 	peerBeat  = 500 * time.Millisecond
 	peerRetry = 50 * time.Millisecond
 	// peerTimeout is the timeout of one check.
 	peerTimeout = time.Second
-	// peerSilence is the time for which a role still counts as available after its last successful check.
+	// peerSilence is the time for which a service of the mesh still counts as available after its last successful
+	// check.
 	peerSilence = 2 * time.Second
 )
 
-// peerHealth contains the health of the other roles. It is used only for readiness and GetStatus. Calls do not use it:
-// they fail if a role that they need does not answer. A role counts as unavailable until its first check. A peerHealth
-// is safe for concurrent use.
+// peerHealth contains the health of the mesh's other services. It is used only for readiness and GetStatus. Calls do
+// not use it. They fail if a service that they need does not answer. A service counts as unavailable until its first
+// check. A peerHealth is safe for concurrent use.
 type peerHealth map[string]*peer
 
 type peer struct {
 	health healthv1.HealthClient
-	// lastServed is the time at which the role last reported that it serves, or nil if it never has.
+	// lastServed is the time at which the service last reported that it is serving, or nil if it has never reported
+	// this.
 	lastServed atomic.Pointer[time.Time]
 }
 

@@ -24,13 +24,14 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 }
 
 // sweepUnused removes the installed packages that no configured server uses, and renames the private directories of
-// servers that have not been configured for 30 days.
+// servers that have been missing from the configuration for 30 days.
 func (s *Service) sweepUnused(ctx context.Context) {
 	s.sweepPrograms(ctx)
 	s.endUnusedFolders(ctx)
 }
 
-// endUnusedFolders renames the private directories of servers that have not been configured for 30 days.
+// endUnusedFolders renames the private directories of servers that have been missing from the configuration for 30
+// days.
 func (s *Service) endUnusedFolders(ctx context.Context) {
 	used := func(name string) bool {
 		server, ok := s.cfg.Servers[name]
@@ -41,7 +42,7 @@ func (s *Service) endUnusedFolders(ctx context.Context) {
 	}
 }
 
-// removeEndedFolders removes the directories that endUnusedFolders of this or an earlier gateway has renamed.
+// removeEndedFolders removes the directories that endUnusedFolders has renamed in this process or in an earlier one.
 func (s *Service) removeEndedFolders(ctx context.Context) {
 	if err := stdio.WorkRoot(s.cfg.workRoot()).RemoveEnded(ctx, s.deps.Log); err != nil && ctx.Err() == nil {
 		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)
@@ -56,9 +57,9 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Without these
-// sentences, an operator would notice the problem only when a call fails. A missing program is not an error, because it
-// may be installed later.
+// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Otherwise an
+// operator would notice the problem only when a call fails. A missing program is not an error, because it may be
+// installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {

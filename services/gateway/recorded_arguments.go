@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// errNotRecorded means that no copy of the arguments of a call was stored.
+// errNotRecorded means that no copy of a call's arguments was stored.
 var errNotRecorded = errors.New("no arguments were recorded: the call had none, or was refused, " +
 	"or neither its rule nor its server has `record: {arguments: redacted}`")
 
@@ -65,12 +65,12 @@ const maxListedArguments = 256 << 10
 
 var errOperatorRequired = errors.New("only operators may read recorded arguments: use the token of an operator")
 
-// mayReadArguments reports whether a caller may read the recorded arguments of its tenant.
+// mayReadArguments reports whether a caller may read the recorded arguments of the calls in the caller's tenant.
 func mayReadArguments(caller *authn.Caller) bool {
 	return caller != nil && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// addArguments adds the recorded arguments to a record, if they are not too large.
+// addArguments adds the recorded arguments to a record if the arguments are not too large.
 func (s *Service) addArguments(rec *gatewayv1.Record) {
 	recorded := rec.GetRecordedArguments()
 	if recorded == nil || recorded.GetBytes() > maxListedArguments {
@@ -100,7 +100,7 @@ func (s *Service) logRead(ctx context.Context, oldest string, calls int) {
 	s.deps.Log.InfoContext(ctx, "recorded arguments were read", "calls", calls, "decision_id", oldest, "tenant", reader.GetTenant(), "subject", reader.GetSubject(), "token", reader.GetTokenId())
 }
 
-// recordedArgumentsStatus describes the stored copies of arguments. It returns nil if there are none.
+// recordedArgumentsStatus describes the stored copies of arguments. It returns nil if no copies are stored.
 func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
 	usage := s.arguments.Usage()
 	if usage.Bytes == 0 {
@@ -123,7 +123,7 @@ func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config 
 	}
 }
 
-// argumentsFault describes the reason for which arguments can't be recorded, without the names of files.
+// argumentsFault describes why arguments can't be recorded, without file names.
 func argumentsFault(err error) string {
 	why := "the log of the gateway has the reason"
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {

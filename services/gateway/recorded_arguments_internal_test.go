@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// openArguments opens a store of recorded arguments for a service of a test.
+// openArguments opens a store of recorded arguments for the service s, which a test has created.
 func openArguments(t *testing.T, s *Service) {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,7 +35,7 @@ func openArguments(t *testing.T, s *Service) {
 	s.deps.Log = slog.New(slog.DiscardHandler)
 }
 
-// Lists contain recorded arguments only for operators who ask for them. Large ones are left out.
+// Lists contain recorded arguments only for operators who ask for them. Arguments that are too large are left out.
 func TestListDecisions_ReturnsArgumentsToOperators(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -74,7 +74,7 @@ func TestListDecisions_ReturnsArgumentsToOperators(t *testing.T) {
 	}
 }
 
-// If arguments can't be recorded, the status says so, with the cause and without the names of files.
+// If arguments can't be recorded, the status says so. It contains the cause, but no file names.
 func TestDegraded_SaysThatArgumentsCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -117,7 +117,7 @@ func TestGetStatus_ShowsTheSizeOfRecordedArguments(t *testing.T) {
 	}
 }
 
-// recordArguments stores arguments and writes the intent and the outcome of a call of the tenant acme.
+// recordArguments stores arguments, and records the intent and the outcome of a call by the tenant acme.
 func recordArguments(t *testing.T, s *Service, id, text string) journal.Recorded {
 	t.Helper()
 	stored, err := s.arguments.Put(id, "ana", []byte(text))
@@ -132,7 +132,7 @@ func recordArguments(t *testing.T, s *Service, id, text string) journal.Recorded
 	return rec.Recorded
 }
 
-// Case I4. Only the tenant of a call reads its arguments.
+// Case I4. Only callers that belong to the tenant of a call can read the call's arguments.
 func TestGetRecordedArguments_OnlyTheTenantOfTheCallReadsThem(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

@@ -25,10 +25,10 @@ type Sandbox struct {
 	// Read and Write are absolute paths that the sandbox would hide by default. The server may read the paths in Read, and
 	// read and write the paths in Write.
 	Read, Write []string
-	// Home are paths relative to the HOME of the gateway's user, which the server may read. If there are any, the rest of
-	// that HOME is hidden.
+	// Home are paths relative to the HOME of the gateway's user. The server may read these paths. If there are any, the
+	// rest of that HOME is hidden from the server.
 	Home []string
-	// NoNetwork means that the server has no network access.
+	// NoNetwork is true if the server has no network access.
 	NoNetwork bool
 }
 
@@ -58,8 +58,8 @@ func absolute(path string) string {
 	return path
 }
 
-// programFiles returns the files and directories that belong to each stdio server's program on this machine, by the
-// server's name. The system's files have the empty name.
+// programFiles returns the files and directories on this machine that belong to each stdio server's program. The key is
+// the server's name, or empty for the system's files.
 func (c *Config) programFiles(env config.Env) map[string][]string {
 	out := map[string][]string{"": programs.System()}
 	for name, s := range c.Servers {
@@ -176,8 +176,8 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 }
 
 // sandboxExceptions returns a sentence for each program that the server may modify because the server's configuration
-// makes the program's files writable. It also returns a sentence if the protection of programs makes the server's
-// working directory read-only.
+// makes the program's files writable. If the protection of programs makes the server's working directory read-only, it
+// also returns a sentence about that.
 func (c *Config) sandboxExceptions(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {
@@ -195,8 +195,8 @@ func (c *Config) sandboxExceptions(name string, files map[string][]string) []str
 	return append(out, server.workFolderExceptions(files)...)
 }
 
-// workFolderExceptions returns a sentence on how the protection of programs affects a working directory that
-// sandbox.write does not name. A directory that belongs to a program is read-only. A directory inside a program's
+// workFolderExceptions returns a sentence that describes how the protection of programs affects a working directory
+// that sandbox.write does not name. A directory that belongs to a program is read-only. A directory inside a program's
 // directory stays writable.
 func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	dir := absolute(s.Dir)

@@ -54,8 +54,8 @@ func (s *Service) SummarizeObservations(ctx context.Context, req *gatewayv1.Summ
 	return &page.resp, nil
 }
 
-// isCall reports whether a record stands for a call, that is, whether it records the intent or the refusal of a call.
-// Refused protocol messages are not calls. Records that count refusals have no method and do not stand for calls.
+// isCall reports whether a record represents a call. This is the case if it records the intent or the refusal of a
+// call. Refused protocol messages are not calls. Records that count refusals have no method and do not represent calls.
 func isCall(r *journal.Record) bool {
 	switch r.Kind { //nolint:exhaustive // all other kinds are about calls that have an intent, or about no call
 	case journal.KindIntent:
@@ -74,7 +74,7 @@ type observationKey struct {
 	observed                             journal.Observed
 }
 
-// observationPage is a page of a summary while the journal is read.
+// observationPage is a page of a summary that is built while the journal is read.
 type observationPage struct {
 	resp gatewayv1.SummarizeObservationsResponse
 	rows map[observationKey]*gatewayv1.ObservedCalls

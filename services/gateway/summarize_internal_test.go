@@ -41,8 +41,8 @@ func (s *Service) recordCall(t *testing.T, kind journal.Kind, observed journal.O
 	}
 }
 
-// summarize reads all pages, and returns the rows as lines, and the number of calls. Rows that are on several pages are
-// added.
+// summarize reads all pages. It returns the rows as lines, and the number of calls. If a row occurs on several pages,
+// its counts are added.
 func (s *Service) summarize(ctx context.Context, t *testing.T, f *gatewayv1.DecisionFilter) (lines []string, calls int64) {
 	t.Helper()
 	counts := make(map[string]int64)
@@ -145,7 +145,7 @@ func TestSummarizeObservations_RowsHaveTheTimesOfTheirCalls(t *testing.T) {
 	}
 }
 
-// Case I4. Callers see the calls of their own tenant.
+// Case I4. Callers see only the calls of their own tenant.
 func TestSummarizeObservations_IsLimitedToTheTenant(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -165,7 +165,8 @@ func TestSummarizeObservations_IsLimitedToTheTenant(t *testing.T) {
 	}
 }
 
-// The calls need more rows than a page may have. The page ends, and the following pages have the remaining calls.
+// The calls need more rows than a page may have. The page ends before the next row, and the following pages contain the
+// remaining calls.
 func TestSummarizeObservations_FullPageEndsBeforeTheNextRow(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -182,7 +183,7 @@ func TestSummarizeObservations_FullPageEndsBeforeTheNextRow(t *testing.T) {
 	}
 }
 
-// Rows with long names are limited by their total size.
+// The total size of the rows on a page is limited, because rows can have long names.
 func TestSummarizeObservations_PageSizeIsLimited(t *testing.T) {
 	t.Parallel()
 	page := observationPage{rows: make(map[observationKey]*gatewayv1.ObservedCalls)}

@@ -72,7 +72,7 @@ func TestPolicyRole_Serves(t *testing.T) {
 	serve(t, options{}).CheckHealth(t, "policy")
 }
 
-// If a client calls a method that this version does not serve, the error names an alternative.
+// If a client calls a method that this version does not support, the error names an alternative.
 func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

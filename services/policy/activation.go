@@ -6,18 +6,19 @@ import (
 	"strings"
 )
 
-// An activation token consists of the time of the activation in nanoseconds and the first 16 digits of the revision. If
-// the policies are stored, the number of the stored revision precedes them, after an `s`. Each part has a constant
-// length, so tokens that are greater as text are later. Clocks decide only between states of the same stored revision.
+// activationToken identifies an activation of policies. As text, it consists of the time of the activation in
+// nanoseconds and the first 16 digits of the revision. If the policies are in the store, these are preceded by `s` and
+// the number of the stored revision. Each part has a constant length, so a token that is greater as text is a later
+// token. The times are compared only between activations of the same stored revision.
 type activationToken struct {
-	// stored is true if the token has the number of a stored revision.
+	// stored is true if the token contains the number of a stored revision.
 	stored bool
 	number int64
 	at     int64
 	short  string
 }
 
-// storedTokenDigits is the number of digits of the number in a token, in base 36.
+// storedTokenDigits is the number of base-36 digits that a token uses for the number of a stored revision.
 const storedTokenDigits = 10
 
 // String returns the token as text.
@@ -30,7 +31,7 @@ func (t activationToken) String() string {
 	return "s" + strings.Repeat("0", max(0, storedTokenDigits-len(number))) + number + "-" + text
 }
 
-// parseActivation returns the token that a text contains. It returns an error if the text contains none.
+// parseActivation parses an activation token. It returns an error if the text is not a token.
 func parseActivation(text string) (t activationToken, err error) {
 	rest := text
 	if number, ok := strings.CutPrefix(text, "s"); ok && strings.Count(text, "-") == 2 {
@@ -51,7 +52,7 @@ func parseActivation(text string) (t activationToken, err error) {
 	return t, nil
 }
 
-// token returns the activation token of the set.
+// token returns the token that identifies this activation of policies.
 func (a *activeSet) token() activationToken {
 	t := activationToken{at: a.activated.UnixNano(), short: a.short()}
 	if a.stored != nil {
@@ -60,16 +61,18 @@ func (a *activeSet) token() activationToken {
 	return t
 }
 
-// activation returns the token with which a caller can require this revision or a later one.
+// activation returns a token for this activation. A caller can later require the revision of this activation or a newer
+// one.
 func (a *activeSet) activation() string { return a.token().String() }
 
 // short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish revisions.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set has the revision in an activation token, or was activated later. Replicas activate
-// the same revision at different times, so an equal revision is sufficient, unless both are of stored revisions with
-// different numbers: a rollback makes earlier documents active again, and its token must not be older than those of the
-// revisions before it.
+// reaches reports whether the set is at least as new as an activation token. Normally, this is the case if the set has
+// the revision in the token, or was activated later. An equal revision is sufficient because replicas activate the same
+// revision at different times. There is one exception: if both tokens contain the numbers of stored revisions and the
+// numbers differ, only the numbers are compared. This is necessary because a rollback makes earlier documents active
+// again. The token of the rollback must then be newer than the tokens of all earlier revisions.
 func (a *activeSet) reaches(activation string) bool {
 	want, err := parseActivation(activation)
 	if err != nil {

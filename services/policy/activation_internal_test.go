@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// activated returns a set with an activation. number is the number of the stored revision, or -1 for files.
+// activated returns a set that has been activated at the given time. number is the number of the stored revision, or -1
+// if the policies are in files.
 func activated(number int64, at time.Time, digit string) *activeSet {
 	a := &activeSet{activated: at, revision: strings.Repeat(digit, 64)}
 	if number >= 0 {
@@ -18,8 +19,9 @@ func activated(number int64, at time.Time, digit string) *activeSet {
 	return a
 }
 
-// A replica reaches the token of another one if it has the same revision or a later one. Numbers of stored revisions
-// count before clocks, which may have been set back, and before equal content, which a rollback makes active again.
+// A replica satisfies an activation token from another replica if it has the same revision or a later one. If both
+// tokens contain numbers of stored revisions, the numbers take precedence over times, because clocks may have been set
+// back. The numbers also take precedence over equal content, because a rollback makes earlier content active again.
 func TestReaches_StoredRevisionsAreOrderedByNumber(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -48,7 +50,7 @@ func TestReaches_StoredRevisionsAreOrderedByNumber(t *testing.T) {
 	}
 }
 
-// The approval service compares tokens as text.
+// The approval service compares activation tokens as text, so a later token must be greater as text.
 func TestActivation_LaterTokensAreGreaterAsText(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

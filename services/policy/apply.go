@@ -43,8 +43,8 @@ func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumen
 	return resp, nil
 }
 
-// activate makes documents active in the store, after people have approved them if that is required. It returns the
-// active revision, and whether it has changed.
+// activate makes documents active in the store. If changes require approval, it does so only after people have approved
+// the change. It returns the active revision, and reports whether the active revision has changed.
 func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
 	if s.cfg.Changes == nil {
 		return s.storeDocuments(ctx, caller, req, compiled, nil)
@@ -53,8 +53,8 @@ func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *polic
 	return c.apply(ctx, caller)
 }
 
-// storeDocuments makes documents active in the store. by is the approval that permits it, or nil if none is required. It
-// returns the active revision, and whether it has changed.
+// storeDocuments makes documents active in the store. by is the approval of this change, or nil if no approval is
+// required. storeDocuments returns the active revision, and reports whether the active revision has changed.
 func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {
@@ -80,7 +80,8 @@ func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req 
 	return &active, changed, nil
 }
 
-// compileApplied compiles documents, runs their tests, and checks that there are people who can give each approval.
+// compileApplied compiles documents, runs their tests, and checks that there are enough people to give each approval
+// that the documents require.
 func (s *Service) compileApplied(ctx context.Context, documents []*policyv1.Document) (*compiledDocuments, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
 	if err != nil {
@@ -98,7 +99,7 @@ func (s *Service) compileApplied(ctx context.Context, documents []*policyv1.Docu
 	return out, nil
 }
 
-// invalidError returns the error for documents that do not load, with the first problem.
+// invalidError returns the error for documents that do not load. The error contains the first problem.
 func invalidError(err error) error {
 	problems := findings(err)
 	text := findingLine(problems[0])
@@ -108,12 +109,13 @@ func invalidError(err error) error {
 	return fmt.Errorf("%w: %s", errInvalidDocuments, text)
 }
 
-// NoDocuments is the expected_revision of a caller that expects that no documents have been applied. The id of the active
-// revision doesn't say so, because it changes with the catalog.
+// NoDocuments is the expected_revision that a caller sends if it expects that no documents have been applied yet. The
+// id of the active revision can't be used in this case, because it changes with the catalog.
 const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// expected returns the id of the documents that a caller expects to be active, empty if it expects none, or nil if any may
-// be active. The caller may also send the id of the active revision.
+// expected converts the expected_revision of a request to the id of the documents that must be active. The result
+// points to an empty id if no documents may be active. The result is nil if any documents may be active. The parameter
+// revision is the id of documents, the id of the active revision, or [NoDocuments].
 func (a *activeSet) expected(revision string) *string {
 	switch revision {
 	case "":
@@ -126,7 +128,7 @@ func (a *activeSet) expected(revision string) *string {
 	return &revision
 }
 
-// changedError returns the error for a change of another revision than the active one.
+// changedError returns the error for a request that expected a revision other than the active one.
 func changedError(active *store.Revision, err error) error {
 	if active.Number == 0 {
 		return fmt.Errorf("%w: no documents have been applied yet", err)

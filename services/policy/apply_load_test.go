@@ -17,15 +17,17 @@ import (
 )
 
 const (
-	// reloads names the environment variable with the number of changes of 1,000 documents under 1,000 calls a second, at
-	// two replicas with one database. Without it, fewer documents are changed, at one replica.
+	// reloads is the name of an environment variable. Its value is how often the test changes 1,000 documents, while
+	// two replicas that share a database evaluate 1,000 calls per second. If the variable is not set, the test changes
+	// fewer documents and uses only one replica.
 	reloads = "SLUICE_RELOADS"
 	// reloadCallers is the number of concurrent callers.
 	reloadCallers = 8
 )
 
-// reloadDocuments returns a version of n documents of ten rules. A call of a tool is decided by two documents: a rule of
-// one allows it, and a rule of another limits it. The names of both rules and the limit contain the version.
+// reloadDocuments returns a version of n documents with ten rules each. Two documents determine the decision on each
+// tool call: a rule in one document allows the call, and a rule in the other document limits it. The names of both
+// rules and the limit contain the version.
 func reloadDocuments(n, version int) (out []*policyv1.Document) {
 	for i := range n {
 		var b strings.Builder
@@ -39,11 +41,12 @@ func reloadDocuments(n, version int) (out []*policyv1.Document) {
 	return out
 }
 
-// A reload is a test of changes under load. Versions count from 1.
+// A reload is the state of a test that changes documents under load. Versions are counted from 1.
 type reload struct {
 	*stopFixture
 	documents int
-	// begun is the newest version that may be in force, and acknowledged the newest one that must be.
+	// begun is the newest version that may be active. acknowledged is the oldest version that may still be active.
+	// calls is the number of checked calls.
 	begun, acknowledged, calls atomic.Int64
 
 	mu        sync.Mutex
@@ -53,7 +56,8 @@ type reload struct {
 
 var versionInName = regexp.MustCompile(`-v([0-9]+)$`)
 
-// check returns what is wrong with a decision on a call that began when the version least was acknowledged.
+// check returns what is wrong with the decision on a call, or "" if nothing is wrong. least is the newest version that
+// had been acknowledged when the call began.
 func (r *reload) check(d *policyv1.Decision, least int) (version int, wrong string) {
 	match := versionInName.FindStringSubmatch(d.GetRule().GetRule())
 	if d.GetEffect() != allow || match == nil || len(d.GetLimits()) != 1 {
@@ -69,7 +73,7 @@ func (r *reload) check(d *policyv1.Decision, least int) (version int, wrong stri
 	return version, ""
 }
 
-// call makes one call at a replica, and checks its decision.
+// call makes one call to a replica and checks the decision.
 func (r *reload) call(t *testing.T, client policyv1.PolicyServiceClient, n int) {
 	least := int(r.acknowledged.Load())
 	tool := fmt.Sprintf("t%d-%d", n*7919%r.documents, n%9)
@@ -93,7 +97,7 @@ func (r *reload) call(t *testing.T, client policyv1.PolicyServiceClient, n int) 
 	r.revisions[resp.GetDecision().GetPolicyRevision()] = version
 }
 
-// apply applies a version, and waits until it is acknowledged.
+// apply applies a version and waits until the service has acknowledged it.
 func (r *reload) apply(version int) {
 	r.t.Helper()
 	r.begun.Store(int64(version))
@@ -110,8 +114,8 @@ func (r *reload) apply(version int) {
 	r.revisions[resp.GetPolicyRevision()] = version
 }
 
-// Documents are replaced while callers make calls. Each decision comes from one version as a whole, names its revision,
-// and is not older than the version that was acknowledged when the call began.
+// Documents are replaced while callers make calls. Each decision is based on a single version and contains the revision
+// of that version. The version is not older than the version that had been acknowledged when the call began.
 func TestApplyDocuments_NoDecisionIsTornOrOld(t *testing.T) {
 	t.Parallel()
 	changes, documents, opts := 3, 50, stored(options{})

@@ -41,7 +41,7 @@ func runOnPostgres(t *testing.T, source, statement string) {
 	}
 }
 
-// stored returns the options of a service whose policies are in its store.
+// stored changes opts so that the service keeps its policies in its store.
 func stored(opts options) options {
 	opts.stored = true
 	return opts
@@ -130,7 +130,7 @@ func TestApplyDocuments_ReplacesTheActiveDocuments(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 }
 
-// No documents have been applied. Every call is refused, with a message that says what to do.
+// No documents have been applied yet. Every call is refused, with a message that says what to do.
 func TestApplyDocuments_CallsAreRefusedBeforeTheFirstOnes(t *testing.T) {
 	t.Parallel()
 	f := newStopFixture(t, stored(options{}))
@@ -221,7 +221,7 @@ func TestApplyDocuments_OnlyOperatorsOfTheInstallationApply(t *testing.T) {
 	}
 }
 
-// The service restarts. The applied documents and the stops are in force.
+// The service restarts. The applied documents and the emergency stops are still active.
 func TestApplyDocuments_RevisionsSurviveRestarts(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{data: t.TempDir(), tokens: append(rpctest.Records(), otherTenantTokens()...)})
@@ -276,8 +276,8 @@ func TestApplyDocuments_DamagedDocumentsRefuseEveryCall(t *testing.T) {
 	}
 }
 
-// With `mode: observe`, denied calls run. Before the first documents, and with damaged ones, every call is refused
-// nevertheless, because there is no policy to observe.
+// All servers have `mode: observe`, so calls that a rule denies are executed. Nevertheless, every call is refused while
+// no documents have been applied or the applied documents are damaged, because then there is no policy to observe.
 func TestApplyDocuments_ObservedServersRefuseCallsWithoutAPolicy(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{data: t.TempDir(), observe: engine.Observe{All: time.Now().Add(time.Hour)}})
@@ -296,8 +296,8 @@ func TestApplyDocuments_ObservedServersRefuseCallsWithoutAPolicy(t *testing.T) {
 	newStopFixture(t, opts).wantEffect(deny)
 }
 
-// A gateway that does not take the change has a lease of one second. ApplyDocuments responds only when the lease has
-// ended, and a decision that was not cached is not valid any more.
+// A gateway has a lease of one second, which allows it to use older decisions. ApplyDocuments responds only after the
+// lease has expired and decisions that were not cached have become too old to be used.
 func TestApplyDocuments_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, stored(options{}))
@@ -324,8 +324,8 @@ func TestApplyDocuments_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	}
 }
 
-// Two replicas use one database. Documents that are applied at one of them decide at the other when they are
-// acknowledged.
+// Two replicas use one database. When one replica acknowledges documents that a client applied to it, the other replica
+// already uses these documents.
 func TestApplyDocuments_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{source: sqlstoretest.Postgres(t)})
@@ -344,8 +344,8 @@ func TestApplyDocuments_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	}
 }
 
-// A replica that does not read the store regularly in this test is asked for a revision that another replica has
-// applied. It reads the store, also if it has the same documents as an earlier activation.
+// In this test, a replica does not read the store regularly. A call requires a revision that another replica has
+// activated. The replica then reads the store, even if the revision has the same documents as an earlier activation.
 func TestDecideCall_UsesNoStoredRevisionOlderThanRequired(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{source: sqlstoretest.Postgres(t), tokens: append(rpctest.Records(), otherTenantTokens()...)})
@@ -415,8 +415,8 @@ func TestDiffRevisions_ComparesStoredRevisions(t *testing.T) {
 	}
 }
 
-// The store loses the newest revision, as after a restore. The service does not use the older one. It refuses all calls
-// when the last state that it has read is too old.
+// The store loses the newest revision, for example because a backup was restored. The service does not use the older
+// revision that is now in the store. When the state that the service last read becomes too old, it refuses all calls.
 func TestApplyDocuments_NoOlderRevisionIsUsedWhenTheStoreWentBack(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{source: sqlstoretest.Postgres(t), maxStoreAge: 3 * time.Second})
@@ -441,8 +441,8 @@ func TestApplyDocuments_NoOlderRevisionIsUsedWhenTheStoreWentBack(t *testing.T) 
 	restarted.wantEffect(allow)
 }
 
-// The store is unavailable. The last revision decides for a limited time, and then every call is refused. Nothing can be
-// applied meanwhile, and a service does not start.
+// The store is unavailable. The service uses the last revision for a limited time, and then refuses every call.
+// Meanwhile, no documents can be applied, and no other service can start with this store.
 func TestApplyDocuments_LastRevisionDecidesForALimitedTimeWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)

@@ -27,7 +27,7 @@ const (
 	approverSuggestion = "those are fay, finn: give more people a token with role approver or operator, in one of these groups"
 )
 
-// quorumOfThree returns a document that requires one more approver than [records] has.
+// quorumOfThree returns a document that requires three approvers, although [records] contains only two.
 func quorumOfThree() string { return strings.Replace(quorumOfTwo, "quorum: 2", "quorum: 3", 1) }
 
 func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
@@ -68,7 +68,8 @@ func TestReload_KeepsTheRevisionWhenAQuorumCannotBeReached(t *testing.T) {
 	})
 }
 
-// Operators and services get findings with suggestions. Viewers get the same findings without suggestions.
+// Operators and services of the mesh receive findings with suggestions. Viewers receive the same findings without
+// suggestions.
 func TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(quorumOfTwo), func(r *reloadFixture) {

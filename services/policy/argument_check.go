@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// maxSchemas is the maximum number of compiled input schemas in memory. maxSchemaBytes is their maximum total size.
+	// maxSchemas is the maximum number of compiled input schemas in memory. maxSchemaBytes is the maximum total size of
+	// these schemas.
 	maxSchemas     = 1024
 	maxSchemaBytes = 32 << 20
 )
@@ -22,7 +23,7 @@ type schemaKey struct {
 	digest catalog.Digest
 }
 
-// compiledSchema is the input schema of a definition, or the reason why it can't be used.
+// compiledSchema is the compiled input schema of a definition, or the reason that the schema can't be used.
 type compiledSchema struct {
 	schema *inputschema.Schema
 	err    error
@@ -51,8 +52,8 @@ func (c *compiledSchema) check(params string) error {
 	return c.schema.Check(params)
 }
 
-// argumentCheck returns a function that checks the arguments in the params of a call against the input schema of a
-// definition. It returns nil if the definition is not known. server may be nil.
+// argumentCheck returns a function that checks the arguments in a call's params against the input schema of a tool's
+// definition. argumentCheck returns nil if the definition is unknown. server may be nil.
 func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, tool string, digest []byte) (func(params string) error, error) {
 	if server == nil || len(digest) != len(catalog.Digest{}) || server.Tools[tool].FindDefinition(catalog.Digest(digest)) == nil {
 		return nil, nil //nolint:nilnil // a rule with forward: strict refuses the call

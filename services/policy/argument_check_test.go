@@ -20,8 +20,8 @@ func refundDefinition(schema string) *policyv1.ToolDefinition {
 	return &policyv1.ToolDefinition{Name: "refund", DefinitionJson: `{"name":"refund","inputSchema":` + schema + `}`}
 }
 
-// decideArguments returns the decision on ana's call to refund with these arguments, by a session that listed the
-// definition.
+// decideArguments returns the decision on a call to the tool refund with the given arguments. The caller is ana, whose
+// session listed the given definition.
 func (l *catalogFixture) decideArguments(of *policyv1.ToolDefinition, arguments string) *policyv1.DecideCallResponse {
 	l.t.Helper()
 	listed, err := catalog.ParseListed("refund", of.GetDefinitionJson())
@@ -37,8 +37,8 @@ func (l *catalogFixture) decideArguments(of *policyv1.ToolDefinition, arguments 
 	return resp
 }
 
-// The server lists one definition to the gateway and an operator accepts another one. The arguments of a call must
-// satisfy the schema of the definition that the caller's session listed.
+// The server lists one definition to the gateway, and an operator accepts another definition. The arguments of a call
+// must satisfy the schema of the definition that the caller's session listed.
 func TestDecideCall_ChecksArgumentsAgainstTheDefinitionOfTheCall(t *testing.T) {
 	t.Parallel()
 	opts := options{paths: []string{folder(t, strictRefunds)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.Off}}}

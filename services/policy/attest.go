@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// attest signs the decision about a call. The caller of attest must be a service, and the call's principal is the
-// principal that this service asserts. The policy service can't verify the definition and the server's identity, so it
-// signs them as the gateway sent them. The approval service compares them with the definition and the identity that
-// approvers see.
+// attest signs the decision on a call. The caller of attest must be a service of the mesh, and the call's principal is
+// the principal that this service asserts. The policy service can't verify the tool definition and the server's
+// identity, so it signs them as the gateway sent them. The approval service compares them with the definition and the
+// identity that approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	principal := authn.CallerOf(ctx).Principal
 	if principal == nil {
@@ -30,7 +30,8 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 		&policyv1.DecisionStatement{ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt()})
 }
 
-// sign signs the decision about a call of a principal. use contains the approval and the attempt for which it is signed.
+// sign signs the decision on a call that a principal makes. The parameter use contains the approval and the attempt for
+// which the decision is signed.
 func (s *Service) sign(set *activeSet, principal *identityv1.Principal, call *approvalv1.BoundCall, d *policyv1.Decision, use *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	digest, err := binding.DigestIgnoringDefinition(principal, call.GetCall())
 	if err != nil {

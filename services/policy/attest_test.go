@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// If a signature is requested, the signed statement describes the call and the decision. Otherwise the decision is not
-// signed.
+// If a request asks for a signature, the signed statement describes the call and the decision. Otherwise the decision
+// is not signed.
 func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

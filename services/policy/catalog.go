@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which the store is read if other processes can change it.
+	// pollInterval is how often the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// defaultMaxStoreAge is the value of [Config.MaxStoreAge] if it is zero.
+	// defaultMaxStoreAge is used if [Config.MaxStoreAge] is zero.
 	defaultMaxStoreAge = 5 * time.Minute
 )
 
@@ -42,8 +42,8 @@ func newCatalogSnapshot() *catalogSnapshot {
 	return &catalogSnapshot{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
-// with returns a copy of the snapshot in which servers are replaced by their states in a catalog version. A server is
-// not replaced if the snapshot has it in the same version or a newer one.
+// with returns a copy of the snapshot in which the given servers are replaced with their states in a catalog version. A
+// server is not replaced if the snapshot already contains it in the same version or a newer one.
 func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *catalogSnapshot {
 	next := &catalogSnapshot{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
@@ -74,7 +74,7 @@ func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engi
 	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }
 
-// settings returns the settings of a server, with defaults for a server that is not configured.
+// settings returns the configured settings of a server, or the defaults if the server is not configured.
 func (s *Service) settings(server string) catalog.Settings {
 	if set, ok := s.cfg.Servers[server]; ok {
 		return set
@@ -95,8 +95,8 @@ func (s *Service) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-// follow reads the changes of other processes until ctx is cancelled. It returns at once if no other process uses the
-// store.
+// follow reads changes that other processes make until ctx is cancelled. If no other process can use the store, follow
+// returns immediately.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -115,7 +115,7 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp reads the changes in the store. Concurrent callers share one read.
+// catchUp reads the changes in the store. If several callers call it at the same time, they share one read.
 func (s *Service) catchUp(ctx context.Context) error {
 	read := s.reading.DoChan("", func() (any, error) {
 		s.inStore.Lock()
@@ -149,7 +149,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// readChanges returns the servers that have changed in the store since the last read. It may not be called
+// readChanges returns the servers that have changed in the store since the last read. It must not be called
 // concurrently.
 func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.ChangedSince(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
@@ -160,7 +160,8 @@ func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	return servers, nil
 }
 
-// publish adds servers to the active catalog, as of a catalog version. If version is 0, publish does nothing.
+// publish adds the states that servers have in a catalog version to the active catalog. If version is 0, publish does
+// nothing.
 func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return
@@ -186,7 +187,7 @@ func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 	s.changes.notify()
 }
 
-// checkFresh returns [errStale] if the store was last read more than [Config.MaxStoreAge] ago.
+// checkFresh returns [errStale] if the last read of the store was more than [Config.MaxStoreAge] ago.
 func (s *Service) checkFresh() error {
 	if s.cfg.Source != sqlstore.SQLite && s.catalogAge() > cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) {
 		return errStale

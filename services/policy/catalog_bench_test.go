@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting tools, starting
-// the service, listing one page of tools, and evaluating calls by category. Evaluations are also measured with a
-// catalog of one server.
+// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each. It measures reporting
+// tools, starting the service, listing one page of tools, and evaluating calls by category. Evaluations are also
+// measured with a catalog of one server.
 func BenchmarkCatalog_ThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}

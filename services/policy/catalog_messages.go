@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Maximum sizes of a tool in the response to GetTool. maxParameterText is in bytes.
+// These are the maximum sizes of the parts of a tool in the response to GetTool. maxParameterText is in bytes.
 const (
 	maxPageParameters  = 256
 	maxParameterText   = 4096
@@ -26,12 +26,12 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer converts the tools of one server to messages. It reads the data that the tools share at most once.
+// toolRenderer converts the tools of one server to protobuf messages. It reads data that several tools need only once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// single is true if only one tool is converted. In that case, only the definition of that tool is read from the
+	// single is true if only one tool is converted. In that case, only the definition of this tool is read from the
 	// store.
 	single bool
 	texts  map[catalog.Digest]string
@@ -79,7 +79,8 @@ func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.L
 	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
 }
 
-// describedBy returns the title and the description of a definition. They are empty if the JSON is not a definition.
+// describedBy returns the title and the description in a definition. They are empty if the JSON is not a valid
+// definition.
 func describedBy(text string) (title, description string) {
 	var in struct {
 		Title       any `json:"title"`
@@ -191,14 +192,13 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 	return out, nil
 }
 
-// digestOf returns the digest in a request. Validation has ensured that the digest has 32 bytes.
+// digestOf converts the digest in a request. Validation has already ensured that the digest has 32 bytes.
 func digestOf(text []byte) (d catalog.Digest) {
 	copy(d[:], text)
 	return d
 }
 
-// truncate truncates a string to a number of bytes. If this splits a character, truncate also removes the rest of the
-// character.
+// truncate truncates a string to a maximum number of bytes. It never leaves a part of a character at the end.
 func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -245,7 +245,8 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns the time at which a whole list was last reported, or the zero time if no whole list was reported.
+// newest returns the last time at which a gateway reported a complete list, or the zero time if there was no such
+// report.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

@@ -42,8 +42,8 @@ func (c catalogServer) GetServer(ctx context.Context, req *policyv1.GetServerReq
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
 
-// ListTools implements policyv1.CatalogServiceServer. A search through all definitions takes as long as filtering a
-// list, so ListTools acquires a slot from listSlots.
+// ListTools implements policyv1.CatalogServiceServer. Searching all tool definitions takes as long as filtering a list
+// of tools, so ListTools acquires a slot from the same queue, listSlots.
 func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)
@@ -116,7 +116,7 @@ func (s *Service) page(ctx context.Context, server *catalog.Server, tool string)
 	return shelf.page(ctx, tool)
 }
 
-// readableServer returns a server if the caller may read the catalog.
+// readableServer returns a server from the catalog. It returns an error if the caller may not read the catalog.
 func (c catalogServer) readableServer(ctx context.Context, name string) (*catalog.Server, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, err

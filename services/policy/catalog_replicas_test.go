@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Two replicas use one database, and do not read it regularly in this test. Each receives the same list of a server from
-// its gateway. When the second one has accepted the list, it knows the tools that the first one has stored.
+// Two replicas use one database, and do not read it regularly in this test. Both replicas receive the same list of a
+// server's tools, each from its own gateway. After the second replica has accepted the list, it knows the tools that
+// the first replica has stored.
 func TestReportTools_ToolStoredByAnotherReplicaIsKnown(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

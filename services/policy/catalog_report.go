@@ -28,13 +28,13 @@ var (
 
 const maxLogged = 10
 
-// maxLeftOutName is the maximum length of the name of a tool that can't be parsed, in bytes. A longer name is
-// truncated.
+// maxLeftOutName is the maximum length in bytes of the name that is reported for a tool that can't be parsed. A longer
+// name is truncated.
 const maxLeftOutName = 128
 
 // maxReports is the maximum number of reports that are received at a time, each of up to [MaxList] bytes. The limit
-// applies separately to the lists that callers requested and to the lists that gateways requested themselves.
-// maxReportsEach is the maximum per owner.
+// applies separately to lists that callers requested and to lists that gateways requested for themselves.
+// maxReportsEach is the maximum number per owner.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -48,10 +48,10 @@ type catalogServer struct {
 
 // ReportTools implements policyv1.CatalogServiceServer.
 //
-// A report needs two slots. The first slot bounds the memory that is used while the report is received. Several reports
-// can be received at a time, because a sender may be slow. The second slot is from listSlots, because parsing the
-// definitions of a list takes as long as evaluating thousands of calls. Slots are limited per principal. If a gateway
-// requested the list itself, slots are limited per server.
+// A report needs two slots. The first slot limits the memory that is used while the report is received. Several reports
+// can be received at a time, because a sender may be slow. The second slot comes from listSlots, because parsing the
+// definitions in a list takes as long as evaluating thousands of calls. Each principal has its own limit on slots. For
+// lists that gateways request for themselves, each server has its own limit instead.
 func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -144,7 +144,7 @@ func receiveHead(stream reportStream) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive returns the tools of a report. The head must have been received already.
+// receive returns the tools of a report. The head of the report must have been received before.
 func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
@@ -164,12 +164,13 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 	}
 }
 
-// report applies a server's list to the catalog and returns the states of the definitions in the list. It does not
-// access the store if the list changes nothing.
+// report applies a server's list of tools to the catalog and returns the state of each definition in the list. If the
+// list changes nothing, report does not access the store.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	duplicate := catalog.FindDuplicate(r.Tools)
-	// A list for one session is refused for that session only, and the server is not quarantined.
+	// A list for one session that contains a duplicate name is refused only for that session. The server is not
+	// quarantined.
 	if duplicate != "" && r.To != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}

@@ -38,7 +38,7 @@ type catalogFixture struct {
 	policy            policyv1.PolicyServiceClient
 }
 
-// pinned returns options that pin the definitions of the server `files`.
+// pinned returns options that pin the tool definitions of the server `files`.
 func pinned(t *testing.T) options {
 	t.Helper()
 	return options{paths: []string{folder(t, byClass)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}}, data: t.TempDir()}
@@ -91,7 +91,7 @@ func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *polic
 	return resp
 }
 
-// decide returns the decision on ana's call to a tool with this definition.
+// decide returns the decision on a call that ana makes to a tool with this definition.
 func (l *catalogFixture) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	l.t.Helper()
 	return l.decideCall(tool).GetDecision()
@@ -137,8 +137,8 @@ const (
 	noCode          = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// Case T1. Reported definitions are pinned and used for decisions, before and after a restart. While a changed
-// definition waits for an operator, calls to the tool are denied.
+// Case T1. Reported definitions are pinned, and calls are evaluated with the pinned definitions, before and after a
+// restart. While a changed definition waits for an operator to accept it, calls to the tool are denied.
 func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
@@ -208,7 +208,8 @@ func (l *catalogFixture) page(tool string) *policyv1.CatalogTool {
 	return resp.GetTool()
 }
 
-// Case T1. If a server lists another definition to one caller, only calls with that definition are denied.
+// Case T1. If a server lists a tool with a different definition to one caller, only calls with that definition are
+// denied.
 func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -254,7 +255,8 @@ func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	l.wantDecision(allow, noCode, get)
 }
 
-// Case T1. If a server's whole list contains two tools with the same name, the server is quarantined.
+// Case T1. If the complete list that a gateway requested for itself contains two tools with the same name, the server
+// is quarantined.
 func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -400,8 +402,8 @@ func TestCatalog_InvalidRequestsAreRefused(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// Case X1. Slow reports of one caller do not delay other callers. Slow reports of many callers do not delay gateways'
-// own lists.
+// Case X1. Slow reports from one caller do not delay other callers. Slow reports from many callers do not delay lists
+// that gateways requested for themselves.
 func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))

@@ -30,42 +30,45 @@ import (
 )
 
 const (
-	// changeServer and changeMethod identify a change of the documents in its approval. No server has this method.
+	// changeServer and changeMethod are the server and the method that an approval of a change to the documents
+	// contains. No real server has this method.
 	changeServer, changeMethod = "sluice-policy", "policy/apply"
-	// changeFormat is the version of the fields of a change's id.
+	// changeFormat is the version of the format from which the id of a change is computed.
 	changeFormat = "sluice-policy-change-1"
-	// changeHolder is the holder of the claims of this service, and changeLease is their length.
+	// changeHolder is the name under which this service claims approvals. changeLease is how long such a claim is
+	// valid.
 	changeHolder, changeLease = "policy", 30 * time.Second
-	// approvalTimeout limits the time of one request to the approval service, and cleanupTimeout that of the requests
-	// after an activation, whose failure changes nothing.
+	// approvalTimeout limits the time of one request to the approval service. cleanupTimeout limits the time of the
+	// requests that follow the activation of documents. If such a request fails, the activation stays valid.
 	approvalTimeout, cleanupTimeout = 5 * time.Second, 2 * time.Second
-	// maxSignatures is the maximum number of decisions that are signed for one request, if the approval service reports
-	// that it has seen a newer revision.
+	// maxSignatures is the maximum number of times that a decision is signed for one request. The decision is signed
+	// again if the approval service reports that it has seen a newer revision.
 	maxSignatures = 3
 )
 
-// policyChange is a request to replace the active documents that needs an approval.
+// policyChange is a request to replace the active documents. The request needs an approval.
 type policyChange struct {
 	service  *Service
 	author   *identityv1.Principal
 	request  *policyv1.ApplyDocumentsRequest
 	compiled *compiledDocuments
 
-	// base is the active revision, which the change replaces. id identifies the change.
+	// base is the active revision, which the change replaces if it is approved. id identifies the change.
 	base   store.Revision
 	id     string
 	params string
 }
 
-// changeApproval is a claimed approval of a change: its id, the number of the activation that it replaces, and a JSON
-// array of the people who approved it.
+// changeApproval is an approval that has been claimed for a change. It contains the id of the approval, the number of
+// the activation that the change replaces, and a JSON array of the people who approved the change.
 type changeApproval struct {
 	id       string
 	replaces int64
 	people   string
 }
 
-// changeTerms returns the terms on which people approve changes of the documents, or nil if changes need no approval.
+// changeTerms returns the terms on which people approve changes to the documents, for example the quorum. It returns
+// nil if changes need no approval.
 func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	if c == nil {
 		return nil
@@ -76,14 +79,14 @@ func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	}
 }
 
-// authorOf returns the principal for which the approval of a caller's change is requested.
+// authorOf returns the principal on whose behalf the approval of the caller's change is requested.
 func authorOf(caller *authn.Caller) *identityv1.Principal {
 	p := proto.CloneOf(caller.Person)
 	p.Session, p.Run = "", ""
 	return p
 }
 
-// checkApprovers returns an error if fewer people than the quorum may approve changes of an author.
+// checkApprovers returns an error if the number of people who may approve the author's changes is less than the quorum.
 func checkApprovers(terms *policyv1.ApprovalTerms, people *engine.Approvers, author string) error {
 	var able []string
 	for _, p := range people.Deciders {
@@ -103,7 +106,7 @@ func checkApprovers(terms *policyv1.ApprovalTerms, people *engine.Approvers, aut
 		errUnapprovable, terms.GetQuorum(), of, len(able))
 }
 
-// apply makes the documents active if their approval was given, and requests the approval otherwise.
+// apply makes the documents active if the change has been approved. Otherwise it requests an approval.
 func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.Revision, bool, error) {
 	s := c.service
 	var err error
@@ -131,8 +134,8 @@ func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.
 	return c.applyApproved(ctx, caller, asked)
 }
 
-// stage sets the id and the params of the change. If the change is staged already, the params are those that people were
-// shown, although the catalog may have changed since.
+// stage sets the id and the params of the change. If the same change was staged before, stage uses the params that
+// people were shown at that time, although the catalog may have changed since.
 func (c *policyChange) stage(ctx context.Context, documents string) error {
 	s := c.service
 	sum := canonicaljson.Sum(changeFormat, strconv.FormatInt(c.base.Number, 10), c.base.ID, documents, c.author.GetTenant(), c.author.GetSubject(), c.request.GetComment())
@@ -155,8 +158,9 @@ func (c *policyChange) stage(ctx context.Context, documents string) error {
 	return nil
 }
 
-// call returns the change in the form in which approvals are bound to calls. It names the new documents, and its server
-// is the activation that they replace. The params contain both, too.
+// call returns the change in the form of a call, because an approval is bound to a call. The name of the call
+// identifies the new documents, and the server identity identifies the activation that they replace. The params contain
+// both, too.
 func (c *policyChange) call() *approvalv1.BoundCall {
 	id := documentsID(c.compiled.documents)
 	digest, _ := hex.DecodeString(id) // documentsID returns hexadecimal digits
@@ -166,7 +170,8 @@ func (c *policyChange) call() *approvalv1.BoundCall {
 	}
 }
 
-// decide returns the decision that the change needs an approval, signed for a use of the approval.
+// decide returns the decision that the change needs an approval. It signs the decision for the statement use, which
+// identifies how the approval is used.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -178,8 +183,8 @@ func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decisi
 	return d, signed, err
 }
 
-// ask sends a request to the approval service. If that service has seen a newer revision than the signed one, ask calls
-// send again, which signs again.
+// ask sends a request to the approval service. If the approval service has seen a newer revision than the one in the
+// signed decision, ask calls send again, and send signs a new decision.
 func (c *policyChange) ask(ctx context.Context, send func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := func() error {
@@ -200,7 +205,8 @@ func (c *policyChange) ask(ctx context.Context, send func(context.Context) error
 	}
 }
 
-// requestApproval opens the approval of the change, or finds it.
+// requestApproval requests an approval of the change. If the change already has an approval, requestApproval returns
+// it.
 func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approval, error) {
 	var resp *approvalv1.RequestApprovalResponse
 	err := c.ask(ctx, func(ctx context.Context) error {
@@ -226,7 +232,8 @@ func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approva
 	return asked, nil
 }
 
-// applyApproved claims an approval and makes the documents active. If people have not decided yet, the error says so.
+// applyApproved claims an approval and makes the documents active. If people have not voted yet, it returns an error
+// that says that the approval is pending.
 func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, asked *approvalv1.Approval) (*store.Revision, bool, error) {
 	switch asked.GetState() { //nolint:exhaustive // RequestApproval returns no other state
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
@@ -258,7 +265,7 @@ func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, 
 	return active, changed, err
 }
 
-// claim claims the approval, so that no other request uses it.
+// claim claims the approval, so that no other request can use it.
 func (c *policyChange) claim(ctx context.Context, asked *approvalv1.Approval, id string) (*approvalv1.Claimed, error) {
 	var resp *approvalv1.ClaimApprovalResponse
 	err := c.ask(ctx, func(ctx context.Context) error {
@@ -287,8 +294,8 @@ func (c *policyChange) claim(ctx context.Context, asked *approvalv1.Approval, id
 	}
 }
 
-// check verifies that a claimed approval is for this change, and that enough other people than the author gave it. The
-// approval service has verified both.
+// check checks that a claimed approval is for this change, and that enough people other than the author approved the
+// change. The approval service has already made the same checks.
 func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, error) {
 	want, have := c.call(), claimed.GetBound()
 	var people []string
@@ -307,8 +314,9 @@ func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, erro
 	return &changeApproval{id: claimed.GetApproval().GetId(), replaces: c.base.Number, people: string(text)}, err
 }
 
-// complete reports the outcome of a claim. If that fails, the claim's lease ends, and the outcome counts as unknown. The
-// store does not activate documents twice by one approval.
+// complete reports to the approval service whether the documents were activated after a claim. If the report fails, the
+// claim's lease expires, and the approval service treats the outcome as unknown. The store never activates documents
+// twice with the same approval.
 func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval, claim string, outcome approvalv1.CallOutcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -318,8 +326,8 @@ func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval,
 	}
 }
 
-// cancelOutdated cancels the approvals of changes that would replace an older revision, because they can't become active
-// any more. If that fails, the approvals expire, and claiming them activates nothing.
+// cancelOutdated cancels the approvals of changes that would replace an older revision, because these changes can no
+// longer become active. If a cancellation fails, the approval expires later, and claiming it activates nothing.
 func (c *policyChange) cancelOutdated(ctx context.Context) {
 	s := c.service
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(context.WithoutCancel(ctx), c.author), cleanupTimeout)
@@ -338,7 +346,7 @@ func (c *policyChange) cancelOutdated(ctx context.Context) {
 	}
 }
 
-// pendingError returns the error for a change on which people have not decided yet.
+// pendingError returns the error for a change on which people have not voted yet.
 func (c *policyChange) pendingError(a *approvalv1.Approval) error {
 	until := a.GetDecideBefore().AsTime().UTC().Format(time.RFC3339)
 	return &rpc.Error{
@@ -356,7 +364,7 @@ func claimedError(a *approvalv1.Approval) error {
 	}
 }
 
-// refusedChange returns the error for a change that gets no approval.
+// refusedChange returns the error for a change whose approval was refused.
 func refusedChange(r *approvalv1.Refusal) error {
 	wait := r.GetRetryAfter().AsDuration()
 	switch r.GetCode() { //nolint:exhaustive // the other codes do not need more words
@@ -387,7 +395,7 @@ func deniers(a *approvalv1.Approval) string {
 	return "a person"
 }
 
-// peopleOf returns the people in a JSON array.
+// peopleOf returns the names of people in a JSON array.
 func peopleOf(text string) (people []string) {
 	if json.Unmarshal([]byte(text), &people) != nil {
 		return nil

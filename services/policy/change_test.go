@@ -28,7 +28,7 @@ const (
 	stateClaimed  = approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED
 )
 
-// fakeApprovals is an approval service in which the test decides. It keeps one approval for each call.
+// fakeApprovals is a fake approval service that the test controls. It has one approval for each call.
 type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
@@ -36,7 +36,8 @@ type fakeApprovals struct {
 	approvals map[string]*approvalv1.Approval // by bound call
 	calls     map[string]*approvalv1.BoundCall
 	ended     map[string]string // how approvals ended
-	// away is the error of every request. change changes each claim. claimed is called before a claim is answered.
+	// away is the error that every request returns. change modifies each claim. claimed is called before the fake
+	// service responds to a claim.
 	away    error
 	change  func(*approvalv1.Claimed)
 	claimed func()
@@ -118,7 +119,7 @@ func (f *fakeApprovals) end(id, how string) {
 	}
 }
 
-// approve approves an approval.
+// approve marks the approval with the given id as approved.
 func (f *fakeApprovals) approve(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,14 +132,15 @@ func (f *fakeApprovals) outcome(id string) string {
 	return f.ended[id]
 }
 
-// changeFixture is a policy service whose changes need the approval of one other person. No documents are active.
+// changeFixture is a policy service in which every change needs the approval of one person other than the author. No
+// documents are active.
 type changeFixture struct {
 	*stopFixture
 
 	approvals *fakeApprovals
 }
 
-// eachChangeStore runs a story with a service on SQLite, and with one on PostgreSQL.
+// eachChangeStore runs a test with a service that uses SQLite, and again with a service that uses PostgreSQL.
 func eachChangeStore(t *testing.T, story func(t *testing.T, f *changeFixture)) {
 	t.Helper()
 	t.Parallel()
@@ -160,7 +162,7 @@ func (f *changeFixture) try(text, reason string) (*policyv1.ApplyDocumentsRespon
 	return f.operator.ApplyDocuments(f.t.Context(), &policyv1.ApplyDocumentsRequest{Documents: singleDocument(text), Comment: reason})
 }
 
-// request requests a change, which must be pending, and returns the id of its approval.
+// request requests a change and returns the id of the change's approval. The change must be pending.
 func (f *changeFixture) request(text, reason string) string {
 	f.t.Helper()
 	_, err := f.try(text, reason)
@@ -216,8 +218,8 @@ func TestApplyDocuments_NeedsTheApproval(t *testing.T) {
 	})
 }
 
-// Between the claim and the activation, another revision becomes active, for example by another replica. The claimed
-// approval activates nothing.
+// An approval is claimed. Before its documents become active, another revision becomes active, for example through
+// another replica. The claimed approval activates nothing.
 func TestApplyDocuments_AnApprovalIsForOneActiveRevision(t *testing.T) {
 	eachChangeStore(t, func(t *testing.T, f *changeFixture) {
 		first, second := f.request(denyDocument, "first"), f.request(allowDocument, "second")
@@ -244,7 +246,8 @@ func TestApplyDocuments_AnApprovalIsForOneActiveRevision(t *testing.T) {
 	})
 }
 
-// Claims that are not for the change, or not given by another person, activate nothing.
+// The approval service returns a claim that is for another change, or that was not approved by a person other than the
+// author. The claim activates nothing.
 func TestApplyDocuments_ChecksTheClaim(t *testing.T) {
 	eachChangeStore(t, func(t *testing.T, f *changeFixture) {
 		for what, change := range map[string]func(*approvalv1.Claimed){
@@ -270,7 +273,7 @@ func TestApplyDocuments_ChecksTheClaim(t *testing.T) {
 	})
 }
 
-// Of concurrent requests with one approval, one activates the documents.
+// Several concurrent requests use the same approval. Exactly one of them activates the documents.
 func TestApplyDocuments_AnApprovalIsUsedOnce(t *testing.T) {
 	eachChangeStore(t, func(t *testing.T, f *changeFixture) {
 		id := f.request(allowDocument, "begin")

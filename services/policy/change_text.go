@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// maxChangeFlips is the maximum number of changed results of one kind that approvers are shown. All changed lines are
-	// shown.
+	// maxChangeFlips is the maximum number of calls with a changed result that approvers are shown for each kind of
+	// change. The changed lines of the documents are always shown completely.
 	maxChangeFlips = 100
-	// maxChangeParams is the maximum size of what approvers are shown.
+	// maxChangeParams is the maximum size in bytes of the text that approvers are shown.
 	maxChangeParams = 1 << 20
 )
 
-// changeText is what approvers see of a change, as JSON: first what it opens.
+// changeText is the text about a change that approvers see, as JSON. The calls that the change newly allows come first.
 type changeText struct {
 	Revision string `json:"revision"`
 	Replaces string `json:"replaces"`
 	Author   string `json:"author"`
 	Reason   string `json:"reason"`
-	// Comparison says whether further calls may be opened.
+	// Comparison says whether the change may allow calls that Opens does not list.
 	Comparison string   `json:"comparison"`
 	Opens      []string `json:"opens"`
-	// MayOpen are rules that may open further calls.
+	// MayOpen lists rules that may allow calls that Opens does not list.
 	MayOpen []string     `json:"may_open,omitempty"`
 	Closes  []string     `json:"closes,omitempty"`
 	Terms   []string     `json:"other_limits_or_terms,omitempty"`
 	Changed []changeFile `json:"documents"`
 }
 
-// changeFile contains the changed lines of a document: those that are removed begin with `-`, and those that are added
-// with `+`. Line is the number of the first one.
+// changeFile contains the changed lines of a document. Removed lines begin with `-`, and added lines begin with `+`.
+// The field Line is the number of the first changed line.
 type changeFile struct {
 	Path  string   `json:"path"`
 	State string   `json:"state"`
@@ -46,7 +46,7 @@ type changeFile struct {
 	Lines []string `json:"lines"`
 }
 
-// describe returns what approvers see of the change.
+// describe returns the text about the change that approvers see.
 func (c *policyChange) describe(ctx context.Context, documents string) (string, error) {
 	s := c.service
 	base, err := s.compileStored(ctx, &c.base)
@@ -74,14 +74,14 @@ func (c *policyChange) describe(ctx context.Context, documents string) (string, 
 	return string(text), err
 }
 
-// changeComparison contains the first changed results of each kind.
+// changeComparison contains the first changed results of each kind (see policyv1.FlipKind).
 type changeComparison struct {
 	totals *policyv1.DiffTotals
 	flips  map[policyv1.FlipKind][]*policyv1.Flip
 	counts map[policyv1.FlipKind]int
 }
 
-// compareChange compares the active documents with those of a change.
+// compareChange compares the active documents with the documents of a change.
 func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.Document) (*changeComparison, error) {
 	out := &changeComparison{flips: make(map[policyv1.FlipKind][]*policyv1.Flip), counts: make(map[policyv1.FlipKind]int)}
 	err := s.newDocumentsDiffer(s.active.Load(), maxChangeWork).diff(ctx, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
@@ -96,7 +96,7 @@ func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.D
 	return out, cmp.Or(err, ctx.Err())
 }
 
-// texts describes the changed results of one kind.
+// texts returns a description of each changed result of the given kind.
 func (c *changeComparison) texts(kind policyv1.FlipKind) []string {
 	out := []string{}
 	for _, f := range c.flips[kind] {
@@ -152,7 +152,7 @@ func ruleText(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// changedFiles returns the documents that differ. Both lists must be sorted by path.
+// changedFiles returns the documents that differ between the two lists. Both lists must be sorted by path.
 func changedFiles(before, after []*policyv1.Document) []changeFile {
 	out := []changeFile{}
 	for len(before) > 0 || len(after) > 0 {
@@ -173,7 +173,8 @@ func changedFiles(before, after []*policyv1.Document) []changeFile {
 	return out
 }
 
-// changedLines returns the lines of two texts without the equal lines at their beginnings and ends.
+// changedLines returns the lines of two texts without the lines at the beginning and the end that are the same in both
+// texts.
 func changedLines(path, state, before, after string) changeFile {
 	was, is := linesOf(before), linesOf(after)
 	same := 0
@@ -194,7 +195,7 @@ func changedLines(path, state, before, after string) changeFile {
 	return out
 }
 
-// linesOf returns the lines of a text. The last one is marked if it has no end.
+// linesOf returns the lines of a text. The last line is marked if it does not end with a newline.
 func linesOf(text string) []string {
 	if text == "" {
 		return nil

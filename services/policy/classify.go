@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Maximum sizes of a list of tools. They also apply to ReportTools.
+// These are the maximum sizes of a list of tools. They also apply to ReportTools.
 const (
 	// MaxTools is the maximum number of tools in a list.
 	MaxTools = 10_000
@@ -30,9 +30,10 @@ type ClassifiedTool struct {
 	*policyv1.Classification
 }
 
-// ClassifyList classifies each tool of a list by its definition, in the order of the list. A list is the response to
-// `tools/list` (MCP, Tools, Listing Tools), the result in the response, or the array in the result. Annotations can
-// lower the risk of a tool only if the server is trusted. An error names the tool's position in the list.
+// ClassifyList classifies each tool in a list by its definition. The results have the order of the list. The list may
+// be the response to `tools/list` (MCP, Tools, Listing Tools), the result in this response, or the array in this
+// result. Annotations can lower the risk of a tool only if the server is trusted. An error names the tool's position in
+// the list.
 func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	definitions, path, err := definitionsIn(list)
 	if err != nil {

@@ -19,39 +19,42 @@ import (
 
 // Config configures the policy service.
 type Config struct {
-	// Paths are the files and directories with policy documents. Stored is true if the documents are in the store
-	// instead, where ApplyDocuments replaces them; then there are no paths.
+	// Paths lists the files and directories with policy documents. Paths is empty if Stored is true, because then the
+	// documents are in the store, where ApplyDocuments replaces them.
 	Paths  []string
 	Stored bool
-	// SessionCap limits the usage of a principal in all its sessions together. It is a multiple of the limit per
-	// session, and at least 1.
+	// SessionCap limits what a principal may use in all its sessions together. The limit is SessionCap times the limit
+	// for one session. SessionCap is at least 1.
 	SessionCap int
 	Identities
 
-	// Decide is the time that approvers have to decide. Execute is the time after the approval in which the call may
-	// run. Both are positive, and apply to rules that set no time.
+	// Decide is the time that people have to approve or deny a call. Execute is the maximum time between the approval
+	// of a call and its execution. Both must be positive. They apply to rules that do not set a time.
 	Decide, Execute time.Duration
 	// Source is the store of the catalog: `sqlite`, or the URL of a PostgreSQL database. Data is the data directory,
 	// which contains the SQLite database.
 	Source, Data string
-	// MaxStoreAge is the time for which the last state of the store is used while the store is unavailable. After that,
+	// MaxStoreAge is how long the last state of the store is used while the store is unavailable. After that time,
 	// calls are refused. It applies only to PostgreSQL. Zero means 5 minutes.
 	MaxStoreAge time.Duration
-	// Servers contains the settings of the configured servers, by name. Tool definitions of other servers are pinned at
-	// first use.
+	// Servers contains the settings of the configured servers, by name. The tool definitions of all other servers are
+	// pinned at first use.
 	Servers map[string]catalog.Settings
-	// Changes specifies who approves changes of stored documents. If it is nil, changes need no approval.
+	// Changes specifies who approves changes to stored documents. If it is nil, changes need no approval.
 	Changes *policyv1.ApprovalTerms
 	// OwnerMayApprove is true if the owner of an agent may approve the agent's calls.
 	OwnerMayApprove bool
-	// TestsWithin limits the time for the tests in documents. Documents whose tests take longer do not load.
+	// TestsWithin limits the time for running the tests in documents. If the tests take longer, the documents do not
+	// load.
 	TestsWithin time.Duration
-	// Observe specifies the servers that are only observed. ObserveWarnings are warnings about them, which are logged.
+	// Observe specifies the servers for which decisions are not enforced but only recorded (mode: observe).
+	// ObserveWarnings contains warnings about these servers. The warnings are logged.
 	Observe         engine.Observe
 	ObserveWarnings []string
 }
 
-// baseConfig returns the configuration of the policy service without tokens, paths, servers and store.
+// baseConfig returns the configuration of the policy service, except for the tokens, the paths, the servers and the
+// store.
 func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
@@ -59,7 +62,8 @@ func baseConfig(f *config.File) Config {
 	}
 }
 
-// FromFile returns the configuration of the policy service, with its tokens resolved and hashed.
+// FromFile returns the configuration of the policy service. References in tokens are resolved, and the tokens are
+// hashed.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := baseConfig(f)
 	source, err := f.Stores.Policy.Resolve(f, env)
@@ -86,7 +90,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, err
 }
 
-// identitiesOf returns the tokens of a configuration, resolved and hashed, and its groups.
+// identitiesOf returns the groups and the tokens in a configuration. References in tokens are resolved, and the tokens
+// are hashed.
 func identitiesOf(f *config.File, env config.Env) (Identities, error) {
 	out := Identities{Groups: f.Groups}
 	var errs []error

@@ -28,8 +28,8 @@ func digest(text string) []byte {
 	return hash[:]
 }
 
-// load loads a configuration with these tokens, which are YAML. It first writes files to the directory of the
-// configuration.
+// load writes files to a new directory, and then loads a configuration from this directory. tokens is the YAML of the
+// configuration's tokens.
 func load(t *testing.T, tokens string, files map[string]string) *config.File {
 	t.Helper()
 	dir := t.TempDir()
@@ -218,7 +218,7 @@ func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// A directory for policies that has no document yet is named with what to put there.
+// The directory for policies contains no document yet. The error says what to put there.
 func TestReadDocuments_SuggestsAFirstDocument(t *testing.T) {
 	t.Parallel()
 	_, err := policy.ReadDocuments([]string{t.TempDir()})

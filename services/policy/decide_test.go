@@ -25,8 +25,8 @@ func rule(name string) *policyv1.RuleRef {
 	return &policyv1.RuleRef{Document: "starter", Rule: name}
 }
 
-// wantDecisions contains calls and the expected decisions under [document], without the fields that differ between
-// runs.
+// wantDecisions contains calls and the decisions that the policy [document] must make on them. The decisions do not
+// contain fields that differ between runs.
 var wantDecisions = []struct {
 	name   string
 	call   *policyv1.Call

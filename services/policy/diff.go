@@ -20,17 +20,19 @@ import (
 )
 
 const (
-	// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request, with the time in which it waits for others.
-	// maxSendTime is the time after it in which flips that were found may be sent.
+	// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request, including the time in which the request
+	// waits for other requests. maxSendTime limits how long, after maxDiffTime has passed, the service may still send
+	// changed results that it has already found.
 	maxDiffTime, maxSendTime = 50 * time.Second, 10 * time.Second
-	// maxDiffs is the maximum number of open DiffRevisions and DiffCatalog requests. Each person has at most one.
+	// maxDiffs is the maximum number of concurrent DiffRevisions and DiffCatalog requests. Each person may have at most
+	// one.
 	maxDiffs = 4
 )
 
 var errDiffEnded = errors.New("the comparison waited too long for others, or its flips were read too slowly: try again, or compare a smaller change")
 
-// beginDiff waits until the caller may begin a comparison. The comparison must use the returned context, and call end when
-// it has ended.
+// beginDiff waits until the caller may begin a comparison. The comparison must use the context limited. When the
+// comparison has finished, the caller must call end.
 func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end func(), err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, maxDiffTime, errDiffEnded)
 	done, err := s.diffSlots.Acquire(limited, callerOwner(ctx))
@@ -41,8 +43,8 @@ func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end f
 	return limited, func() { done(); cancel() }, nil
 }
 
-// limitSends returns a sender that returns an error if it is called later than [maxSendTime] after the deadline of ctx, so
-// that a client that reads slowly does not delay other people's comparisons.
+// limitSends returns a sender that returns an error if it is called more than [maxSendTime] after the deadline of ctx.
+// Without this limit, a client that reads slowly would delay other people's comparisons.
 func limitSends(ctx context.Context, send flipSender) flipSender {
 	return func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		if deadline, ok := ctx.Deadline(); ok && time.Since(deadline) > maxSendTime {
@@ -85,14 +87,14 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	return ctx.Err()
 }
 
-// newDocumentsDiffer returns a differ of documents with the catalog of set.
+// newDocumentsDiffer returns a documentsDiffer that uses the catalog of set.
 func (s *Service) newDocumentsDiffer(set *activeSet, maxWork time.Duration) *documentsDiffer {
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()
 	return &documentsDiffer{differ: differ{cfg: cfg, clock: s.newDiffClock(maxWork)}, servers: set.catalog.servers, settings: s.settings}
 }
 
-// newDiffClock returns a clock with time slices of the caller.
+// newDiffClock returns a clock whose time slices count against the caller's share of lintSlots.
 func (s *Service) newDiffClock(maxWork time.Duration) diffClock {
 	return diffClock{limit: maxWork, slice: func(ctx context.Context) (func(), error) { return s.lintSlots.Acquire(ctx, callerOwner(ctx)) }}
 }
@@ -125,10 +127,11 @@ func (s *Service) comparedDocuments(ctx context.Context, set *activeSet, req *po
 	return before, after, nil
 }
 
-// Diff compares the decisions of two versions of documents, and returns all flips and the totals. f is the configuration of
-// the mesh, whose data directory contains the catalog. If f is nil, or the mesh has not run yet, only the calls that the
-// documents mention are compared. Diff returns an error if the catalog can't be read. If ctx ends, or the comparison
-// takes more than a minute, the totals say that it ended early.
+// Diff compares the decisions that two versions of documents make. It returns the totals and all flips, which are the
+// calls whose result changes. f is the configuration of the mesh, whose data directory contains the catalog. If f is
+// nil, or the mesh has never run, Diff compares only calls that the documents mention. Diff returns an error if the
+// catalog can't be read. If ctx is done, or the comparison takes more than a minute, the totals say that the comparison
+// ended early.
 func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) (*policyv1.DiffRevisionsResponse, error) {
 	d, err := offlineDiffer(ctx, f, env)
 	if err != nil {
@@ -143,7 +146,7 @@ func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*
 	return out, err
 }
 
-// offlineDiffer returns a differ for a configuration, or for none if f is nil.
+// offlineDiffer returns a documentsDiffer for a configuration. If f is nil, it uses no configuration.
 func offlineDiffer(ctx context.Context, f *config.File, env config.Env) (*documentsDiffer, error) {
 	d := new(documentsDiffer)
 	d.clock = diffClock{limit: maxOfflineWork, slice: func(context.Context) (func(), error) { return func() {}, nil }}

@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// catalogPairs is the number of seeded changes of the catalog, and minCatalogFlips is the minimum number of different
-	// results in all of them, so that the test can fail.
+	// catalogPairs is the number of random changes to the catalog. minCatalogFlips is the minimum number of calls whose
+	// result changes, over all changes. This minimum ensures that the test checks something.
 	catalogPairs, minCatalogFlips = 30, 250
 )
 
-// diffCatalog returns all flips and the totals of a comparison.
+// diffCatalog returns all calls whose result changes, and the totals of the comparison.
 func (l *catalogFixture) diffCatalog(req *policyv1.DiffCatalogRequest) ([]*policyv1.Flip, *policyv1.DiffTotals, error) {
 	l.t.Helper()
 	stream, err := policyv1.NewPolicyServiceClient(l.Person(l.t, "operator")).DiffCatalog(l.t.Context(), req)
@@ -35,7 +35,7 @@ func (l *catalogFixture) diffCatalog(req *policyv1.DiffCatalogRequest) ([]*polic
 	return diff.GetFlips(), diff.GetTotals(), err
 }
 
-// A catalogCall is a call that is decided before and after a change of the catalog.
+// A catalogCall is a call that is evaluated before and after a change to the catalog.
 type catalogCall struct {
 	tool   *policyv1.ToolDefinition
 	digest []byte
@@ -43,7 +43,8 @@ type catalogCall struct {
 	params string
 }
 
-// catalogCalls returns calls of tools with definitions by the callers of pairs of policies.
+// catalogCalls returns calls of the tools with the given definitions. It uses each of the callers in pairCallers and
+// each of the params in pairParams.
 func catalogCalls(t *testing.T, tools []*policyv1.ToolDefinition) (out []catalogCall) {
 	t.Helper()
 	for _, tool := range tools {
@@ -75,7 +76,7 @@ func (l *catalogFixture) effects(calls []catalogCall) []policyv1.Effect {
 	return out
 }
 
-// drawChange returns random changes of the catalog: overrides are set or removed, and definitions are accepted.
+// drawChange returns random changes to the catalog: overrides are set or removed, and definitions are accepted.
 func drawChange(r *rand.Rand, tools []string) *policyv1.DiffCatalogRequest {
 	req := new(policyv1.DiffCatalogRequest)
 	for _, tool := range tools {
@@ -91,7 +92,7 @@ func drawChange(r *rand.Rand, tools []string) *policyv1.DiffCatalogRequest {
 	return req
 }
 
-// make makes the changes of a request.
+// make makes the requested changes in the catalog.
 func (l *catalogFixture) make(ctx context.Context, req *policyv1.DiffCatalogRequest, waiting map[string][]byte) {
 	l.t.Helper()
 	for tool, digest := range waiting {
@@ -107,7 +108,7 @@ func (l *catalogFixture) make(ctx context.Context, req *policyv1.DiffCatalogRequ
 	}
 }
 
-// override sets or removes an override.
+// override sets or removes an override of a tool's category and risk.
 func (l *catalogFixture) override(o *policyv1.OverrideChange) {
 	l.t.Helper()
 	req := &policyv1.OverrideToolRequest{Server: o.GetServer(), Tool: o.GetTool(), Etag: l.page(o.GetTool()).GetEtag()}
@@ -119,8 +120,9 @@ func (l *catalogFixture) override(o *policyv1.OverrideChange) {
 	}
 }
 
-// Seeded changes of the catalog are compared and then made. Every call that is decided differently is among the flips,
-// and without conditions, every flip between effects is such a call.
+// Random changes to the catalog are first compared and then made. The comparison returns every call whose effect is
+// different after the changes have been made. If the documents have no conditions, every call that the comparison
+// returns has a different effect after the changes.
 func TestDiffCatalog_NamesTheFlipsOfSeededChanges(t *testing.T) {
 	t.Parallel()
 	var flips atomic.Int64
@@ -144,7 +146,8 @@ func TestDiffCatalog_NamesTheFlipsOfSeededChanges(t *testing.T) {
 	}
 }
 
-// checkSeededChange compares a change with the decisions before and after it, and returns the number of those that differ.
+// checkSeededChange checks the comparison of a random change against the decisions before and after the change. It
+// returns the number of decisions that differ.
 func checkSeededChange(t *testing.T, seed uint64, r *rand.Rand, document string) (flips int) {
 	t.Helper()
 	opts := pinned(t)
@@ -188,7 +191,9 @@ func checkSeededChange(t *testing.T, seed uint64, r *rand.Rand, document string)
 	return flips
 }
 
-// checkReal checks that the named flips between effects by callers that were tried are among the real ones.
+// checkReal checks that the effects that the comparison reports as changed are the effects that changed when calls were
+// made. It checks only the callers for which calls were made. The parameter real contains the changes of effects in
+// these calls.
 func checkReal(t *testing.T, seed uint64, named []*policyv1.Flip, real map[string]bool) {
 	t.Helper()
 	for _, f := range named {
@@ -202,7 +207,7 @@ func checkReal(t *testing.T, seed uint64, named []*policyv1.Flip, real map[strin
 	}
 }
 
-// namesCall reports whether a flip says that a call gets another effect.
+// namesCall reports whether the flips contain the call with the given change of its effect.
 func namesCall(flips []*policyv1.Flip, c *catalogCall, before, after policyv1.Effect) bool {
 	return slices.ContainsFunc(flips, func(f *policyv1.Flip) bool {
 		return slices.Equal(f.GetCall().GetDefinitionDigest(), c.digest) && f.GetCall().GetName() == c.tool.GetName() &&
@@ -217,7 +222,8 @@ func callerNamed(f *policyv1.Flip, caller *engine.Principal) bool {
 	})
 }
 
-// Flips that open calls come first, also if tools with other flips come first, and nothing is changed.
+// Calls that are newly allowed are sent first, even if the tools of other calls come first. The comparison does not
+// change the catalog.
 func TestDiffCatalog_OpeningsComeFirst(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -239,7 +245,8 @@ func TestDiffCatalog_OpeningsComeFirst(t *testing.T) {
 	}
 }
 
-// A quarantine ends without a change of the class, so an override of a tool in quarantine is compared as without it.
+// A quarantine can end without a change to the tool's category and risk. Therefore, if an override changes a tool that
+// is in quarantine, the comparison treats the tool as if it were not in quarantine.
 func TestDiffCatalog_QuarantinesDoNotCount(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -253,8 +260,9 @@ func TestDiffCatalog_QuarantinesDoNotCount(t *testing.T) {
 	}
 }
 
-// If several rules distinguish callers, and none of the compared callers has a call that is opened, the totals name the
-// rule that may open calls. A stricter class opens nothing, and names no rule.
+// Several rules distinguish callers, and the change newly allows no call by the compared callers. The totals name the
+// rule that may allow calls by other callers. A stricter category allows no new calls, and then the totals name no
+// rule.
 func TestDiffCatalog_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

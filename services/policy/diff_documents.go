@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxDiffTags is the maximum number of tags that tools outside of the catalog are assumed to have.
+// maxDiffTags is the maximum number of tags that a tool outside the catalog is assumed to have.
 const maxDiffTags = 100
 
-// documentsDiffer compares the decisions of two versions of documents.
+// documentsDiffer compares the decisions that two versions of documents make.
 type documentsDiffer struct {
 	differ
 
@@ -24,16 +24,18 @@ type documentsDiffer struct {
 	settings func(server string) catalog.Settings
 	recorded []*policyv1.RecordedCall
 
-	// targets contains the targets of the recorded calls, by server, and groups the groups of the configured tokens.
+	// targets contains the targets of the recorded calls, by server. groups contains the groups of the configured
+	// tokens.
 	targets map[string]*recordedTargets
 	groups  map[tokenKey][]string
 }
 
-// tokenKey identifies whom a token names.
+// tokenKey identifies the principal of a token.
 type tokenKey struct{ tenant, subject, agent string }
 
-// diff compares two versions of documents, and sends the flips and the totals, which have the findings if the documents do
-// not load. It observes only what the documents observe, not what the configuration does.
+// diff compares two versions of documents. It sends the calls whose result changes, and the totals. If the documents do
+// not load, the totals contain the findings. diff applies `mode: observe` in the documents, but ignores the servers
+// that the configuration sets to `mode: observe`.
 func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Document, send flipSender) error {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil {
@@ -54,7 +56,8 @@ func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Do
 	return stream.finish(mayOpen)
 }
 
-// compile sets the two sets, or the findings. It also returns the parsed documents.
+// compile compiles both versions of the documents into d.before and d.after. If the documents do not load, it sets the
+// findings in the totals instead. It also returns the parsed documents.
 func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next []engine.Document) {
 	now := time.Now()
 	d.totals = &policyv1.DiffTotals{Servers: int32(len(d.servers))}
@@ -74,16 +77,17 @@ func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next
 	return old, next
 }
 
-// compare compares the decisions on a call.
+// compare compares the decisions of both versions on a call.
 func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 	return engine.Compare(d.before, d.after, call.Call)
 }
 
-// A diffTarget is what calls of several callers have in common: the tool, or the method and the name.
+// A diffTarget is the target of the calls of several callers: a tool, or a method and a name. It contains what all
+// these calls have in common.
 type diffTarget struct {
 	call diffCall // without a caller and facts
-	// classes are the facts with which the call of each caller is compared. It is empty if only recorded calls are compared,
-	// or if listed is true, because the facts are those of the catalog.
+	// classes contains the facts about the tool that are assumed for the call of each caller. It is empty if only
+	// recorded calls are compared. It is also empty if listed is true, because then the facts in the catalog are used.
 	classes  []engine.Facts
 	listed   bool
 	recorded []*policyv1.RecordedCall
@@ -93,13 +97,15 @@ type diffTarget struct {
 // targetKey identifies the target of recorded calls on a server.
 type targetKey struct{ method, name, ref string }
 
-// recordedTargets are the targets of the recorded calls on one server, those of most calls first.
+// recordedTargets contains the targets of the recorded calls on one server, sorted by the number of calls, the highest
+// number first.
 type recordedTargets struct {
 	all   []*diffTarget
 	byKey map[targetKey]*diffTarget
 }
 
-// find returns the target of the recorded calls that are equal to those of a generated target, or nil.
+// find returns the target of recorded calls that is the same as the target of a generated call, or nil if there is
+// none.
 func (r *recordedTargets) find(c *diffCall) *diffTarget {
 	if r == nil || c.pattern != "" || c.serverPattern != "" {
 		return nil
@@ -107,7 +113,7 @@ func (r *recordedTargets) find(c *diffCall) *diffTarget {
 	return r.byKey[targetKey{c.Method, c.Tool, c.Ref}]
 }
 
-// findRecorded sets the targets of the recorded calls, and the groups of their callers.
+// findRecorded sets the targets of the recorded calls and the groups of the configured tokens.
 func (d *documentsDiffer) findRecorded() {
 	d.targets, d.groups = make(map[string]*recordedTargets), make(map[tokenKey][]string)
 	for _, r := range d.cfg.Tokens {
@@ -138,8 +144,8 @@ func (d *documentsDiffer) findRecorded() {
 	}
 }
 
-// calls yields all calls that are compared, those on servers with recorded calls first. It generates them one after
-// another, because the documents may name many servers and many tools.
+// calls yields all calls that are compared. It begins with the calls on servers that have recorded calls. The calls are
+// generated one at a time, because the documents may name many servers and many tools.
 func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		names := d.serverNames()
@@ -164,7 +170,7 @@ func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	}
 }
 
-// callsOfServer yields the calls on a server, recorded ones first. It returns false if yield did.
+// callsOfServer yields the calls on a server. The recorded calls come first. It returns false if yield returned false.
 func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded *recordedTargets, yield func(*diffCall) bool) bool {
 	if recorded != nil {
 		for target := range generated {
@@ -186,8 +192,8 @@ func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded
 	return true
 }
 
-// serverNames returns the servers that are configured, in the catalog, or named in the documents. If no server is
-// configured, it adds examples of the patterns in the documents.
+// serverNames returns the servers that are configured, that are in the catalog, or that the documents name. If no
+// server is configured, it adds an example for each server pattern in the documents.
 func (d *documentsDiffer) serverNames() []engine.Mention {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(d.cfg.Servers)), maps.Keys(d.servers))
 	var examples []engine.Mention
@@ -206,7 +212,8 @@ func (d *documentsDiffer) serverNames() []engine.Mention {
 	return append(out, examples...)
 }
 
-// generatedTargets yields the targets of a server: the tools that it lists, and what the documents mention.
+// generatedTargets yields the targets on a server: the tools that the server lists, and the targets that the documents
+// mention.
 func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffTarget] {
 	return func(yield func(diffTarget) bool) {
 		listed := make(map[string]bool)
@@ -241,8 +248,9 @@ func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffT
 	}
 }
 
-// callsOf yields the recorded calls of a target, and then a call by each caller with each class. It returns false if yield
-// did. The journal does not record groups, so the caller of a recorded call has the groups of its configured token.
+// callsOf yields the recorded calls of a target. It then yields generated calls: one call by each caller with each of
+// the facts in classes. It returns false if yield returned false. The journal does not record groups, so the caller of
+// a recorded call gets the groups of the caller's configured token.
 func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool) bool {
 	for _, r := range target.recorded {
 		subject, err := unpackSubject(r.GetSubject())
@@ -276,13 +284,13 @@ func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool
 	return true
 }
 
-// setGroups sets the groups of a principal to those of its configured token.
+// setGroups sets the groups of a principal to the groups of its configured token.
 func (d *documentsDiffer) setGroups(p *engine.Principal) {
 	p.Groups = d.groups[tokenKey{p.Tenant, p.Name, p.Agent}]
 }
 
-// facts returns the facts about a tool as if its definition were accepted, because documents are compared and not the
-// catalog. The newest accepted definition is used if the digest is not known.
+// facts returns the facts about a tool as if its definition were accepted, because the comparison is about documents
+// and not about the catalog. If the digest is unknown, facts uses the newest accepted definition.
 func (d *documentsDiffer) facts(server, tool string, digest []byte) engine.Facts {
 	known := d.servers[server]
 	if known == nil {

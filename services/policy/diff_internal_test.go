@@ -17,7 +17,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// diffTexts compares two documents, and returns all flips as they were sent, and the totals.
+// diffTexts compares two documents. It returns the totals, and all flips (calls whose result changes) in the order in
+// which they were sent.
 func diffTexts(ctx context.Context, t *testing.T, before, after string, change func(d *documentsDiffer)) (flips []*policyv1.Flip, totals *policyv1.DiffTotals) {
 	t.Helper()
 	d, err := offlineDiffer(ctx, nil, nil)
@@ -49,7 +50,8 @@ func heavyText(action string) string {
 	return out.String()
 }
 
-// The calls of one tool take seconds. In between, others have their turn, and the comparison ends with its caller.
+// Comparing the calls of one tool takes seconds. Meanwhile, the comparison repeatedly gives way to other work. It ends
+// when its context is cancelled.
 func TestDiff_GivesOthersTheirTurnWithinOneTool(t *testing.T) {
 	t.Parallel()
 	for _, recorded := range []bool{false, true} {
@@ -79,7 +81,7 @@ func TestDiff_GivesOthersTheirTurnWithinOneTool(t *testing.T) {
 	}
 }
 
-// The work that precedes the comparison, such as that of reading the documents, takes nothing of its limit.
+// Work before the comparison, such as reading the documents, does not count toward the comparison's limit.
 func TestDiffClock_PreparationsDoNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +109,8 @@ func TestDiffClock_PreparationsDoNotCount(t *testing.T) {
 	})
 }
 
-// A client reads the flips so slowly that sending them goes on after the time limit.
+// A client reads the flips so slowly that the service still sends them after the time limit. The sender then returns an
+// error.
 func TestLimitSends_EndsAComparisonThatIsReadSlowly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +132,8 @@ func TestLimitSends_EndsAComparisonThatIsReadSlowly(t *testing.T) {
 	})
 }
 
-// The documents have many servers and many tools. The comparison of their product ends with its caller.
+// The documents have many servers and many tools, so there are very many combinations of a server and a tool. The
+// comparison ends when its context is cancelled.
 func TestDiff_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -152,7 +156,8 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The calls of one tool have many large flips, which are sent in parts.
+// The comparison of one tool's calls finds many large flips, which are calls whose result changes. The flips are sent
+// in several parts.
 func TestDiff_SendsPartsOfOneTool(t *testing.T) {
 	t.Parallel()
 	text := func(action string) string {
@@ -197,8 +202,8 @@ func recordedOf(tool, subject string, count int64) *policyv1.RecordedCall {
 	}
 }
 
-// Flips of recorded calls come first, those of most calls before others. They name the recorded callers first, and each
-// caller once.
+// Flips (calls whose result changes) of recorded calls come first, sorted by the number of calls. Each flip lists the
+// recorded callers first, and each caller only once.
 func TestDiff_RecordedCallsComeFirst(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\nserver: s\ndefault: allow\nrules:\n- {name: x, match: {tool: unused}, action: deny}\n"
@@ -228,7 +233,8 @@ func TestDiff_RecordedCallsComeFirst(t *testing.T) {
 	}
 }
 
-// The flips of an order are too large to be held, and the later pass ends early. The totals say how many were found.
+// Flips (calls whose result changes) need too much memory to be kept until they are sent. A second pass finds them
+// again, but it ends early. The totals say how many flips the first pass found.
 func TestFlipStream_TotalsSayThatFlipsAreMissing(t *testing.T) {
 	t.Parallel()
 	const found = 3000

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// diffPairs is the number of pairs of policies that are compared. minFlips is the minimum number of different results
-	// in all of them, so that the test can fail.
+	// diffPairs is the number of pairs of policies that are compared. minFlips is the minimum number of calls whose
+	// result changes, over all pairs. This minimum ensures that the test checks something.
 	diffPairs, minFlips = 300, 3000
 )
 
-// The calls that are decided by both versions of a pair: some of the names, callers and classes are mentioned in the
-// documents, others are not.
+// These variables contain the parts of the calls that both versions of a pair evaluate. The documents mention some of
+// the names, callers and classes, and do not mention others.
 var (
 	pairTools   = []string{"read", "read_all", "write", "delete", "send", "unmentioned"}
 	pairCallers = []engine.Principal{
@@ -38,10 +38,10 @@ var (
 	}
 )
 
-// pick returns one of the values.
+// pick returns a random one of the values.
 func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
 
-// ruleLine returns a rule or an entry of a document in YAML.
+// ruleLine returns a random rule or tool entry of a document in YAML.
 func ruleLine(r *rand.Rand, n int) string {
 	action := pick(r, "action: allow", "action: allow", "action: deny", "action: hide", "action: require_approval",
 		"action: allow, rate_limit: {max: 3, window: 60}")
@@ -57,7 +57,7 @@ func ruleLine(r *rand.Rand, n int) string {
 	return fmt.Sprintf("  - {name: r%d, match: {%s}, %s%s}\n", n, strings.Join(match, ", "), action, when)
 }
 
-// pairDocument is a document as its parts.
+// pairDocument contains the parts of a document.
 type pairDocument struct {
 	fallback string
 	rules    []string
@@ -71,7 +71,7 @@ func (d pairDocument) String() string {
 	return text
 }
 
-// drawPair returns two versions of a document: a random one, and the same with one to three edits.
+// drawPair returns two versions of a document: a random document, and the same document after one to three edits.
 func drawPair(r *rand.Rand) (before, after pairDocument) {
 	before.fallback = pick(r, "deny", "deny", "allow", "by_risk")
 	for n := range r.IntN(6) {
@@ -94,7 +94,7 @@ func drawPair(r *rand.Rand) (before, after pairDocument) {
 	return before, after
 }
 
-// decider compiles a document, and returns the function that decides calls by it.
+// decider compiles a document and returns a function that evaluates calls with it.
 func decider(t *testing.T, d pairDocument, now time.Time) func(engine.Call) engine.Decision {
 	t.Helper()
 	parsed, err := documents.ParseSet([]documents.File{{Path: "a.yaml", Text: []byte(d.String())}}, nil, now)
@@ -108,7 +108,8 @@ func decider(t *testing.T, d pairDocument, now time.Time) func(engine.Call) engi
 	return func(call engine.Call) engine.Decision { return set.Decide(call) }
 }
 
-// named reports whether a flip of the response says that a call of a tool by a caller has another effect.
+// named reports whether a flip in the response says that the effect of the call changes from the effect before to the
+// effect after.
 func named(resp *policyv1.DiffRevisionsResponse, call *engine.Call, before, after policyv1.Effect) bool {
 	return slices.ContainsFunc(resp.GetFlips(), func(f *policyv1.Flip) bool {
 		tool := f.GetCall().GetName() == call.Tool
@@ -127,7 +128,8 @@ var packedEffects = map[engine.Effect]policyv1.Effect{
 	engine.Allow: policyv1.Effect_EFFECT_ALLOW, engine.Deny: policyv1.Effect_EFFECT_DENY, engine.RequireApproval: policyv1.Effect_EFFECT_REQUIRE_APPROVAL,
 }
 
-// Many pairs of policies decide the same calls. Every difference between two results is in the comparison of the pair.
+// Both versions of many random pairs of policies evaluate the same calls. If the effects of a call differ, the
+// comparison of the pair contains this difference.
 func TestDiff_NamesEveryFlipOfSeededPairs(t *testing.T) {
 	t.Parallel()
 	now, pairs, flips := time.Now(), 0, 0
@@ -158,7 +160,7 @@ func TestDiff_NamesEveryFlipOfSeededPairs(t *testing.T) {
 	}
 }
 
-// pairCalls yields all calls that the versions of a pair decide.
+// pairCalls yields all calls that both policies of a pair evaluate.
 func pairCalls(now time.Time) func(yield func(engine.Call) bool) {
 	return func(yield func(engine.Call) bool) {
 		for _, tool := range pairTools {

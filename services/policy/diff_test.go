@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// flipLines describes flips, one in each line.
+// flipLines describes flips, one per line.
 func flipLines(flips []*policyv1.Flip) string {
 	var out []string
 	for _, f := range flips {
@@ -40,10 +40,10 @@ func flipLines(flips []*policyv1.Flip) string {
 	return strings.Join(out, "\n")
 }
 
-// A diffClient is a stream of responses of a comparison.
+// A diffClient receives the stream of responses of a comparison.
 type diffClient[R any] interface{ Recv() (R, error) }
 
-// readDiff returns all flips of a comparison, and the totals, which must come last and only once.
+// readDiff returns the totals and all flips of a comparison. The totals must be sent once, at the end.
 func readDiff[R interface {
 	GetFlips() []*policyv1.Flip
 	GetTotals() *policyv1.DiffTotals
@@ -80,8 +80,8 @@ func documentOf(text string) []*policyv1.Document {
 	return []*policyv1.Document{{Path: "a.yaml", Text: text}}
 }
 
-// The active documents are compared with a draft: the draft allows a tool that was hidden and one that was denied,
-// removes a condition, and denies a tool. Two recorded calls are compared, too.
+// The active documents are compared with a draft. The draft allows a tool that was hidden and a tool that was denied,
+// removes a condition, and denies a tool. The comparison includes two recorded calls.
 func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
@@ -118,8 +118,8 @@ func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 	}
 }
 
-// The flips are larger than what the service holds in memory. Each of them is sent once, those that open calls first,
-// although the documents name the others first.
+// The flips (calls whose result changes) are larger than what the service keeps in memory. Each flip is sent once.
+// Flips that allow calls are sent first, although they come last in the documents.
 func TestDiffRevisions_SendsAllFlipsOfALargeChange(t *testing.T) {
 	t.Parallel()
 	const opened, closed = 1_000, 3_500
@@ -170,7 +170,7 @@ func TestDiffRevisions_Refuses(t *testing.T) {
 	}
 }
 
-// Without a catalog, examples stand for the tools, callers and servers that a change may concern.
+// There is no catalog. The comparison uses examples for the tools, callers and servers that a change may affect.
 func TestDiff_ComparesExamplesWithoutACatalog(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\n"
@@ -209,8 +209,8 @@ func offlineDiff(t *testing.T, before, after string) *policyv1.DiffRevisionsResp
 	return resp
 }
 
-// No example is one of the calls that these changes open. The result then names the rule, so that the comparison does
-// not pass as one that opens nothing.
+// These changes allow new calls, but none of the example calls is among them. The result then names the rule that
+// allows the new calls, so that it does not look as if the change allows nothing new.
 func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\nserver: s\n"
@@ -255,7 +255,7 @@ func TestDiff_ChangesThatOnlyRefuseOpenNothing(t *testing.T) {
 	}
 }
 
-// A comparison of many tools with many tags ends early, without the product of both in memory.
+// A comparison of many tools with many tags ends early. It does not store all combinations of both in memory.
 func TestDiff_EndsEarlyWithManyNamesAndTags(t *testing.T) {
 	t.Parallel()
 	list := func(prefix string) string {

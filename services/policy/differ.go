@@ -25,14 +25,15 @@ import (
 const (
 	// maxDiffCallers is the maximum number of callers whose calls are compared.
 	maxDiffCallers = 200
-	// maxTargetFlips is the size, in bytes, after which flips are passed on although calls of the same target follow, so
-	// that there may be several flips that differ only by their callers.
+	// maxTargetFlips is a total size in bytes. When the collected flips are larger, they are sent even if further calls
+	// of the same target follow. As a result, there may be several flips that differ only in their callers.
 	maxTargetFlips = 4 << 20
-	// maxFlipSubjects is the maximum number of further subjects of one flip.
+	// maxFlipSubjects is the maximum number of further subjects that one flip lists.
 	maxFlipSubjects = 20
 )
 
-// differ compares the decisions of two sets on calls, and collects the flips.
+// differ compares the decisions that two sets of policies make on calls. It collects the flips, which are the calls
+// whose result changes.
 type differ struct {
 	cfg           Config
 	before, after *engine.Set
@@ -48,17 +49,18 @@ type differ struct {
 	key   []byte // a buffer
 }
 
-// A flipID is the SHA-256 of what flips have in common that differ only by their callers.
+// A flipID is the SHA-256 digest of everything in a flip except its callers. Flips that differ only in their callers
+// have the same flipID.
 type flipID [sha256.Size]byte
 
-// A collectedFlip is a flip and its callers.
+// A collectedFlip is a flip together with its callers.
 type collectedFlip struct {
 	*policyv1.Flip
 	callers map[string]bool
 }
 
-// sendFlips compares calls, and sends the flips. compare returns the changes of a call, and whether they are certain to be
-// all of them.
+// sendFlips compares calls and sends the flips. The function compare returns the changes of a call, and reports whether
+// it is certain that there are no further changes.
 func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool)) error {
 	steps := int64(-1)
 	return stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
@@ -71,8 +73,8 @@ func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.S
 	})
 }
 
-// compareCalls compares calls, and passes the flips to emit. No time slice runs while emit does. If count is true, it adds
-// the calls to the totals. complete is false if the comparison ended early.
+// compareCalls compares calls and passes the flips to emit. It uses no time slice while emit runs. If count is true, it
+// adds the calls to the totals. complete is false if the comparison ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil && !ended(ctx) {
@@ -104,7 +106,7 @@ func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], co
 	return complete, d.flush(emit)
 }
 
-// count adds a call to the totals. certain is false if there may be further flips.
+// count adds a call to the totals. certain is false if there may be further flips for the call.
 func (d *differ) count(call *diffCall, certain bool) {
 	d.totals.Compared++
 	if call.generated {
@@ -115,7 +117,7 @@ func (d *differ) count(call *diffCall, certain bool) {
 	}
 }
 
-// flush passes the collected flips to emit, while no time slice runs, and removes them from the differ.
+// flush passes the collected flips to emit and removes them from the differ. While emit runs, no time slice is used.
 func (d *differ) flush(emit flipSink) error {
 	d.clock.pause()
 	ids := slices.SortedFunc(maps.Keys(d.flips), func(a, b flipID) int { return bytes.Compare(a[:], b[:]) })
@@ -128,8 +130,8 @@ func (d *differ) flush(emit flipSink) error {
 	return emit(flips)
 }
 
-// findCallers sets the callers whose calls are compared: first an example of the callers that no document mentions, then
-// those of the configured tokens, then those that documents mention.
+// findCallers sets the callers whose calls are compared. The first caller is an example of the callers that no document
+// mentions. The callers of the configured tokens follow, and then the callers that the documents mention.
 func (d *differ) findCallers() {
 	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
 	known := agents[:min(len(agents), maxDiffCallers)]
@@ -142,7 +144,7 @@ func (d *differ) findCallers() {
 	d.callers = append(d.callers, mentioned[1:]...)
 }
 
-// byCallers yields a call by each caller.
+// byCallers yields copies of call, one for each caller.
 func (d *differ) byCallers(call diffCall) iter.Seq[*diffCall] {
 	example := call.pattern != "" || call.serverPattern != ""
 	return func(yield func(*diffCall) bool) {
@@ -167,26 +169,27 @@ func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document,
 // A diffCall is a call that is compared.
 type diffCall struct {
 	engine.Call
-	// pattern and serverPattern are set if the names are examples.
+	// pattern and serverPattern are set if the names are only examples: the tool's name is an example for pattern, and
+	// the server's name is an example for serverPattern. Otherwise they are empty.
 	pattern, serverPattern string
-	// anyCaller reports whether the caller is an example of the callers that no document mentions. generated reports
-	// whether the caller or a name is an example, or comes only from the documents.
+	// anyCaller is true if the caller is an example of the callers that no document mentions. generated is true if the
+	// caller or a name is an example, or occurs only in the documents.
 	anyCaller, generated bool
-	// recorded is the recorded call; nil if the call was generated.
+	// recorded is the recorded call. It is nil if the call was generated.
 	recorded *policyv1.RecordedCall
-	// definition is the digest of the tool's definition, and after are the facts about it after the change, if the catalog
-	// changes. after is nil if documents are compared.
+	// definition is the digest of the tool's definition. after contains the facts about the tool after a change to the
+	// catalog. after is nil if documents are compared.
 	definition []byte
 	after      *engine.Facts
 }
 
-// sameTarget reports whether two calls differ only by their callers and facts.
+// sameTarget reports whether two calls differ at most in their callers and facts.
 func (c *diffCall) sameTarget(o *diffCall) bool {
 	return c.Server == o.Server && c.Method == o.Method && c.Tool == o.Tool && c.Ref == o.Ref && c.pattern == o.pattern &&
 		c.serverPattern == o.serverPattern && bytes.Equal(c.definition, o.definition)
 }
 
-// factsAfter returns the facts about the tool after the change.
+// factsAfter returns the facts about the tool that apply after the change.
 func (c *diffCall) factsAfter() *engine.Facts {
 	if c.after == nil {
 		return &c.Facts
@@ -194,7 +197,8 @@ func (c *diffCall) factsAfter() *engine.Facts {
 	return c.after
 }
 
-// add adds a change to the flips. Changes that differ only by the caller become one flip; see [maxTargetFlips].
+// add adds a change to the flips. Changes that differ only in the caller become one flip, until the flips have the size
+// [maxTargetFlips].
 func (d *differ) add(call *diffCall, c *engine.Change) {
 	id := d.flipID(call, c)
 	known := d.flips[id]
@@ -214,7 +218,7 @@ func (d *differ) add(call *diffCall, c *engine.Change) {
 	}
 }
 
-// addCalls returns the sum of two numbers of calls, or the largest number.
+// addCalls returns the sum of two numbers of calls, or math.MaxInt64 if the sum would overflow.
 func addCalls(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -222,7 +226,7 @@ func addCalls(a, b int64) int64 {
 	return a + b
 }
 
-// flipID returns the id of the flip of a change.
+// flipID returns the id of the flip for a change.
 func (d *differ) flipID(call *diffCall, c *engine.Change) flipID {
 	key := fmt.Appendf(d.key[:0], "%q %q %q %q %q %q %q", call.Server, call.Method, call.Tool, call.Ref, call.pattern, call.serverPattern, call.definition)
 	for _, decision := range []*engine.Decision{&c.Before, &c.After} {
@@ -244,7 +248,7 @@ func (d *differ) flipID(call *diffCall, c *engine.Change) flipID {
 	return sha256.Sum256(d.key)
 }
 
-// newFlip returns the flip of a change, without callers.
+// newFlip returns a flip for a change, without callers.
 func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 	flip := &policyv1.Flip{
 		Call:    &policyv1.Call{Method: call.Method, Server: call.Server, Name: call.Tool, Ref: call.Ref, DefinitionDigest: call.definition},
@@ -257,7 +261,7 @@ func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 	return flip
 }
 
-// addCaller adds a caller unless the flip has it already.
+// addCaller adds a caller to the flip, unless the flip already contains the caller.
 func (f *collectedFlip) addCaller(subject *engine.Subject) {
 	var name []byte
 	for _, p := range append([]engine.Principal{subject.Caller}, subject.Chain...) {
@@ -300,8 +304,8 @@ func kindOf(c *engine.Change) policyv1.FlipKind {
 	return policyv1.FlipKind_FLIP_KIND_TERMS
 }
 
-// SortFlips sorts flips: deny to allow first, then those of the calls that were recorded most often, then by server,
-// method and name.
+// SortFlips sorts flips. Calls that were denied and are now allowed come first (see orderOf). Flips of the same kind
+// are sorted by the number of recorded calls, the highest number first, and then by server, method and name.
 func SortFlips(flips []*policyv1.Flip) {
 	rule := func(f *policyv1.Flip) string {
 		before, after := f.GetBefore().GetRule(), f.GetAfter().GetRule()
@@ -316,7 +320,9 @@ func SortFlips(flips []*policyv1.Flip) {
 	})
 }
 
-// orderOf orders flips: deny to allow, deny to approval, approval to allow, other terms, and then calls that are closed.
+// orderOf returns the sort key of a flip. The order is: calls that change from deny to allow, from deny to approval,
+// and from approval to allow; then calls that change only in another way, for example in their limits; then calls that
+// become more restricted.
 func orderOf(f *policyv1.Flip) int {
 	denied := f.GetBefore().GetEffect() == policyv1.Effect_EFFECT_DENY
 	allowed := f.GetAfter().GetEffect() == policyv1.Effect_EFFECT_ALLOW

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// maxReadAge is the maximum age of the last read of the store when an epoch lease is granted. It applies only if
-	// other processes can change the store. maxPeerDelay is the maximum time that a lease from another process may
-	// remain valid after a change.
+	// maxReadAge is how long ago the store may have been read when an epoch lease is granted. It applies only if other
+	// processes can change the store. maxPeerDelay is how long, after a change, a lease from another process may stay
+	// valid.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
 
-// epoch returns a string that identifies a set. It is unique even across restarts of the service. Decisions with the
-// same epoch come from the same policies and the same catalog.
+// epoch returns a string that identifies a set of policies. The string is unique even across restarts of the service.
+// Decisions with the same epoch are based on the same policies and the same catalog.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -75,8 +75,9 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	}
 }
 
-// leaseResponse returns the next response to a holder. It contains a lease if it answers a request and the catalog was
-// read recently. request is zero if the response answers no request.
+// leaseResponse returns the next response to a lease holder. request is the number of the request to which it responds,
+// or zero if there is no such request. The response contains a lease only if request is not zero and the catalog was
+// read recently.
 func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
@@ -99,8 +100,9 @@ func (s *Service) readRecently() bool {
 	return s.cfg.Source == sqlstore.SQLite || s.catalogAge() < maxReadAge
 }
 
-// waitForOlderLeases waits until no gateway can use a decision that is older than set. This includes decisions from
-// before the last restart of the service. It returns an error only if ctx is cancelled.
+// waitForOlderLeases waits until no gateway can use a decision that is based on a set older than the given set. This
+// includes decisions that were made before the last restart of the service. It returns an error only if ctx is
+// cancelled.
 func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.epochLeases.OlderUntil(set.number, time.Now())
@@ -113,8 +115,8 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 	}
 }
 
-// waitForReplicas waits until no replica uses an older set, and until no lease allows a gateway to use older decisions.
-// Other calls of the same operator are processed meanwhile.
+// waitForReplicas waits until no replica uses a set older than the given set, and no lease allows a gateway to use
+// older decisions. Meanwhile, the service processes other calls from the same operator.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	rpc.EndTurn(ctx)
 	var until time.Time
@@ -127,8 +129,8 @@ func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until a time, or until sooner is closed or ctx is cancelled. It returns an error only if ctx is
-// cancelled.
+// waitUntil waits until the given time, or until the channel sooner is closed or ctx is cancelled. It returns an error
+// only if ctx is cancelled.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -30,7 +30,7 @@ func (l *catalogFixture) openLeases() *leaseClient {
 	return &leaseClient{t: t, stream: stream}
 }
 
-// request requests a lease, and acknowledges the response with the number taken.
+// request requests a lease. With the same message, it acknowledges the response that has the number taken.
 func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++
@@ -48,7 +48,7 @@ func (l *leaseClient) receive() *policyv1.LeaseRevisionResponse {
 	return resp
 }
 
-// quarantine quarantines the server. The returned channel receives the result of the RPC.
+// quarantine quarantines the server in the background. The returned channel receives the result of the RPC.
 func (l *catalogFixture) quarantine() <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -90,7 +90,7 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// SetQuarantine returns when the gateway has acknowledged the response that contains the change, and not earlier.
+// SetQuarantine returns only after the gateway has acknowledged the response that contains the change.
 func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -121,8 +121,8 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	}
 }
 
-// A gateway stops sending requests. A change then waits until the gateway's lease ends. If the caller's deadline is
-// earlier, the caller gets an error.
+// A gateway stops sending requests. SetQuarantine then waits until the gateway's lease expires. If the deadline of the
+// caller of SetQuarantine is earlier, the caller gets an error.
 func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -147,7 +147,8 @@ func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	}
 }
 
-// After a start, a change waits as long as a lease from the previous process may still be valid.
+// The service has just started. SetQuarantine waits for as long as a lease from the previous process may still be
+// valid.
 func TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

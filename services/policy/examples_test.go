@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// checkDocumentsLoad checks that the documents at paths load without findings, and that there are at least this number
-// of documents.
+// checkDocumentsLoad checks that the documents at paths load without findings, and that the number of documents is not
+// smaller than least.
 func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)
@@ -68,8 +68,8 @@ func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	}
 }
 
-// Each policy for a real server loads, has an entry for every tool of the server's list, and requires approval for each
-// tool that is labelled destructive or financial.
+// The example policies for real servers load. Each of them has an entry for every tool in the server's list, and
+// requires approval for each tool that is labelled destructive or financial.
 func TestExamples_PoliciesForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../examples/policies/servers/*.yaml")

@@ -50,7 +50,7 @@ func (c *Config) load(documents []*policyv1.Document, people *engine.Approvers) 
 	return parsed, set, err
 }
 
-// filesOf converts documents to files.
+// filesOf converts documents to the type that package document parses.
 func filesOf(documents []*policyv1.Document) []document.File {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -60,14 +60,16 @@ func filesOf(documents []*policyv1.Document) []document.File {
 }
 
 const (
-	// kubernetesData is the link to the current version of a directory that Kubernetes mounts from a ConfigMap or a
-	// Secret. To replace the version, Kubernetes replaces the link.
+	// kubernetesData is the name of a symbolic link that Kubernetes creates in a directory that it mounts from a
+	// ConfigMap or a Secret. The link points to the current version of the directory. To change the version, Kubernetes
+	// replaces the link.
 	kubernetesData = "..data"
-	// maxReadings is the number of times that documents are read if such a link is replaced meanwhile.
+	// maxReadings is the maximum number of times that documents are read. The documents are read again if Kubernetes
+	// replaces the link to their directory meanwhile.
 	maxReadings = 5
 )
 
-// read returns the documents at paths. A path names a document, or a directory of documents. Subdirectories are not
+// read returns the documents at paths. Each path is a document or a directory of documents. Subdirectories are not
 // read. If Kubernetes replaces the version of a directory meanwhile, read begins again, so that it never returns
 // documents of different versions.
 func read(paths []string) ([]*policyv1.Document, error) {
@@ -81,7 +83,8 @@ func read(paths []string) ([]*policyv1.Document, error) {
 	return nil, errors.New("read the policy: the folder was replaced during each reading; it is read again")
 }
 
-// dataVersions returns the target of the link [kubernetesData] in the directory of each path, or "" if there is none.
+// dataVersions returns the target of the link [kubernetesData] in the directory of each path, or "" if there is no such
+// link.
 func dataVersions(paths []string) []string {
 	out := make([]string, 0, 2*len(paths))
 	for _, path := range paths {
@@ -117,8 +120,8 @@ func readOnce(paths []string) ([]*policyv1.Document, error) {
 	return out, nil
 }
 
-// documentsAt lists the documents at a path. It skips hidden names, because editors and Kubernetes store their own
-// files there.
+// documentsAt lists the documents at a path. It skips files with hidden names, because editors and Kubernetes use such
+// names for their own files.
 func documentsAt(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,23 +146,24 @@ func documentsAt(path string) ([]string, error) {
 	return out, nil
 }
 
-// ReadDocuments reads the documents at the paths as the service does.
+// ReadDocuments reads the documents at the given paths in the same way as the service.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents that will be active together. It does not check who can approve calls. The documents load if no
-// finding is an error.
+// Lint checks documents that will be active together. It does not check whether there are people who can approve calls.
+// The documents load if no finding is an error.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(context.Background(), baseConfig(new(config.Default())), documents, nil)
 }
 
-// LintFor is like [Lint], but checks the documents under a configuration, and also checks who can approve calls. It
-// resolves no secrets.
+// LintFor is like [Lint], but checks the documents with the given configuration. It also checks whether there are
+// people who can approve calls. It resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := configWithTokens(f)
 	return append(lint(context.Background(), cfg, documents, cfg.approvers(cfg.OwnerMayApprove)), observeFindings(f)...)
 }
 
-// configWithTokens returns the configuration of a file with the holders of its tokens. It resolves no secrets.
+// configWithTokens returns the policy service's configuration for a file, including the holders of the tokens. It
+// resolves no secrets.
 func configWithTokens(f *config.File) Config {
 	cfg := baseConfig(f)
 	for _, t := range f.Auth.Tokens {
@@ -187,7 +191,8 @@ func sortFindings(all []*policyv1.Finding) {
 	})
 }
 
-// findings converts an error from reading or compiling documents to findings, with the position of each problem.
+// findings converts an error that occurred while documents were read or compiled to findings, with the position of each
+// problem.
 func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil
@@ -213,16 +218,16 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 }
 
 const (
-	// maxTestTime limits the time for the tests in documents when they load. Ordinary tests take less than a hundredth of
-	// it, also on a slow machine.
+	// maxTestTime limits the time for running the tests in documents when the documents load. Even on a slow machine,
+	// ordinary tests take less than a hundredth of this time.
 	maxTestTime = 30 * time.Second
-	// maxLintTime is the same limit for the documents of one request that checks them.
+	// maxLintTime limits the time for running the tests when a request only checks documents.
 	maxLintTime = 5 * time.Second
 )
 
 // LintDocuments implements policyv1.PolicyServiceServer. Findings about approvers are returned only to operators of the
-// installation, because only they may see all tokens. Findings about the lists of servers are returned only to people who
-// may read the catalog.
+// installation, because only they may see all tokens. Findings about the tool lists of servers are returned only to
+// people who may read the catalog.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
 	if err != nil {
@@ -245,7 +250,7 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 	return &policyv1.LintDocumentsResponse{Findings: out}, nil
 }
 
-// configForDrafts returns the configuration with which documents of a request are checked.
+// configForDrafts returns the configuration with which the documents in a request are checked.
 func (s *Service) configForDrafts() Config {
 	cfg := s.cfg
 	cfg.TestsWithin = min(cfg.TestsWithin, maxLintTime)

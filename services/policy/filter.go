@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// owner identifies the principal or person whose expensive requests share a limit.
+// owner identifies the principal or person whose limit an expensive request counts against.
 type owner struct{ tenant, name string }
 
 func ownerOf(subject engine.Subject) owner { return owner{subject.Caller.Tenant, subject.Caller.Name} }
 
 // FilterTools implements policyv1.PolicyServiceServer. Filtering a list takes as long as evaluating thousands of calls.
-// Therefore the service filters only a few lists at a time, and even fewer for the same principal.
+// Therefore the service filters only a few lists at a time, and even fewer of them for the same principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return s.filter(ctx, set, subject, req)
 }
 
-// filter returns the visibility of each tool of a list. It stops when ctx is cancelled.
+// filter returns the visibility of each tool in a list. It stops when ctx is cancelled.
 func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
@@ -43,7 +43,8 @@ func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Sub
 	return resp, nil
 }
 
-// listedKinds maps the methods of lists and notifications to the kind of names in them.
+// listedKinds maps MCP methods that return a list, or announce that a list has changed, to the kind of names in the
+// list.
 var listedKinds = map[string]engine.EntryKind{
 	"prompts/list":                    engine.EntryPrompt,
 	"resources/list":                  engine.EntryResource,
@@ -51,7 +52,7 @@ var listedKinds = map[string]engine.EntryKind{
 	"notifications/resources/updated": engine.EntryUpdate,
 }
 
-// FilterNames implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
+// FilterNames implements policyv1.PolicyServiceServer. It uses the same slots as [Service.FilterTools].
 func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequest) (*policyv1.FilterNamesResponse, error) {
 	set, subject, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {

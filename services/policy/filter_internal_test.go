@@ -59,7 +59,7 @@ func longList() *policyv1.FilterToolsRequest {
 	return req
 }
 
-// Case X1. When all slots for lists are in use, requests to filter a list wait, but calls are evaluated.
+// Case X1. All slots for lists are in use. Requests to filter a list wait, but calls are still evaluated.
 func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -81,7 +81,7 @@ func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	})
 }
 
-// Case X1. When all slots for calls with conditions are in use, such calls wait, but other calls are evaluated.
+// Case X1. All slots for calls with conditions are in use. Such calls wait, but other calls are still evaluated.
 func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -123,7 +123,8 @@ func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	}
 }
 
-// cancelledAfter is a context that is cancelled after this number of calls to Err.
+// cancelledAfter is a context that is cancelled after its method Err has been called as many times as the field left
+// says.
 type cancelledAfter struct {
 	context.Context
 	left int
@@ -136,7 +137,7 @@ func (c *cancelledAfter) Err() error {
 	return nil
 }
 
-// Case X1. The filtering of a list stops when the context is cancelled.
+// Case X1. Filtering a list stops when the context is cancelled.
 func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -149,8 +150,8 @@ func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideCall_WhileListsAreDecided measures the evaluation of one principal's calls. Meanwhile another
-// principal repeatedly sends a hundred concurrent requests, each to filter a list of 10,000 tools.
+// BenchmarkDecideCall_WhileListsAreDecided measures the evaluation of one principal's calls. Meanwhile, another
+// principal repeatedly sends a hundred concurrent requests, each of which filters a list of 10,000 tools.
 func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
 	s := newTestService(b)
 	ctx, cancel := context.WithCancel(b.Context())

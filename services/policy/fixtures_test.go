@@ -55,7 +55,7 @@ func folder(t testing.TB, text string) string {
 	return dir
 }
 
-// options configures a service. The zero value selects [document].
+// options configures a service for tests. The zero value selects the policy [document].
 type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
@@ -64,25 +64,27 @@ type options struct {
 	servers map[string]catalog.Settings
 	// data is the data directory. If it is empty, a new directory is used.
 	data string
-	// observe contains the servers that are observed.
+	// observe specifies the servers for which decisions are not enforced but only recorded (mode: observe).
 	observe engine.Observe
-	// source is the store. If it is empty, the store is SQLite.
+	// source is the store's URL. If it is empty, the store is SQLite.
 	source string
-	// stored is true if the policies are in the store. maxStoreAge is the time for which the store may be unavailable.
+	// stored is true if the policies are in the store. maxStoreAge is how long the store may be unavailable before
+	// calls are refused.
 	stored      bool
 	maxStoreAge time.Duration
-	// changes are the terms on which changes of stored policies are approved, and approvals is the approval service.
+	// changes contains the terms on which changes to stored policies are approved. approvals is the approval service.
 	changes   *policyv1.ApprovalTerms
 	approvals approvalv1.ApprovalServiceClient
-	// testsWithin limits the time for the tests in documents. If it is 0, the limit is a minute.
+	// testsWithin limits the time for running the tests in documents. If it is 0, the limit is one minute.
 	testsWithin time.Duration
-	// groups are the groups of the configuration. reload reads its tokens and groups again.
+	// groups contains the groups of the configuration. reload is a function that reads the configured tokens and groups
+	// again.
 	groups map[string][]string
 	reload func() (policy.Identities, error)
 }
 
-// records returns a token for each role, and tokens for two approvers in the group finance, because [document] requires
-// approvers from that group.
+// records returns one token for each token role, and the tokens of two approvers in the group finance, because
+// [document] requires approvers from that group.
 func records() []*identityv1.TokenRecord {
 	all := rpctest.Records()
 	for _, name := range []string{"fay", "finn"} {
@@ -93,7 +95,7 @@ func records() []*identityv1.TokenRecord {
 	return all
 }
 
-// build returns a service that is not yet served, and the service's tokens.
+// build returns a service that is not being served yet, and the service's tokens.
 func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {

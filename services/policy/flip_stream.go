@@ -10,35 +10,40 @@ import (
 )
 
 const (
-	// maxFlipPart is the size of flips, in bytes, after which they are sent.
+	// maxFlipPart is the maximum total size, in bytes, of the flips (calls whose result changes) in one message. A
+	// larger flip is sent in a message of its own.
 	maxFlipPart = 1 << 20
-	// maxHeldFlips is the maximum size of the flips in memory that are sent after others, in bytes.
+	// maxHeldFlips is the maximum total size, in bytes, of the flips (calls whose result changes) that are held in
+	// memory until flips that come before them have been sent.
 	maxHeldFlips = 4 << 20
-	// flipOrders is the number of results of [orderOf] and more.
+	// flipOrders is larger than every result of [orderOf].
 	flipOrders = 16
 	// maxDiffRules and maxDiffFindings are the maximum numbers of rules and findings in the totals.
 	maxDiffRules, maxDiffFindings = 1000, 1000
 )
 
 type (
-	// A flipSink receives flips.
+	// A flipSink receives flips, which are calls whose result changes.
 	flipSink func(flips []*policyv1.Flip) error
 	// A flipSender sends flips to the caller. totals is nil until the last flips are sent.
 	flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
-	// A flipSource compares all calls, and passes the flips to emit. If first is true, it adds the calls to the totals.
-	// complete is false if it ended early. Later passes end after the same calls as the first one.
+	// A flipSource compares all calls, and passes the flips to emit. If first is true, the source adds the calls to the
+	// totals. complete is false if the comparison ended early. If the source is called again, it compares the same
+	// calls as the first time.
 	flipSource func(first bool, emit flipSink) (complete bool, err error)
 )
 
-// A flipStream sends the flips of a comparison, deny to allow first, and then the totals. The number of flips is not
-// limited. If the flips that wait for others are larger than [maxHeldFlips], those of some orders are not held, and the
-// calls are compared once more for each of these orders.
+// A flipStream sends the flips of a comparison, and then the totals. It sends the flips in the order of [orderOf],
+// those from deny to allow first. The number of flips is not limited. If the flips that must be sent later are larger
+// than [maxHeldFlips], the flips of some orders are not held in memory. The calls are then compared again for each of
+// these orders.
 type flipStream struct {
 	totals *policyv1.DiffTotals
 	send   flipSender
-	// opening contains the rules, as document/rule, that decide in flips of the kind opens.
+	// opening contains the rules that determine the results of flips of the kind "opens", which are calls that become
+	// less restricted. Each rule is written as document/rule.
 	opening map[string]bool
-	// held contains the flips that wait, by order, and dropped the orders whose flips are not held.
+	// held contains the flips to send later, by order. dropped is true for each order whose flips are not held.
 	held     [flipOrders][]*policyv1.Flip
 	heldSize [flipOrders]int // in bytes
 	dropped  [flipOrders]bool
@@ -50,7 +55,7 @@ func newFlipStream(totals *policyv1.DiffTotals, send flipSender) *flipStream {
 	return &flipStream{totals: totals, send: send, opening: make(map[string]bool)}
 }
 
-// sendFlips sends the flips of a source.
+// sendFlips sends the flips that the source finds, in the order of [orderOf].
 func (f *flipStream) sendFlips(source flipSource) error {
 	complete, err := source(true, func(flips []*policyv1.Flip) error {
 		f.add(flips)
@@ -70,7 +75,7 @@ func (f *flipStream) sendFlips(source flipSource) error {
 	return err
 }
 
-// add adds flips to the totals, and holds those that are sent later.
+// add adds flips to the totals, and holds the flips that must be sent later.
 func (f *flipStream) add(flips []*policyv1.Flip) {
 	for _, flip := range flips {
 		f.totals.Total++
@@ -98,7 +103,7 @@ func (f *flipStream) add(flips []*policyv1.Flip) {
 	}
 }
 
-// sendOrder sends those of the flips that have an order.
+// sendOrder sends the flips that have the given order. It ignores all other flips.
 func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	for _, flip := range flips {
 		if orderOf(flip) != order {
@@ -116,8 +121,9 @@ func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	return nil
 }
 
-// finish sends the last flips and the totals. mayOpen are rules that may open calls; the totals name those that decide in
-// no flip of the kind opens, because calls by all combinations of names and groups can't be compared.
+// finish sends the last flips and the totals. mayOpen contains rules that may make calls less restricted. Not all
+// combinations of names and groups can be compared. Therefore the totals also list the rules in mayOpen for which the
+// comparison found no flip of the kind "opens".
 func (f *flipStream) finish(mayOpen []engine.RuleRef) error {
 	for _, r := range mayOpen {
 		if !f.opening[r.String()] && len(f.totals.GetMayOpen()) < maxDiffRules {

@@ -22,29 +22,29 @@ import (
 )
 
 const (
-	// heartbeatInterval is the interval at which a watcher gets a message if nothing has changed. It is below the 500
-	// ms that the contracts promise.
+	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
+	// 500 ms that the API documentation promises.
 	heartbeatInterval = 400 * time.Millisecond
 	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
-	// minTokenLife and maxTokenLife limit the time until a token expires. clockTolerance is added to the maximum,
+	// minTokenLife and maxTokenLife limit the time until a new token expires. clockTolerance is added to the maximum,
 	// because the caller's clock may differ.
 	minTokenLife   = time.Minute
 	maxTokenLife   = 365 * 24 * time.Hour
 	clockTolerance = time.Minute
-	// maxOwnGroups is the maximum number of groups of a stored token.
+	// maxOwnGroups is the maximum number of groups that a stored token can have.
 	maxOwnGroups = 16
 )
 
 var (
 	errConfigured = errors.New("it is in the configuration (auth.tokens): remove it there; that needs no restart")
-	// errInvalidToken means that a token may not be created.
+	// errInvalidToken means that the requested token may not be created.
 	errInvalidToken = errors.New("the token can't be created")
-	// errTokenTenant means that an operator of a tenant requests a token of another tenant.
+	// errTokenTenant means that a tenant's operator requests a token for another tenant.
 	errTokenTenant = errors.New("only operators of the tenant \"default\" may create tokens of another tenant: name your own tenant (--tenant)")
 )
 
-// identity implements identityv1.IdentityServiceServer over the tokens of the configuration and the stored tokens.
+// identity implements identityv1.IdentityServiceServer with the tokens of the configuration and the stored tokens.
 type identity struct {
 	identityv1.UnimplementedIdentityServiceServer
 	*Service
@@ -77,7 +77,7 @@ func (i identity) CreateToken(ctx context.Context, req *identityv1.CreateTokenRe
 	return &identityv1.CreateTokenResponse{Token: packListed(&created, caller), Secret: secret}, nil
 }
 
-// checkNewToken returns an error unless the caller may create the token.
+// checkNewToken returns an error if the caller may not create the token.
 func (i identity) checkNewToken(caller *authn.Caller, t *store.Token, want *identityv1.Token) error {
 	if t.Tenant != caller.Tenant() && !operatesInstallation(caller) {
 		return fmt.Errorf("%s: %w", t.Tenant, errTokenTenant)
@@ -199,7 +199,8 @@ func (i identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequ
 }
 
 // visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
-// caller is an operator of the installation. Tokens that have ended are included only if ended is true.
+// caller is an operator of the installation. Tokens that have expired or were revoked are included only if ended is
+// true.
 func (i identity) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.Token, error) {
 	caller, now := authn.CallerOf(ctx), time.Now()
 	tokens := i.configuredTokens(caller)

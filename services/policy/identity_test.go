@@ -159,7 +159,7 @@ func TestRevokeToken_RefusesTokensOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// registered is a registrar that records the identity service.
+// registered is a registrar that stores the registered identity service.
 type registered struct {
 	server identityv1.IdentityServiceServer
 }

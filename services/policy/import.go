@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/dialect"
 )
 
-// importedPath is the path of a translation.
+// importedPath is the path of the document that contains a translated policy.
 const importedPath = "imported.yaml"
 
 var dialects = map[policyv1.Dialect]dialect.Format{
@@ -31,8 +31,8 @@ func Dialects() map[string]policyv1.Dialect {
 	return out
 }
 
-// Import translates a policy in another dialect to a document. The response has no document if the policy as a whole
-// can't be translated. Import returns an error only if ctx ends.
+// Import translates a policy in another dialect into a document. The response contains findings but no document if the
+// policy can't be translated. Import returns an error only if ctx is done.
 func Import(ctx context.Context, req *policyv1.ImportDocumentRequest) (*policyv1.ImportDocumentResponse, error) {
 	text, problems, err := dialect.Translate(ctx, &dialect.Source{
 		File: cmp.Or(req.GetPath(), "policy"), Text: []byte(req.GetText()), Format: dialects[req.GetDialect()], Server: req.GetServer(),

@@ -19,8 +19,8 @@ tools:
       - {name: reviewed, action: require_approval}
 `
 
-// The translation of a policy loads, and findings have the path and the line of the policy. Operators of all tenants
-// may translate policies, because the service reads nothing else.
+// The translated policy can be loaded. Its findings have the path and line numbers of the original policy. Operators of
+// all tenants may translate policies, because the translation reads nothing except the request.
 func TestImportDocument_TranslatesAPolicy(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)

@@ -15,15 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// ToolLists contains the tools that the configured servers list. The tools of a server that was not listed yet are nil.
+// ToolLists contains the tools that the configured servers list. If a server has not been listed yet, its tools are
+// nil.
 type ToolLists = engine.ToolLists
 
-// ListedTool is a tool in the list of a server.
+// ListedTool is a tool in a server's list.
 type ListedTool = engine.ListedTool
 
-// LintLists compares documents with the lists of servers. It finds names that no configured server or listed tool has,
-// conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A finding with
-// the severity error does not prevent a document from loading. Documents that do not load are skipped.
+// LintLists compares documents with the tool lists of servers. It finds names that match no configured server or listed
+// tool, conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A
+// document can be loaded even if such a finding has the severity error. LintLists skips documents that can't be loaded.
 func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Finding {
 	var out []*policyv1.Finding
 	for _, f := range document.CheckLists(filesOf(documents), &lists) {
@@ -40,8 +41,9 @@ func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Find
 	return out
 }
 
-// ListedTools returns the tools that each server listed when the mesh of this configuration last ran. It reads the
-// mesh's data directory. The result is empty if the catalog is in PostgreSQL, on another machine, or unreadable.
+// ListedTools returns the tools that each server listed when the mesh with this configuration was last running. It
+// reads the mesh's data directory. The result is empty if the catalog is in PostgreSQL or on another machine, or can't
+// be read.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {
@@ -54,8 +56,9 @@ func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists 
 	return lists
 }
 
-// toolLists returns the lists in the active catalog. The schemas are read from the store when they are needed. It
-// returns no lists if the configuration names no servers, because then the configured servers are not known.
+// toolLists returns the tool lists in the active catalog. The schemas are read from the store only when they are
+// needed. If the configuration contains no servers, toolLists returns no lists, because it is unknown which servers are
+// configured.
 func (s *Service) toolLists(ctx context.Context) ToolLists {
 	if len(s.cfg.Servers) == 0 {
 		return ToolLists{}
@@ -93,12 +96,13 @@ func (s *Service) toolLists(ctx context.Context) ToolLists {
 	return out
 }
 
-// findingLine returns `file:line:column: message; suggestion` without the empty parts.
+// findingLine returns `file:line:column: message; suggestion`, without the parts that are empty.
 func findingLine(f *policyv1.Finding) string {
 	return strictyaml.Problem{File: f.GetPath(), Line: int(f.GetLine()), Column: int(f.GetColumn()), Message: f.GetMessage(), Suggestion: f.GetSuggestion()}.Error()
 }
 
-// warnOfLists logs what [LintLists] finds in the active documents. Information is not logged.
+// warnOfLists logs the findings of [LintLists] for the active documents. It does not log findings that are only for
+// information.
 func (s *Service) warnOfLists(ctx context.Context) {
 	for _, f := range LintLists(s.active.Load().documents, s.toolLists(ctx)) {
 		if f.GetSeverity() != policyv1.Severity_SEVERITY_INFO {

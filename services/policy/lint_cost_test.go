@@ -8,7 +8,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// slowDocuments returns documents whose tests take much longer than five seconds.
+// slowDocuments returns documents whose tests take much longer than five seconds to run.
 func slowDocuments() (documents []*policyv1.Document) {
 	numbers := strings.TrimSuffix(strings.Repeat("1,", 34), ",")
 	for d := range 4 {
@@ -26,7 +26,7 @@ func slowDocuments() (documents []*policyv1.Document) {
 	return documents
 }
 
-// The tests in the documents of one request may take five seconds, not minutes.
+// The service stops running the tests in the documents of one request after five seconds in total.
 func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// canceledAfterTurn is a context that is canceled after the request has got its turn.
+// canceledAfterTurn is a context that is canceled after the request has acquired a slot.
 type canceledAfterTurn struct {
 	context.Context
 

@@ -28,9 +28,9 @@ import (
 
 var updateLint = flag.Bool("update-lint", false, "rewrite the findings in testdata/lint")
 
-// TestLintLists_Stories runs each archive of testdata/lint. Each .yaml file is a policy document. The file lists.json
-// contains the tools that each server lists, as in a response to tools/list, or null for a server that was not listed.
-// The file findings contains the expected findings.
+// TestLintLists_Stories runs each archive in testdata/lint. Each .yaml file is a policy document. The file lists.json
+// contains the tools that each server lists, in the form of a response to tools/list, or null for a server that was not
+// listed. The file findings contains the expected findings.
 func TestLintLists_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/lint/*.txtar")
@@ -84,7 +84,7 @@ func runLintStory(t *testing.T, file string) {
 	}
 }
 
-// storyLists reads the lists of a story. It classifies the tools by their definitions.
+// storyLists reads the tool lists in the file lists.json. It classifies the tools by their definitions.
 func storyLists(t *testing.T, text []byte) policy.ToolLists {
 	t.Helper()
 	var in map[string][]jsontext.Value
@@ -126,7 +126,8 @@ tools:
   read: {action: allow, when: args.force == true}
 `
 
-// misfitFixture has a service with the document misfitting, and a server whose list does not fit it.
+// misfitFixture returns a service with the document misfitting, and a server whose tool list does not fit this
+// document.
 func misfitFixture(t *testing.T, log io.Writer) (*policy.Service, *catalogFixture) {
 	t.Helper()
 	svc, tokens := build(t, options{
@@ -139,8 +140,8 @@ func misfitFixture(t *testing.T, log io.Writer) (*policy.Service, *catalogFixtur
 	return svc, l
 }
 
-// TestLintDocuments_ComparesDocumentsWithTheCatalog also checks that people of other tenants do not learn the names of
-// tools.
+// TestLintDocuments_ComparesDocumentsWithTheCatalog checks the findings that depend on the tool lists. It also checks
+// that people of other tenants do not learn the names of tools.
 func TestLintDocuments_ComparesDocumentsWithTheCatalog(t *testing.T) {
 	t.Parallel()
 	_, l := misfitFixture(t, nil)

@@ -75,7 +75,8 @@ func TestLint(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
-// withoutUnlisted returns findings without the information that a server was not listed yet, or nil if there is no other.
+// withoutUnlisted returns the findings except for those that say that a server has not been listed yet. It returns nil
+// if there are no other findings.
 func withoutUnlisted(all []*policyv1.Finding) (out []*policyv1.Finding) {
 	for _, f := range all {
 		if f.GetCheck() != "not-listed" {

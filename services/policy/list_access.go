@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// maxAccessTools is the maximum number of tools that are evaluated for one page, including tools that the page does not
-	// contain because they are withheld.
+	// maxAccessTools is the maximum number of tools that are evaluated for one page of the response. It includes tools
+	// that are evaluated but withheld from the caller.
 	maxAccessTools = 2_000
-	// accessBlock is the number of tools that a page token can skip. It divides maxAccessTools.
+	// accessBlock is the number of tools in a block. A page token says how many blocks of tools to skip. maxAccessTools
+	// is a multiple of accessBlock.
 	accessBlock = 500
 )
 
-// ListAccess implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
+// ListAccess implements policyv1.PolicyServiceServer. It uses the same slots as [Service.FilterTools].
 func (s *Service) ListAccess(ctx context.Context, req *policyv1.ListAccessRequest) (*policyv1.ListAccessResponse, error) {
 	set, subject, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
@@ -42,19 +43,19 @@ func (s *Service) ListAccess(ctx context.Context, req *policyv1.ListAccessReques
 	return a.tools(ctx, req.GetServer(), req.GetPageToken())
 }
 
-// accessLister lists what one subject may do.
+// accessLister lists what one principal may do.
 type accessLister struct {
 	*Service
 
 	set     *activeSet
 	subject engine.Subject
-	// withhold reports whether conditions, and tools that the subject does not see, are withheld.
+	// withhold is true if conditions, and tools that the principal does not see, are withheld from the caller.
 	withhold bool
 	size     int
 }
 
-// servers returns the summaries of the servers after a page token. A server whose tools do not fit the page continues on
-// the next page.
+// servers returns the summaries of the servers that come after a page token. If the tools of the last server are too
+// many for the page, the next page continues with this server.
 func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.ListAccessResponse, error) {
 	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
 	names := slices.Collect(maps.Keys(a.set.catalog.servers))
@@ -93,11 +94,11 @@ func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.Lis
 	return resp, nil
 }
 
-// accessToken returns the token of a page that begins after a name and a number of blocks of tools. A token must not
-// contain the names of withheld tools.
+// accessToken returns the token of the page that begins after the given name and the given number of blocks of tools.
+// The token contains a number instead of a tool's name, because it must not reveal the names of withheld tools.
 func accessToken(after string, blocks int) string { return after + " " + strconv.Itoa(blocks) }
 
-// parseAccessToken parses a page token. continues reports whether the token has a number of blocks.
+// parseAccessToken parses a page token. continues is true if the token contains a number of blocks.
 func parseAccessToken(token string) (after string, blocks int, continues bool, err error) {
 	after, number, continues := strings.Cut(token, " ") // names contain no spaces
 	if !continues {
@@ -109,8 +110,8 @@ func parseAccessToken(token string) (after string, blocks int, continues bool, e
 	return after, blocks, true, nil
 }
 
-// mayKnow reports whether the response may contain a server. People of other tenants do not learn of a server on
-// which the subject can neither call nor list a tool.
+// mayKnow reports whether the response may contain a server. People in tenants other than "default" do not learn about
+// a server if the principal can neither call nor list a tool on it.
 func (a *accessLister) mayKnow(server string) bool {
 	if !a.withhold {
 		return true
@@ -119,7 +120,7 @@ func (a *accessLister) mayKnow(server string) bool {
 	return access.CouldAllow || access.CouldList
 }
 
-// tools returns the tools of a server after a page token.
+// tools returns the access to the tools of a server that come after a page token.
 func (a *accessLister) tools(ctx context.Context, server, token string) (*policyv1.ListAccessResponse, error) {
 	_, configured := a.cfg.Servers[server]
 	if !configured && a.set.catalog.servers[server] == nil || !a.mayKnow(server) {
@@ -155,8 +156,8 @@ func (a *accessLister) tools(ctx context.Context, server, token string) (*policy
 	return resp, nil
 }
 
-// listed returns the sorted names of the tools that a server lists now. For people of other tenants, it omits tools that
-// only sessions have listed.
+// listed returns the sorted names of the tools that a server currently lists. For people in tenants other than
+// "default", it omits tools that the server listed only to sessions.
 func (a *accessLister) listed(server string) []string {
 	s := a.set.catalog.servers[server]
 	if s == nil {
@@ -169,8 +170,9 @@ func (a *accessLister) listed(server string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.Tools)), func(name string) bool { return !listed(name) })
 }
 
-// listedNow reports whether the newest lists of a server contain a tool, or a session has listed the tool within about
-// an hour of the newest list. The stored time of a session's list may be up to an hour old.
+// listedNow reports whether a server currently lists a tool. This is the case if the server's newest lists contain the
+// tool, or if the server listed the tool to a session within about an hour of the newest list. The time is not exact,
+// because the stored time of a session's list may be up to an hour old.
 func listedNow(s *catalog.Server, t *catalog.Tool) bool {
 	if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.WholeVersions) > 0 }) {
 		return true
@@ -179,7 +181,7 @@ func listedNow(s *catalog.Server, t *catalog.Tool) bool {
 	return d != nil && d.ListedTo != "" && newest(s.Lists).Sub(d.LastSeen) < time.Hour
 }
 
-// tool returns the access to one tool, or nil if it is withheld.
+// tool returns the access to one tool, or nil if the tool is withheld from the caller.
 func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	s := a.set.catalog.servers[server]
 	var digest []byte
@@ -199,7 +201,8 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary returns the summary of a server, which counts the tools with these names unless they are withheld.
+// summary returns the summary of a server, which contains numbers of tools. It counts only the tools in names that are
+// not withheld from the caller.
 func (a *accessLister) summary(ctx context.Context, server string, names []string) (*policyv1.ServerAccess, error) {
 	var tools []*policyv1.ToolAccess
 	for _, name := range names {
@@ -213,7 +216,7 @@ func (a *accessLister) summary(ctx context.Context, server string, names []strin
 	return a.summaryOf(server, tools), nil
 }
 
-// summaryOf returns the summary of a server, which counts tools by the outcome of their calls.
+// summaryOf returns the summary of a server. It counts the tools by the outcome of their calls.
 func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *policyv1.ServerAccess {
 	s := a.set.catalog.servers[server]
 	out := &policyv1.ServerAccess{
@@ -235,7 +238,7 @@ func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *p
 	return out
 }
 
-// methodsWithRule returns the requests other than tools/call that need a rule.
+// methodsWithRule returns the methods of requests, other than tools/call, that are denied unless a rule allows them.
 func methodsWithRule() []string {
 	exempt := append(mcpmethod.WithoutRule(), engine.MethodToolsCall)
 	return slices.DeleteFunc(mcpmethod.All(), func(method string) bool {

@@ -29,8 +29,8 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// accessFixture has a server with seven tools, of which the definition of one has changed, and a configured server without
-// a list.
+// accessFixture returns a service with two servers. One server has seven tools, and the definition of one of the tools
+// has changed. The other server is configured, but has no tool list.
 func accessFixture(t *testing.T) *catalogFixture {
 	t.Helper()
 	l := newCatalogFixture(t, options{
@@ -47,7 +47,8 @@ func accessFixture(t *testing.T) *catalogFixture {
 	return l
 }
 
-// outcomes describes tools, one in each line: the outcome, and the effects of the cases.
+// outcomes describes tools, with one tool on each line. Each line contains the tool's outcome and the effects of its
+// cases.
 func outcomes(tools []*policyv1.ToolAccess) string {
 	var out []string
 	for _, tool := range tools {
@@ -166,8 +167,8 @@ func TestListAccess_WithholdsFromPeopleOfAnotherTenant(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "SERVER_UNKNOWN")
 }
 
-// A server has 4,500 tools, of which a caller sees only the last. Each page ends after 2,000 tools were evaluated, and the
-// tokens do not contain the names of tools that the caller does not see.
+// A server has 4,500 tools, of which a caller sees only the last one. Each page ends after 2,000 tools have been
+// evaluated, and the page tokens do not contain the names of tools that the caller does not see.
 func TestListAccess_BoundsTheToolsOfAPage(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, options{

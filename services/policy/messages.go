@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// unpackCall converts the call in a request. If an operator names a tool without a definition, unpackCall uses the
-// tool's newest definition.
+// unpackCall converts the call in a request. If a person's request contains the name of a tool but no definition,
+// unpackCall uses the tool's newest definition.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) (_ engine.Call, err error) {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject, Now: time.Now()}
 	if !call.OfTool() {
@@ -41,8 +41,8 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 	return call, err
 }
 
-// unpackSubject converts a principal and its chain. It returns [errNested] if a principal in the chain has a chain of
-// its own, because the inner chain would not be checked.
+// unpackSubject converts a principal and its delegation chain. It returns [errNested] if a principal in the chain has a
+// delegation chain of its own, because that chain would not be checked.
 func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
@@ -101,7 +101,7 @@ func packRedaction(r engine.RuleRedaction) *policyv1.Redaction {
 	return &policyv1.Redaction{Rule: packRule(r.Rule), Target: target, Path: r.Path, Detector: r.Detector}
 }
 
-// packClass returns the classification of a tool, or nil if the tool has none.
+// packClass returns the classification of a tool, or nil if the tool is not classified.
 func packClass(f *engine.Facts) *policyv1.ToolClass {
 	if f.Category == "" {
 		return nil
@@ -172,7 +172,8 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 }
 
 // withholdRules removes from an explanation the rules that did not match, and the patterns and conditions of the rules
-// that matched. Otherwise people of other tenants could learn the installation's documents by asking about many calls.
+// that matched. Otherwise people in other tenants could find out what the installation's documents contain by asking
+// about many calls.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
 	for _, r := range e.GetRules() {
@@ -185,7 +186,7 @@ func withholdRules(e *policyv1.ExplainCallResponse) {
 	}
 }
 
-// packCode converts a code of the engine. It returns CODE_DENIED_BY_DEFAULT for an unknown code.
+// packCode converts a code of package engine to a protobuf code. It returns CODE_DENIED_BY_DEFAULT for an unknown code.
 func packCode(c engine.Code) commonv1.Code {
 	if c == "" {
 		return commonv1.Code_CODE_UNSPECIFIED
@@ -196,7 +197,8 @@ func packCode(c engine.Code) commonv1.Code {
 	return commonv1.Code_CODE_DENIED_BY_DEFAULT
 }
 
-// effects converts the engine's effects. An unknown effect becomes EFFECT_UNSPECIFIED, which refuses the call.
+// effects maps the effects of package engine to protobuf effects. An unknown effect becomes EFFECT_UNSPECIFIED, which
+// refuses the call.
 var effects = map[engine.Effect]policyv1.Effect{
 	engine.Deny:            policyv1.Effect_EFFECT_DENY,
 	engine.Allow:           policyv1.Effect_EFFECT_ALLOW,

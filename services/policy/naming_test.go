@@ -79,8 +79,8 @@ func TestFilterNames(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 }
 
-// CheckServer considers only the rules for the caller. It reports a method if a call with at least one name could be
-// allowed.
+// CheckServer considers only the rules that match the caller. Its response contains a method if a call with the method
+// and at least one name could be allowed.
 func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())
@@ -108,8 +108,8 @@ func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	}
 }
 
-// TestDecideCall_DecisionAboutANameIsCacheable checks the decisions about prompts and resources. Each response must
-// have the field keeping, which allows the gateway to cache the decision.
+// TestDecideCall_DecisionAboutANameIsCacheable checks the decisions on prompts and resources. Each response must have
+// the field keeping, which allows the gateway to cache the decision.
 func TestDecideCall_DecisionAboutANameIsCacheable(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())

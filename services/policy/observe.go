@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
-// observeOf returns the servers that the configuration observes.
+// observeOf returns the servers that the configuration puts in observe mode.
 func observeOf(f *config.File) engine.Observe {
 	out := engine.Observe{Servers: make(map[string]time.Time)}
 	if f.Mode == observe.Observe {
@@ -28,7 +28,8 @@ func observeOf(f *config.File) engine.Observe {
 	return out
 }
 
-// Observed returns the first 100 parts of the active policy that are only observed, and the number of all of them.
+// Observed returns the first 100 parts of the active policy that are not enforced but only recorded (mode: observe),
+// and the total number of such parts.
 func (s *Service) Observed() ([]*policyv1.ObservedPolicy, int) {
 	if set := s.active.Load(); set != nil {
 		return packObserved(set.Set)
@@ -36,13 +37,13 @@ func (s *Service) Observed() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// DescribeObserved returns a line that describes a part of the policy that is only observed, and until when.
+// DescribeObserved returns a line that describes a part of the policy in observe mode, and says when observe mode ends.
 func DescribeObserved(p *policyv1.ObservedPolicy) string {
 	o := engine.Observed{Server: p.GetServer(), Rule: engine.RuleRef{Document: p.GetRule().GetDocument(), Rule: p.GetRule().GetRule()}}
 	return o.String() + ", until " + observe.Format(p.GetUntil().AsTime())
 }
 
-// observeFindings returns warnings about the servers that the configuration observes.
+// observeFindings returns warnings about the servers that the configuration puts in observe mode.
 func observeFindings(f *config.File) []*policyv1.Finding {
 	var out []*policyv1.Finding
 	for _, w := range f.ObservationWarnings(time.Now()) {
@@ -51,14 +52,14 @@ func observeFindings(f *config.File) []*policyv1.Finding {
 	return out
 }
 
-// expired reports whether something in the set was observed until a time that has passed.
+// expired reports whether the time has passed at which observe mode ends for a part of the set.
 func (a *activeSet) expired(now time.Time) bool {
 	until := a.Until()
 	return !until.IsZero() && !now.Before(until)
 }
 
-// maxLease returns the maximum duration of a lease that is granted at the time now. A lease ends before an observation
-// ends, so that no gateway uses a cached decision of the observation later.
+// maxLease returns the maximum duration of a lease that is granted at now. A lease never lasts longer than observe
+// mode, so that no gateway uses a cached decision after observe mode has ended for a part of the policy.
 func (a *activeSet) maxLease(now time.Time) time.Duration {
 	if until := a.Until(); !until.IsZero() {
 		return min(epochlease.MaxDuration, until.Sub(now))
@@ -66,8 +67,9 @@ func (a *activeSet) maxLease(now time.Time) time.Duration {
 	return epochlease.MaxDuration
 }
 
-// current returns the active set, or nil if no policy is active. If an observation has ended, current first replaces the
-// set. Run does the same at that time, but late if the machine was suspended or the clock was changed.
+// current returns the active set, or nil if no policy is active. If observe mode should have ended for a part of the
+// policy, current first replaces the set. Run also replaces the set when observe mode ends, but it is late if the
+// machine was suspended or the clock was changed.
 func (s *Service) current(ctx context.Context) (*activeSet, error) {
 	set := s.active.Load()
 	if set == nil || !set.expired(time.Now()) {
@@ -76,7 +78,8 @@ func (s *Service) current(ctx context.Context) (*activeSet, error) {
 	return s.enforceEnded(ctx)
 }
 
-// enforceEnded compiles the active documents again if an observation has ended, and returns the active set.
+// enforceEnded compiles the active documents again if observe mode should have ended for a part of the policy. It
+// returns the active set.
 func (s *Service) enforceEnded(ctx context.Context) (*activeSet, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -96,7 +99,7 @@ func (s *Service) enforceEnded(ctx context.Context) (*activeSet, error) {
 	return &next, nil
 }
 
-// enforceOnTime calls enforceEnded whenever an observation ends, until ctx is cancelled.
+// enforceOnTime calls enforceEnded whenever observe mode ends for a part of the policy, until ctx is cancelled.
 func (s *Service) enforceOnTime(ctx context.Context) error {
 	for {
 		changed := s.changes.wait()
@@ -118,11 +121,11 @@ func (s *Service) enforceOnTime(ctx context.Context) error {
 	}
 }
 
-// maxObserved is the maximum number of observed parts in a message. It is limited because each watcher gets them with
-// every heartbeat.
+// maxObserved is the maximum number of policy parts in observe mode that a message can contain. It is limited because
+// each watcher receives these parts with every heartbeat.
 const maxObserved = 100
 
-// packObserved returns the first parts of the policy that are observed, and the number of all of them.
+// packObserved returns the first parts of the policy that are in observe mode, and the total number of such parts.
 func packObserved(set *engine.Set) (out []*policyv1.ObservedPolicy, count int) {
 	all := set.Observed()
 	for _, o := range all[:min(len(all), maxObserved)] {

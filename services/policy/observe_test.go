@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// observedDocument observes a rule for the first minute of a synctest bubble.
+// observedDocument is a document with a rule that is in observe mode for the first minute of a synctest bubble.
 const observedDocument = "version: 1\nname: p\ndefault: allow\ntools: {read: {action: deny, reason: not now, mode: observe, until: 2000-01-01T00:01:00Z}}\n"
 
 // bubbleStart is the time at which a synctest bubble starts.
@@ -36,7 +36,7 @@ func decideRead(t *testing.T, svc *policy.Service) *policyv1.DecideCallResponse 
 	return resp
 }
 
-// wantObserved checks that a call is allowed, and that it would be denied by the observed rule.
+// wantObserved checks that a call is allowed, and that the decision says that the rule in observe mode would deny it.
 func wantObserved(t *testing.T, d *policyv1.Decision) {
 	t.Helper()
 	want := &policyv1.Observation{
@@ -47,8 +47,8 @@ func wantObserved(t *testing.T, d *policyv1.Decision) {
 	}
 }
 
-// A rule is observed until a time. At that time, without any request, the rule is enforced under a new revision and a
-// new epoch.
+// A rule is in observe mode until a certain time. At that time, the rule is enforced under a new revision and a new
+// epoch, even if there is no request.
 func TestRun_EnforcesAnObservedRuleOnTime(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(observedDocument), func(r *reloadFixture) {
@@ -77,8 +77,8 @@ func TestRun_EnforcesAnObservedRuleOnTime(t *testing.T) {
 	})
 }
 
-// A machine is suspended while a rule is observed, so that no timer of the service runs. The first call after the end is
-// denied.
+// No timer of the service runs while a rule is in observe mode, as if the machine were suspended. The first call after
+// observe mode has ended is denied.
 func TestDecideCall_EnforcesAnObservedRuleWithoutATimer(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, observedDocument)
@@ -92,7 +92,7 @@ func TestDecideCall_EnforcesAnObservedRuleWithoutATimer(t *testing.T) {
 	})
 }
 
-// Two rules are observed until different times. Each is enforced at its time.
+// Two rules are in observe mode until different times. Each rule is enforced at its own time.
 func TestRun_EnforcesEachObservedRuleAtItsTime(t *testing.T) {
 	t.Parallel()
 	const text = "version: 1\nname: p\ndefault: allow\nmode: observe\nuntil: 2000-01-01T00:02:00Z\n" +
@@ -112,7 +112,7 @@ func TestRun_EnforcesEachObservedRuleAtItsTime(t *testing.T) {
 	})
 }
 
-// A leaseStream is the server's side of a gateway's stream of leases in a synctest bubble.
+// A leaseStream is the server's side of the stream that a gateway receives leases on. It is used in a synctest bubble.
 type leaseStream struct {
 	*watchStream[policyv1.LeaseRevisionResponse]
 
@@ -127,8 +127,7 @@ func (s leaseStream) Recv() (*policyv1.LeaseRevisionRequest, error) {
 	return nil, io.EOF
 }
 
-// A lease ends at the latest when the observation ends, so that no gateway uses a cached decision of the observation
-// later.
+// A lease expires no later than observe mode ends, so that no gateway uses a cached decision after that time.
 func TestLeaseRevision_LeaseEndsWithTheObservation(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, observedDocument)
@@ -154,7 +153,8 @@ func TestLeaseRevision_LeaseEndsWithTheObservation(t *testing.T) {
 	})
 }
 
-// The configuration observes a server until a time.
+// The configuration puts a server in observe mode until a certain time. At that time, the rules for the server are
+// enforced.
 func TestRun_EnforcesAnObservedServerOnTime(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, "version: 1\nname: p\ntools: {read: {rate_limit: {max: 1, window: 60}}}\n")
@@ -184,7 +184,7 @@ func TestRun_EnforcesAnObservedServerOnTime(t *testing.T) {
 	})
 }
 
-// A document has more observed rules than a message may contain.
+// A document has more rules in observe mode than a message can contain. GetRevision returns only the first of them.
 func TestGetRevision_ContainsTheFirstObservedRules(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder

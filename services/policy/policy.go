@@ -43,9 +43,10 @@ type Deps struct {
 	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
-	// Approvals asks people about changes of the documents. It is required if such changes need an approval.
+	// Approvals is used to ask people to approve changes to the documents. It is required if such changes need an
+	// approval.
 	Approvals approvalv1.ApprovalServiceClient
-	// Reload reads the tokens and groups of the configuration again. If it is nil, they don't change.
+	// Reload reads the tokens and groups of the configuration again. If Reload is nil, they don't change.
 	Reload func() (Identities, error)
 }
 
@@ -63,7 +64,8 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// approvers lists the holders of configured tokens who may approve calls, and those whose calls may need an approval.
+	// approvers lists the holders of configured tokens who may approve calls, and the holders of configured tokens
+	// whose calls may need an approval.
 	approvers atomic.Pointer[engine.Approvers]
 	tokens    *tokenBook
 	store     *store.Store
@@ -71,39 +73,41 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// epochLeases records the periods in which gateways may reuse cached decisions. boot is a random string that is
-	// different after each start. opened is the time at which the store was opened.
+	// epochLeases records the periods in which gateways may reuse cached decisions. boot is a random string that
+	// differs after each start. opened is the time at which the store was opened.
 	epochLeases *epochlease.Register
 	boot        string
 	opened      time.Time
 	// changing is locked while active is replaced.
 	changing sync.Mutex
-	// reading lets concurrent callers share one read of the store. version is the catalog version up to which the store
-	// was read, and stopsRead is the version at which the stops were read. inStore is locked while the store is read or
-	// closed.
+	// reading allows concurrent callers to share one read of the store. version is the version of the store that was
+	// read last. stopsRead is the version at which the stops were read. inStore is locked while the store is being read
+	// or closed.
 	reading            singleflight.Group
 	version, stopsRead int64
 	inStore            sync.Mutex
-	// loading is the newer revision in the store that is being compiled, or nil. Meanwhile no call is evaluated.
+	// loading is a newer revision in the store that is being compiled. It is nil if there is no such revision. While a
+	// revision is being compiled, no call is evaluated.
 	loading atomic.Pointer[loadingRevision]
-	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
+	// lastRead is the time at which the last successful read of the store started. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
-	// listSlots limits the number of lists of tools or names that are processed at a time. The evaluation of calls does
+	// listSlots limits how many lists of tools or names are processed at the same time. The evaluation of calls does
 	// not use these slots, so it never waits for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits the number of reports that are received at a time of tool lists that callers requested.
-	// gatewayReportSlots limits the number of reports that are received at a time of tool lists that gateways requested
-	// themselves. Therefore gateways' reports never wait for callers' reports.
+	// callerReportSlots limits how many reports of tool lists that callers requested are received at the same time.
+	// gatewayReportSlots limits how many reports of tool lists that gateways themselves requested are received at the
+	// same time. The slots are separate, so that gateways' reports never wait for callers' reports.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
-	// conditionSlots limits the number of calls with conditions on their arguments, or with arguments to check against a
-	// schema, that are evaluated at a time.
+	// conditionSlots limits how many calls are evaluated at the same time if they have conditions on their arguments,
+	// or arguments to check against a schema.
 	conditionSlots *fairqueue.Queue[owner]
-	// lintSlots limits the number of checks of documents at a time. They are apart from listSlots, so that lists do not
-	// wait for the tests in documents.
+	// lintSlots limits how many checks of documents run at the same time. These slots are separate from listSlots, so
+	// that lists do not wait for the tests in documents.
 	lintSlots *fairqueue.Queue[owner]
-	// replaySlots limits the number of open replays. A replay also has one of lintSlots while it works.
+	// replaySlots limits the number of open replays. While a replay evaluates records, it also occupies one of the
+	// lintSlots.
 	replaySlots *fairqueue.Queue[owner]
-	// diffSlots limits the number of open comparisons in the same way.
+	// diffSlots limits the number of open comparisons. While a comparison works, it also occupies one of the lintSlots.
 	diffSlots *fairqueue.Queue[owner]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
@@ -112,30 +116,31 @@ type Service struct {
 // activeSet is the active revision. It is immutable.
 type activeSet struct {
 	*engine.Set
-	// number is unique. A set that is activated later has a greater number.
+	// number is unique. Sets that are activated later have greater numbers.
 	number uint64
-	// stored is the activation of the documents, or nil if they come from files. It is the zero Revision if no documents
-	// have been applied.
+	// stored is the activation of the documents. It is nil if the documents come from files, and the zero Revision if
+	// no documents have been applied.
 	stored *store.Revision
-	// catalog is the tool catalog. revision identifies the documents, the catalog and the stops.
-	// stopsVersion is the version of the store from which the stops of the set come.
+	// catalog is the tool catalog. revision identifies the documents, the catalog and the stops. stopsVersion is the
+	// version of the store from which the stops of this set were read.
 	catalog      *catalogSnapshot
 	revision     string
 	stopsVersion int64
 	documents    []*policyv1.Document
 	activated    time.Time
-	// warnings contains the problems that do not prevent the active documents from loading. They are logged.
+	// warnings contains the warnings about the active documents, which are logged.
 	warnings strictyaml.Errors
-	// rejected contains the reasons why newer documents did not load. It is empty if this set comes from the newest
-	// documents.
+	// rejected contains the reasons why newer documents could not be loaded. It is empty if this set was compiled from
+	// the newest documents.
 	rejected []*policyv1.Finding
 }
 
-// Revision returns the SHA-256, in hexadecimal, that identifies the documents, the catalog and the stops.
+// Revision returns the SHA-256 digest, in hexadecimal, that identifies the documents, the catalog and the stops.
 func (a *activeSet) Revision() string { return a.revision }
 
 // New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
-// documents in files don't load. If changed documents don't load later, the service only logs the problem.
+// documents in files can't be loaded. If the files change later and can't be loaded then, the service only logs the
+// problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
@@ -221,8 +226,8 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run watches the documents, and the changes that other processes make to the catalog, and enforces what was observed
-// when its time has ended. It returns when ctx is cancelled.
+// Run watches the documents, and the changes that other processes make to the catalog. When observe mode ends for a
+// part of the policy, Run enforces this part. Run returns when ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
@@ -323,9 +328,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// resolve returns the set that evaluates a request, and the subject of the request. The subject is the principal that a
-// service asserts, or the principal that an operator names. An operator must name a subject, and a service may not name
-// one.
+// resolve returns the set that a request is evaluated with, and the principal whose calls are evaluated. A service of
+// the mesh asserts this principal, and must not name one in the request. An operator must name the principal in the
+// request.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	if err := s.waitForLoading(ctx); err != nil {
 		return nil, engine.Subject{}, err
@@ -342,7 +347,7 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
 		// Another process may have stored the revision. The store is read twice, because the first read may be shared
-		// with another caller and may have begun before the revision was stored.
+		// with another caller and may have started before the revision was stored.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break

@@ -22,36 +22,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/propose"
 )
 
-// minProposedLimit is the minimum number of calls in a minute that a proposed rule permits.
+// minProposedLimit is the minimum number of calls per minute that a proposed rule allows.
 const minProposedLimit = 10
 
-// ObservedCall is a call to a tool that was sent.
+// ObservedCall is a tool call that was sent to a server.
 type ObservedCall struct {
-	// ID is the id of the decision, and Time is the time at which the call was sent.
+	// ID is the id of the decision. Time is the time at which the call was sent.
 	ID   string
 	Time time.Time
-	// Arguments is the JSON of the arguments. It is empty if the call had none.
+	// Arguments contains the arguments as JSON. It is empty if the call had no arguments.
 	Arguments string
-	// NotRecorded reports whether the arguments are not known.
+	// NotRecorded is true if the arguments are unknown.
 	NotRecorded bool
-	// Redacted reports whether values in Arguments were replaced.
+	// Redacted is true if values in Arguments were redacted.
 	Redacted bool
-	// Definition is the digest of the definition that the caller's session listed.
+	// Definition is the digest of the tool's definition that was listed in the caller's session.
 	Definition []byte
 }
 
-// ObservedTool is a tool of the catalog with the calls that were sent to it.
+// ObservedTool is a tool in the catalog, together with the calls that were sent to it.
 type ObservedTool struct {
 	ClassifiedTool
 
-	// Definition is the newest definition as JSON, and Digest is its digest.
+	// Definition is the tool's newest definition as JSON. Digest is the digest of this definition.
 	Definition string
 	Digest     []byte
 	// NotAccepted says why calls with the definition are refused. It is empty if the definition is accepted.
 	NotAccepted string
-	// Unlisted reports whether the server does not list the tool now.
+	// Unlisted is true if the server does not currently list the tool.
 	Unlisted bool
-	// Calls are the calls, newest first, and Use contains statistics on them.
+	// Calls contains the calls, the newest first. Use contains statistics on these calls.
 	Calls []ObservedCall
 	Use   Use
 }
@@ -60,20 +60,21 @@ type ObservedTool struct {
 type Proposal struct {
 	// Document is the text of the document.
 	Document []byte
-	// Allowed is the number of observed calls that the document allows, and Refused the number of the others, most of
-	// which need an approval.
+	// Allowed is the number of observed calls that the document allows. Refused is the number of all other observed
+	// calls. Most of them need an approval.
 	Allowed, Refused int
 }
 
-// Propose returns a policy document for a server that allows the observed calls of tools that are safe enough, with
-// bounds on their arguments. It requires approval for other tools that were called, and denies everything else.
+// Propose returns a policy document for a server. For tools that are safe enough, the document allows the observed
+// calls, with bounds for their arguments. It requires approval for other tools that were called, and denies everything
+// else.
 //
-// A tool needs approval, whatever was observed, if [Suggest] requires it for the tool, or if its definition is not
-// accepted. If an argument has no bound, the tool needs approval, too, unless it reads with a low risk. home is a home
-// folder, in which paths are not bounded; it may be empty.
+// Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition is not
+// accepted. If an argument has no bound, the tool also needs approval, unless its category is Read and its risk is low.
+// home is a home folder. It is too wide to be the bound for a path. home may be empty.
 //
-// Propose decides all observed calls by the document, and returns an error if a call to an allowed tool is not allowed.
-// It also returns an error if a document can't name the server.
+// Propose evaluates all observed calls with the document, and returns an error if a call to an allowed tool is not
+// allowed. It also returns an error if a document can't name the server.
 func Propose(server string, tools []ObservedTool, home string) (*Proposal, error) {
 	rules := make([]proposedRule, len(tools))
 	for i := range tools {
@@ -105,7 +106,7 @@ func Propose(server string, tools []ObservedTool, home string) (*Proposal, error
 	return out, nil
 }
 
-// replayProposed returns an error unless a set allows all observed calls to a tool.
+// replayProposed returns an error unless the set allows all observed calls to a tool.
 func replayProposed(set *engine.Set, server string, t *ObservedTool) error {
 	check := compileSchema(t.Definition).check
 	facts := engine.Facts{Status: engine.Callable, Arguments: propose.Properties(catalog.SchemaOf(t.Definition))}
@@ -129,15 +130,15 @@ func (c *ObservedCall) forBounds() propose.Call {
 	return propose.Call{Arguments: c.Arguments, NotRecorded: c.NotRecorded, Redacted: c.Redacted}
 }
 
-// proposedRule is the rule for a tool.
+// proposedRule is the proposed rule for a tool.
 type proposedRule struct {
 	allows bool
-	// why is the reason for which the tool needs approval. It is empty if allows is true.
+	// why says why the tool needs approval. It is empty if allows is true.
 	why string
-	// strict reports whether the arguments must satisfy the input schema.
+	// strict is true if the arguments must satisfy the input schema.
 	strict bool
 	bounds []propose.Bound
-	// notes are further comments.
+	// notes contains comments about the rule other than those about bounds.
 	notes []string
 }
 
@@ -175,7 +176,8 @@ func readsWithLowRisk(c *policyv1.Classification) bool {
 	return c.GetCategory() == mcpv1.Category_CATEGORY_READ && c.GetRisk() == policyv1.Risk_RISK_LOW
 }
 
-// strictFor reports whether `forward: strict` lets all calls of a tool pass. Otherwise note says why not.
+// strictFor reports whether a rule with `forward: strict` would allow all observed calls to a tool. If not, note says
+// why.
 func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string) {
 	const not = "forward: strict is left out: "
 	if slices.ContainsFunc(t.Calls, func(c ObservedCall) bool { return !bytes.Equal(c.Definition, t.Digest) }) {
@@ -230,7 +232,7 @@ default: deny
 	return out.Bytes()
 }
 
-// write writes the entry of a tool, after comments with the calls on which it rests.
+// write writes the entry for a tool. Before the entry, it writes comments about the calls on which the entry is based.
 func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	comment := func(format string, args ...any) {
 		fmt.Fprintf(out, "  # %s\n", safetext.Line(fmt.Sprintf(format, args...)))
@@ -261,7 +263,7 @@ func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	fmt.Fprintf(out, "    rate_limit: {max: %d, window: 60}\n", max(minProposedLimit, 2*t.Use.Busiest))
 }
 
-// approvalReason returns the reason that the model and people read if a tool needs approval.
+// approvalReason returns the reason for requiring approval. The reason is shown to the model and to people.
 func approvalReason(c *policyv1.Classification, why string) string {
 	return cmp.Or(advice.ApprovalReason(c), why)
 }

@@ -23,7 +23,7 @@ import (
 
 var dayOfCalls = time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
 
-// observedTool returns a tool with a class that is certain, and a call for each of the arguments.
+// observedTool returns a tool whose classification is certain. The tool has one call for each of the given arguments.
 func observedTool(name, definition string, category mcpv1.Category, risk policyv1.Risk, arguments ...string) policy.ObservedTool {
 	out := policy.ObservedTool{
 		ClassifiedTool: policy.ClassifiedTool{Name: name, Classification: &policyv1.Classification{Category: category, Risk: risk, Confidence: 1}},
@@ -65,7 +65,8 @@ func proposed(t *testing.T, tools ...policy.ObservedTool) string {
 	return string(made.Document)
 }
 
-// The document has a rule for each called tool. Its comments name the calls, the bounds, and why there is none.
+// The document has a rule for each tool that was called. Its comments describe the calls and the bounds, and say why an
+// argument has no bound.
 func TestPropose(t *testing.T) {
 	t.Parallel()
 	unlisted := observedTool("gone", "", readCategory, lowRisk, `{}`)
@@ -84,7 +85,7 @@ func TestPropose(t *testing.T) {
 	}
 }
 
-// These tools need approval, whatever was observed: their calls have bounds on every argument.
+// These tools need approval whatever was observed, even if there are bounds for every argument of their calls.
 func TestPropose_NeverFreesDangerousTools(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*policy.ObservedTool){
@@ -111,7 +112,7 @@ func TestPropose_NeverFreesDangerousTools(t *testing.T) {
 	}
 }
 
-// Without a bound on each argument, a tool is allowed only if it reads with a low risk.
+// If an argument has no bound, a tool is allowed only if its category is Read and its risk is low.
 func TestPropose_WithoutBoundsOnlyReadingIsAllowed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*policy.ObservedCall){
@@ -138,7 +139,7 @@ func TestPropose_WithoutBoundsOnlyReadingIsAllowed(t *testing.T) {
 	}
 }
 
-// The strings of servers and of arguments can't add rules or hide in comments.
+// Strings from servers and arguments can't add rules to the document, and can't hide text in comments.
 func TestPropose_QuotesHostileTexts(t *testing.T) {
 	t.Parallel()
 	const hostile = "a'\n  evil: {action: allow}\n#\u2028\u202e\u001b[2J" + `\"]) || true || ("`
@@ -164,7 +165,7 @@ func TestPropose_QuotesHostileTexts(t *testing.T) {
 	}
 }
 
-// decideProposed returns an error unless a document allows a call to a tool.
+// decideProposed returns an error unless a document allows the given call to a tool.
 func decideProposed(text string, tool *policy.ObservedTool, arguments string) error {
 	parsed, err := policydocument.ParseSet([]policydocument.File{{Path: "p.yaml", Text: []byte(text)}}, nil, time.Now())
 	if err != nil {
@@ -188,7 +189,8 @@ func decideProposed(text string, tool *policy.ObservedTool, arguments string) er
 	return nil
 }
 
-// Whatever was observed, the document loads and allows every observed call of a tool that reads with a low risk.
+// Whatever was observed, the document can be loaded. It allows every observed call to a tool whose category is Read and
+// whose risk is low.
 func TestPropose_AllowsRandomCalls(t *testing.T) {
 	t.Parallel()
 	bounds := 0
@@ -211,7 +213,7 @@ func TestPropose_AllowsRandomCalls(t *testing.T) {
 	}
 }
 
-// randomNames are names of arguments, some of which are not identifiers or differ only in spelling.
+// randomNames contains argument names. Some of them are not identifiers, and some differ only in spelling.
 var randomNames = []string{"path", "url", "n", "kind", "dry-run", "in", "paths", "Path", "a b", "deep", "x\u202e\"'", "amount"}
 
 func randomDefinition(r *rand.Rand) string {
@@ -228,7 +230,7 @@ func randomDefinition(r *rand.Rand) string {
 	return string(raw)
 }
 
-// randomCalls returns the arguments of calls. Each argument has values of one kind in most of the calls.
+// randomCalls returns the arguments of random calls. In most calls, the values of an argument are of the same kind.
 func randomCalls(r *rand.Rand) (out []string) {
 	kinds := make(map[string]int)
 	for _, name := range randomNames {

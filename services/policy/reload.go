@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// rescanInterval is the interval at which the documents are read. Documents are compared by content, so that every
-	// kind of change is detected: a write in place, an atomic rename, and changed links of a Kubernetes ConfigMap.
+	// rescanInterval is how often the documents are read. Documents are compared by content, so that every kind of
+	// change is detected: a file that is overwritten, an atomic rename, and changed links in a Kubernetes ConfigMap.
 	rescanInterval = 500 * time.Millisecond
-	// maxRejected is the maximum number of findings about documents that do not load. It is limited because each
-	// watcher gets the findings with every heartbeat.
+	// maxRejected is the maximum number of findings about documents that can't be loaded. It is limited because each
+	// watcher receives the findings with every heartbeat.
 	maxRejected = 100
 )
 
-// fingerprint identifies the documents that were read, or the error from reading them.
+// fingerprint identifies the documents that were read, or the error that occurred while reading them.
 type fingerprint [sha256.Size]byte
 
-// watch reads the documents at intervals until ctx is cancelled, and activates changed documents. If they do not load,
-// the old set stays active. A change is applied only after two consecutive scans have read the same documents.
-// Otherwise a partly written file, or a mix of old and new files, could become a policy that the operator did not
-// write.
+// watch reads the documents at regular intervals until ctx is cancelled, and activates changed documents. If the
+// documents can't be loaded, the old set stays active. A change is applied only after two consecutive scans have read
+// the same documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the
+// operator did not write.
 //
-// If the policies are stored, watch only reads the tokens and groups of the configuration.
+// If the policies are in the store, watch only reads the tokens and groups of the configuration.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -63,7 +63,8 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf returns the fingerprint of documents by path and content, and of the error from reading them.
+// fingerprintOf returns the fingerprint of the paths and contents of documents. If an error occurred while reading the
+// documents, the fingerprint also depends on the error.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -75,7 +76,8 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they do not load. err is the error from reading them, or nil.
+// replace activates documents, or records why they can't be loaded. err is the error that occurred while the documents
+// were read, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	var set *engine.Set
 	var warnings strictyaml.Errors
@@ -117,7 +119,8 @@ func (s *Service) warn(ctx context.Context) {
 	}
 }
 
-// later returns now, or before plus 1 ns if the clock was set back, so that activation times always increase.
+// later returns now. If the clock was set back, it returns the time before plus 1 ns instead, so that activation times
+// always increase.
 func later(now, before time.Time) time.Time {
 	if now.UnixNano() > before.UnixNano() {
 		return now

@@ -19,7 +19,7 @@ import (
 const (
 	// maxReloadDelay is the time within which changed documents must become active.
 	maxReloadDelay = 2 * time.Second
-	// shortPause is shorter than the time for which files must be unchanged before they become active.
+	// shortPause is shorter than the time for which files must stay unchanged before their content becomes active.
 	shortPause = 300 * time.Millisecond
 
 	allowDocument   = "version: 1\nname: p\ntools: {read: {action: allow}}\n"
@@ -35,7 +35,8 @@ type reloadFixture struct {
 	log *bytes.Buffer
 }
 
-// runReload runs test in a bubble, with a service that watches a directory. set writes the first documents.
+// runReload runs test in a synctest bubble, with a service that watches a directory. The function set writes the first
+// documents to the directory.
 func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *reloadFixture)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,8 +86,8 @@ func (r *reloadFixture) revision() *policyv1.GetRevisionResponse {
 	return resp
 }
 
-// wantState waits for [maxReloadDelay]. Then it checks the decision about a call, whether the revision has changed
-// since the last check, and whether documents were rejected.
+// wantState waits for [maxReloadDelay]. Then it checks the decision on a call. It also checks whether the revision has
+// changed since the last check, and whether documents were rejected.
 func (r *reloadFixture) wantState(effect policyv1.Effect, changed, rejected bool) {
 	r.Helper()
 	before := r.revision().GetRevision()
@@ -223,7 +224,8 @@ func TestReload_ActivatesAConfigMapUpdate(t *testing.T) {
 	})
 }
 
-// Kubernetes replaces a folder with two documents again and again. No reading returns documents of two versions.
+// Kubernetes repeatedly replaces a folder that contains two documents. ReadDocuments always returns both documents in
+// the same version.
 func TestReadDocuments_NeverMixVersionsOfAConfigMap(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// identityScan reads the tokens and groups of the configuration again.
+// identityScan holds the state of repeated scans of the configuration's tokens and groups.
 type identityScan struct {
 	last Identities
 	// problem is the error that was logged last.
 	problem string
 }
 
-// rescan reads the tokens and groups, and makes them valid if they have changed and two consecutive scans have read the
-// same. Otherwise a partly written file could revoke tokens. If they can't be read, the old ones stay. It reports
-// whether they were replaced.
+// rescan reads the tokens and groups of the configuration. It makes them valid if they have changed and two consecutive
+// scans have read the same tokens and groups. Otherwise a partly written file could revoke tokens. If the tokens and
+// groups can't be read, the old ones stay valid. rescan reports whether the old ones were replaced.
 func (s *Service) rescan(ctx context.Context, scan *identityScan) bool {
 	if s.deps.Reload == nil {
 		return false

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Bounds of a replay.
+// These constants limit a replay.
 const (
-	// maxReplays is the maximum number of replays at a time. Each person has at most one.
+	// maxReplays is the maximum number of replays at the same time. Each person can have at most one.
 	maxReplays = 4
-	// maxReplayTime is the maximum time of a replay, and maxReplayIdle is the maximum time between two messages of the
-	// client.
+	// maxReplayTime is the maximum duration of a replay. maxReplayIdle is the maximum time between two messages from
+	// the client.
 	maxReplayTime, maxReplayIdle = time.Hour, 2 * time.Minute
-	// maxReplayPart is the size of a response after which a further response is sent, in bytes.
+	// maxReplayPart is the size of a response, in bytes, at which further results are put in another response.
 	maxReplayPart = 1 << 20
 )
 
@@ -32,8 +32,8 @@ var (
 
 type replayStream = grpc.BidiStreamingServer[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
 
-// ReplayDecisions implements policyv1.PolicyServiceServer. The stream has one of replaySlots while it is open, and each
-// message has one of lintSlots while it is processed. Therefore a slow client does not delay other people's work.
+// ReplayDecisions implements policyv1.PolicyServiceServer. The stream occupies one of the replaySlots while it is open,
+// and one of the lintSlots while a message is processed. Therefore a slow client does not delay other people's work.
 func (s *Service) ReplayDecisions(stream replayStream) error {
 	ctx := stream.Context()
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
@@ -57,14 +57,14 @@ func (s *Service) ReplayDecisions(stream replayStream) error {
 	return toStatus(err)
 }
 
-// receivedReplay is a message of the client, or the error with which the stream ended.
+// receivedReplay is a message from the client, or the error that ended the stream.
 type receivedReplay struct {
 	req *policyv1.ReplayDecisionsRequest
 	err error
 }
 
-// receiveReplay receives the messages of a stream until it ends, or until ctx ends. The handler of the stream can't
-// wait for the goroutine, because Recv may return only after the handler has returned.
+// receiveReplay receives the messages of a stream in a goroutine, until the stream ends or ctx is done. The stream's
+// handler can't wait for this goroutine, because Recv may return only after the handler has returned.
 func receiveReplay(ctx context.Context, stream replayStream) <-chan receivedReplay {
 	out := make(chan receivedReplay)
 	go func() {
@@ -83,7 +83,7 @@ func receiveReplay(ctx context.Context, stream replayStream) <-chan receivedRepl
 	return out
 }
 
-// nextReplay waits for a message of the client.
+// nextReplay waits for the next message from the client.
 func nextReplay(ctx context.Context, messages <-chan receivedReplay) (*policyv1.ReplayDecisionsRequest, error) {
 	idle := time.NewTimer(maxReplayIdle)
 	defer idle.Stop()
@@ -97,7 +97,8 @@ func nextReplay(ctx context.Context, messages <-chan receivedReplay) (*policyv1.
 	}
 }
 
-// beginReplay compiles the documents of the head, and answers the head. It returns nil if the documents do not load.
+// beginReplay receives the first message, which is the head of the replay. It compiles the documents in the message,
+// and responds to it. It returns nil if the documents can't be loaded.
 func (s *Service) beginReplay(ctx context.Context, stream replayStream, messages <-chan receivedReplay) (*replayer, error) {
 	req, err := nextReplay(ctx, messages)
 	switch {
@@ -128,7 +129,7 @@ func (s *Service) beginReplay(ctx context.Context, stream replayStream, messages
 	return s.newReplayer(set, active), nil
 }
 
-// compileDraft compiles documents without running their tests. If the documents do not load, the set is nil.
+// compileDraft compiles documents without running their tests. The set is nil if the documents can't be loaded.
 func (s *Service) compileDraft(ctx context.Context, documents []*policyv1.Document) (*engine.Set, []*policyv1.Finding, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *Service) replayBatch(ctx context.Context, r *replayer, records []*polic
 	return results, nil
 }
 
-// sendReplay sends results in responses of limited size.
+// sendReplay sends results in one or more responses of limited size.
 func sendReplay(stream replayStream, results *replayResults, totals *policyv1.ReplayTotals) error {
 	resp, size := new(policyv1.ReplayDecisionsResponse), 0
 	add := func(item proto.Message) error {

@@ -7,11 +7,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// currentGroups contains the groups that the valid tokens have. The journal records no groups.
+// currentGroups contains the groups that the holders of valid tokens currently have. They are needed because the
+// journal records no groups.
 type currentGroups struct {
 	byName   map[string]*identityv1.Token
 	byHolder map[holder][]string
-	// differing contains the holders of tokens with different groups.
+	// differing contains the holders that have several tokens with different groups, so that their groups are
+	// ambiguous.
 	differing map[holder]bool
 }
 
@@ -32,7 +34,8 @@ func newCurrentGroups(tokens []*identityv1.TokenRecord) *currentGroups {
 	return out
 }
 
-// set sets the groups of a recorded subject and of its chain. It reports whether all of them are known.
+// set sets the groups of a recorded caller and of the principals in its delegation chain. It reports whether all of
+// these groups are known.
 func (g *currentGroups) set(s *engine.Subject, recorded *identityv1.Principal) bool {
 	known := g.setOne(&s.Caller, recorded)
 	for i, p := range recorded.GetChain() {

@@ -17,24 +17,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxReplayed is the maximum number of decisions that a replay caches, and maxReplayedBytes is their maximum size.
+// maxReplayed is the maximum number of decisions that a replay caches. maxReplayedBytes is their maximum total size, in
+// bytes.
 const maxReplayed, maxReplayedBytes = 10_000, 16 << 20
 
-// A replayer evaluates recorded decisions with documents. It is not safe for concurrent use.
+// A replayer evaluates recorded decisions again with documents. It is not safe for concurrent use.
 type replayer struct {
 	set       *engine.Set
 	readsTime bool
 	servers   map[string]*catalog.Server
 	settings  func(server string) catalog.Settings
 	groups    *currentGroups
-	// decided caches the results for calls by all values that the documents can read.
+	// decided caches the results. The key for a call consists of all values of the call that the documents can read.
 	decided *lru.Cache[string, decidedReplay]
 
 	same, different, unknown int64
 	others                   map[commonv1.Code]int64
 }
 
-// decidedReplay is the result for calls with the same values.
+// decidedReplay is the result for all calls that have the same values, as far as the documents can read them.
 type decidedReplay struct {
 	engine.Replay
 
@@ -52,12 +53,13 @@ func (s *Service) newReplayer(set *engine.Set, active *activeSet) *replayer {
 	}
 }
 
-// replayResults are the results of one batch of records, by strings that are equal for calls with the same values and
-// the same recorded decision.
+// replayResults contains the results for one batch of records. Calls share one result if the documents can't
+// distinguish them and they have the same recorded decision.
 type replayResults struct {
 	flips   []*policyv1.Flip
 	unknown []*policyv1.UnknownReplay
-	// count adds calls to a result that the batch already has.
+	// count contains a function for each result that the batch already has. The function adds a number of calls to the
+	// result.
 	count map[string]func(calls int64)
 }
 
@@ -65,7 +67,8 @@ func newReplayResults() *replayResults {
 	return &replayResults{count: make(map[string]func(int64))}
 }
 
-// replay evaluates a record and adds its result. It returns an error if the record's principal is not valid.
+// replay evaluates a record and adds its result to the parameter to. It returns an error if the record's principal is
+// not valid.
 func (r *replayer) replay(rec *policyv1.RecordedDecision, to *replayResults) error {
 	if !decidedByRules(rec.GetDecision()) {
 		r.others[rec.GetDecision().GetCode()] += rec.GetCount()
@@ -152,7 +155,8 @@ func callOnly(c *policyv1.Call) *policyv1.Call {
 	return &policyv1.Call{Method: c.GetMethod(), Server: c.GetServer(), Name: c.GetName(), Ref: c.GetRef()}
 }
 
-// keyOf returns a string that is equal for records whose calls have the same values for the documents.
+// keyOf returns a string that identifies the values of a recorded call that the documents can read. The string is equal
+// for calls with the same values.
 func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	key := &policyv1.RecordedDecision{Call: proto.CloneOf(rec.GetCall()), Subject: rec.GetSubject()}
 	if key.ArgumentsKnown = rec.GetArgumentsKnown() && r.set.ReadsArguments(); !key.GetArgumentsKnown() {
@@ -165,7 +169,7 @@ func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	return string(raw), err
 }
 
-// decide evaluates the call of a record.
+// decide evaluates the call in a record.
 func (r *replayer) decide(rec *policyv1.RecordedDecision) (decidedReplay, error) {
 	c := rec.GetCall()
 	subject, err := unpackSubject(rec.GetSubject())
@@ -200,9 +204,9 @@ func timeOf(at *timestamppb.Timestamp) time.Time {
 	return at.AsTime()
 }
 
-// facts returns the current facts about a tool as if its definition were accepted, because documents are compared and
-// not the catalog. If the record has no definition, the facts are those of the definition that ExplainCall uses. known
-// is false if the catalog does not have the recorded definition.
+// facts returns the current facts about a tool as if its definition were accepted, because a replay compares documents
+// and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. known is false
+// if the catalog does not contain the recorded definition.
 func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts, known bool) {
 	s := r.servers[server]
 	if s == nil {
@@ -220,7 +224,7 @@ func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts
 	return facts, true
 }
 
-// totals returns the numbers of calls until now.
+// totals returns the numbers of calls that have been evaluated so far.
 func (r *replayer) totals() *policyv1.ReplayTotals {
 	out := &policyv1.ReplayTotals{Same: r.same, Different: r.different, Unknown: r.unknown}
 	for _, code := range slices.SortedFunc(maps.Keys(r.others), func(a, b commonv1.Code) int {
@@ -231,21 +235,22 @@ func (r *replayer) totals() *policyv1.ReplayTotals {
 	return out
 }
 
-// ruleCodes are the codes of refusals by rules and defaults.
+// ruleCodes contains the codes of refusals by rules and defaults.
 var ruleCodes = []commonv1.Code{
 	commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TYPE_ERROR,
 }
 
-// decidedByRules reports whether rules or defaults made the effect of a recorded decision. Otherwise the call was
+// decidedByRules reports whether the effect of a recorded decision comes from rules or defaults. Otherwise the call was
 // refused for another reason, such as a limit, a stop or a quarantine. A hidden tool and a tool that does not exist
-// have the same code, but only a hidden tool has a rule.
+// have the same code, but only the decision on a hidden tool contains a rule.
 func decidedByRules(d *policyv1.Decision) bool {
 	return d.GetEffect() == policyv1.Effect_EFFECT_ALLOW || d.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL ||
 		slices.Contains(ruleCodes, d.GetCode()) || d.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && d.GetRule() != nil
 }
 
-// recordedVerdict returns the parts of a recorded decision that a replay compares and returns. An observed decision
-// counts only if rules or defaults made it, and not, for example, if a limit was exceeded.
+// recordedVerdict returns the parts of a recorded decision that a replay compares and returns. The decision that would
+// be made if everything were enforced is included only if it comes from rules or defaults. For example, it is omitted
+// if a limit was exceeded.
 func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	out := &policyv1.Decision{Effect: d.GetEffect(), Code: d.GetCode(), Rule: d.GetRule(), Hidden: d.GetHidden()}
 	would := d.GetObserved()
@@ -256,18 +261,18 @@ func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	return out
 }
 
-// enforcedEffect returns the effect that a decision would have if nothing were observed.
+// enforcedEffect returns the effect that a decision would have if everything were enforced.
 func enforcedEffect(d *policyv1.Decision) policyv1.Effect {
 	return cmp.Or(d.GetObserved().GetEffect(), d.GetEffect())
 }
 
-// permission orders effects: an allowed call is the most permissive.
+// permission returns a number that is greater for more permissive effects. An allowed call is the most permissive.
 func permission(e policyv1.Effect) int {
 	return slices.Index([]policyv1.Effect{policyv1.Effect_EFFECT_DENY, policyv1.Effect_EFFECT_REQUIRE_APPROVAL, policyv1.Effect_EFFECT_ALLOW}, e)
 }
 
-// compareReplayed compares a recorded decision with the decision by the documents: what is done with the call, and what
-// would be done if nothing were observed.
+// compareReplayed compares a recorded decision with the decision that the documents make. It compares the effects on
+// the call, and the effects that the decisions would have if everything were enforced.
 func compareReplayed(before *policyv1.Decision, after *engine.Decision) (kind policyv1.FlipKind, differs bool) {
 	done := permission(effects[after.Effect]) - permission(before.GetEffect())
 	would := permission(effects[after.Enforced()]) - permission(enforcedEffect(before))

@@ -32,7 +32,7 @@ const (
 	byRule   = commonv1.Code_CODE_DENIED_BY_RULE
 )
 
-// recorded returns a record of a call of a tool on the server demo.
+// recorded returns a record of a call to a tool on the server demo.
 func recorded(tool, subject string, effect policyv1.Effect, code commonv1.Code) *policyv1.RecordedDecision {
 	return &policyv1.RecordedDecision{
 		Call: &policyv1.Call{Server: "demo", Method: "tools/call", Name: tool}, Subject: rpctest.Principal("default", subject),
@@ -50,7 +50,7 @@ func recordsOf(records ...*policyv1.RecordedDecision) *policyv1.ReplayDecisionsR
 	return &policyv1.ReplayDecisionsRequest{Part: &policyv1.ReplayDecisionsRequest_Decisions{Decisions: &policyv1.RecordedDecisions{Decisions: records}}}
 }
 
-// replayStep sends a request and returns the responses as one.
+// replayStep sends a request and returns all responses to it, merged into one.
 func replayStep(t testing.TB, stream replayClient, req *policyv1.ReplayDecisionsRequest) *policyv1.ReplayDecisionsResponse {
 	t.Helper()
 	if err := stream.Send(req); err != nil {
@@ -68,7 +68,7 @@ func replayStep(t testing.TB, stream replayClient, req *policyv1.ReplayDecisions
 	return out
 }
 
-// beginReplay opens a replay with documents.
+// beginReplay opens a replay with the given documents.
 func beginReplay(t testing.TB, conn *grpc.ClientConn, documents ...*policyv1.Document) replayClient {
 	t.Helper()
 	stream, err := policyv1.NewPolicyServiceClient(conn).ReplayDecisions(t.Context())
@@ -81,7 +81,7 @@ func beginReplay(t testing.TB, conn *grpc.ClientConn, documents ...*policyv1.Doc
 	return stream
 }
 
-// replayLines describes the results of a replay, one in each line.
+// replayLines describes the results of a replay, with one result on each line.
 func replayLines(resp *policyv1.ReplayDecisionsResponse) string {
 	var out []string
 	effect := func(d *policyv1.Decision) string {
@@ -109,7 +109,8 @@ func replayLines(resp *policyv1.ReplayDecisionsResponse) string {
 	return strings.Join(append(out, totals), "\n")
 }
 
-// Calls with known arguments are decided by them, and calls without are not. Equal arguments are decided once.
+// If the arguments of a recorded call are known, they are used for the decision. If they are unknown and the decision
+// depends on them, the decision is unknown too. Calls with equal arguments are evaluated only once.
 func TestReplayDecisions_ReadsKnownArguments(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -207,7 +208,8 @@ same 3, different 8, unknown 5, abuse_limited 40, tool_unknown 1, rate_limited 1
 	}
 }
 
-// Without documents, the active documents decide: what they decided before is the same.
+// A replay without documents uses the active documents. It makes the same decisions on recorded calls as these
+// documents made before.
 func TestReplayDecisions_UsesTheActiveDocumentsByDefault(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -219,7 +221,7 @@ func TestReplayDecisions_UsesTheActiveDocumentsByDefault(t *testing.T) {
 }
 
 // Two valid tokens of one caller have different groups, so the groups of a recorded call are known only if the record
-// names the token. A token with the name of another caller's token does not count.
+// contains the name of the token. They are not known if the record contains the name of another caller's token.
 func TestReplayDecisions_UsesTheGroupsOfTheRecordedToken(t *testing.T) {
 	t.Parallel()
 	second := rpctest.Record("dev2", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)
@@ -281,7 +283,8 @@ func TestReplayDecisions_Refuses(t *testing.T) {
 	}
 }
 
-// A person has one replay at a time. The second begins when the first has ended. Another person does not wait.
+// A person can have one replay at a time. A second replay by the same person begins when the first has ended. Another
+// person does not have to wait.
 func TestReplayDecisions_OneReplayForEachPerson(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -312,7 +315,7 @@ func TestReplayDecisions_OneReplayForEachPerson(t *testing.T) {
 	<-began
 }
 
-// silentReplay is the server's side of a replay whose client sends a head and then nothing.
+// silentReplay is the server's side of a replay. Its client sends at most a head, and nothing after that.
 type silentReplay struct {
 	grpc.ServerStream
 
@@ -332,7 +335,8 @@ func (s *silentReplay) Recv() (*policyv1.ReplayDecisionsRequest, error) {
 	return nil, s.ctx.Err()
 }
 
-// A client that sends nothing loses its replay after two minutes, so it can't occupy it for longer.
+// If a client sends nothing for two minutes, the service ends its replay. Therefore the client can't occupy the replay
+// slot for longer.
 func TestReplayDecisions_EndsWhenTheClientIsSilent(t *testing.T) {
 	t.Parallel()
 	svc, _ := build(t, options{})
@@ -350,7 +354,8 @@ func TestReplayDecisions_EndsWhenTheClientIsSilent(t *testing.T) {
 	}
 }
 
-// The responses to a batch of different calls with long names are split, so that each is smaller than the maximum size.
+// The results for a batch of different calls with long names are split into several responses. Each response is smaller
+// than the maximum size of a message.
 func TestReplayDecisions_SplitsLargeResults(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -377,7 +382,7 @@ func TestReplayDecisions_SplitsLargeResults(t *testing.T) {
 	}
 }
 
-// A rule reads the time. Calls at different times get different results, although they are equal otherwise.
+// A rule reads the time. Two calls that differ only in their time get different results.
 func TestReplayDecisions_EvaluatesConditionsAtTheTimeOfTheCall(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -394,8 +399,8 @@ func TestReplayDecisions_EvaluatesConditionsAtTheTimeOfTheCall(t *testing.T) {
 	}
 }
 
-// For random documents without conditions on arguments, a replay has the results of ExplainCall in a mesh in which the
-// documents are active.
+// The test draws random documents without conditions on arguments. A replay with these documents must have the same
+// results as ExplainCall in a mesh in which the documents are active.
 func TestReplayDecisions_AgreesWithExplainCall(t *testing.T) {
 	t.Parallel()
 	tokens := append(records(), devToken())

@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// defaultRevisionPage is the number of revisions in a page if the request names none.
+// defaultRevisionPage is the number of revisions on a page if the request does not specify a number.
 const defaultRevisionPage = 100
 
-// describeStored adds what is known about the stored revision of the set. It adds nothing if the documents come from
-// files.
+// describeStored adds information about the stored revision that the set was compiled from. It adds nothing if the
+// documents come from files.
 func (a *activeSet) describeStored(out *policyv1.Revision) {
 	if a.stored == nil {
 		return
@@ -28,7 +28,7 @@ func (a *activeSet) describeStored(out *policyv1.Revision) {
 	}
 }
 
-// packStored sets the fields of a revision that come from the store.
+// packStored sets the fields of out whose values come from the store.
 func packStored(out *policyv1.Revision, r *store.Revision) {
 	out.DocumentsId, out.Number, out.Author, out.Comment, out.Stored = r.ID, r.Number, r.Author, r.Reason, true
 	out.Activated = timestamppb.New(r.Activated)
@@ -37,8 +37,8 @@ func packStored(out *policyv1.Revision, r *store.Revision) {
 	}
 }
 
-// GetRevision implements policyv1.PolicyServiceServer. If the revision is the active one, GetRevision waits until no
-// call is evaluated by an older revision any more.
+// GetRevision implements policyv1.PolicyServiceServer. If the requested revision is the active one, GetRevision waits
+// until calls are no longer evaluated with an older revision.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !mayReadDocuments(caller) {
@@ -59,14 +59,16 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	return &policyv1.GetRevisionResponse{Revision: found.set.describe(caller), Documents: found.documents}, nil
 }
 
-// foundRevision is a revision with its documents. set is the active set if the revision is active, and nil otherwise.
+// foundRevision is a revision together with its documents. If the revision is active, set is the active set. Otherwise
+// set is nil.
 type foundRevision struct {
 	set       *activeSet
 	stored    store.Revision
 	documents []*policyv1.Document
 }
 
-// findRevision returns a revision by its id or the first digits of the id. Empty means the active revision.
+// findRevision returns the revision with the given id. The id may be shortened to its first digits. If id is empty,
+// findRevision returns the active revision.
 func (s *Service) findRevision(ctx context.Context, id string) (*foundRevision, error) {
 	set := s.active.Load()
 	switch {
@@ -140,7 +142,8 @@ func (s *Service) ListRevisions(ctx context.Context, req *policyv1.ListRevisions
 	return resp, nil
 }
 
-// parseRevisionPage returns the number below which the numbers of a page are. It returns 0 for the first page.
+// parseRevisionPage parses a page token. All revisions on the page have numbers below the result. The result is 0 for
+// the first page.
 func parseRevisionPage(token string) (int64, error) {
 	if token == "" {
 		return 0, nil

@@ -24,7 +24,7 @@ tests:
     want: {action: allow}
 `
 
-// testedResults are the results of the tests of testedDocument in the file a.yaml.
+// testedResults returns the expected results of the tests in testedDocument, which is in the file a.yaml.
 func testedResults() []*policyv1.TestResult {
 	return []*policyv1.TestResult{
 		{Path: "a.yaml", Document: "a", Line: 7, Column: 5, Name: "reading", Passed: true},
@@ -35,7 +35,8 @@ func testedResults() []*policyv1.TestResult {
 	}
 }
 
-// TestDocuments returns a result for each test, also to people of other tenants, because the documents are their own.
+// TestDocuments returns a result for each test. People in other tenants also get the results, because they sent the
+// documents themselves.
 func TestTestDocuments_ReturnsAResultForEachTest(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
@@ -61,8 +62,8 @@ func TestTestDocuments_ReturnsAResultForEachTest(t *testing.T) {
 	}
 }
 
-// Documents whose approvers do not exist do not load. Only operators of the installation get the finding, because it
-// tells which tokens exist.
+// Documents with approvers that do not exist can't be loaded. Only operators of the installation get the finding,
+// because it reveals which tokens exist.
 func TestTestDocuments_ChecksApproversForOperators(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)

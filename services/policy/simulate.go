@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// SimulateCall implements policyv1.PolicyServiceServer. It is refused to people of other tenants, because documents of
-// their own could show them what the catalog contains.
+// SimulateCall implements policyv1.PolicyServiceServer. It is refused to people in tenants other than "default".
+// Otherwise they could find out what the catalog contains by sending documents of their own.
 func (s *Service) SimulateCall(ctx context.Context, req *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		return nil, toStatus(errOtherTenant)

@@ -24,7 +24,8 @@ rules:
   - {name: writes, match: {tool: write}, when: args.path == "/b", action: allow}
 `
 
-// The documents of the request decide, with the catalog of the mesh: read has a definition that was not accepted.
+// The call is evaluated with the documents in the request and with the mesh's catalog. The definition of the tool named
+// read has not been accepted, so calls to it are denied.
 func TestSimulateCall_DecidesByTheDocumentsOfTheRequest(t *testing.T) {
 	t.Parallel()
 	client := policyv1.NewPolicyServiceClient(accessFixture(t).Person(t, "viewer"))
@@ -73,7 +74,8 @@ func TestSimulateCall_StopsCount(t *testing.T) {
 	}
 }
 
-// With documents of their own, people of other tenants could find out what the catalog contains.
+// SimulateCall is refused to people in other tenants. Otherwise they could find out what the catalog contains by
+// sending documents of their own.
 func TestSimulateCall_IsRefusedToPeopleOfOtherTenants(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
@@ -91,7 +93,7 @@ func TestSimulateCall_IsRefusedToPeopleOfOtherTenants(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "CHAIN_NESTED")
 }
 
-// The tests of the documents of one request may take five seconds.
+// The service stops running the tests in the documents of one request after five seconds in total.
 func TestSimulateCall_LimitsTheTimeOfTests(t *testing.T) {
 	t.Parallel()
 	client := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))

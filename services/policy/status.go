@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Errors that toStatus maps to a gRPC code and a reason.
+// These are the errors that toStatus maps to a gRPC code and a reason.
 var (
 	errNoPolicy          = errors.New("no policy is active because the documents did not load: see the log of the policy service")
 	errNothingApplied    = errors.New("no policy documents have been applied, so every call is refused: apply some with `sluice policy apply`")
@@ -36,7 +36,8 @@ var (
 	errNested            = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
 )
 
-// statuses contains the gRPC code and the reason of each error. If an error wraps several of them, the first one counts.
+// statuses contains the gRPC code and the reason for each error. If an error wraps several of these errors, the first
+// matching entry in the list is used.
 var statuses = []struct {
 	err    error
 	code   codes.Code

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxDecisionAge is the maximum time between a gateway's request for a decision and the beginning of the call, as
-	// the contract of DecideCall promises.
+	// maxDecisionAge is the maximum time between a gateway's request for a decision and the start of the call. The
+	// documentation of DecideCall promises this maximum.
 	maxDecisionAge = time.Second
 	// beginMargin is added to maxDecisionAge, because clocks run at different rates and a call takes time to reach its
 	// server.
@@ -113,7 +113,7 @@ func (s *Service) ListStops(ctx context.Context, req *policyv1.ListStopsRequest)
 	return resp, nil
 }
 
-// storeError returns the error of a request that the store has not served.
+// storeError returns the error for a request that could not be served because of the store.
 func storeError(what string, err error) error {
 	if errors.Is(err, store.ErrStopsFull) {
 		return err
@@ -121,8 +121,8 @@ func storeError(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, sqlstore.ErrUnavailable, err)
 }
 
-// selectorFor returns the calls that a caller may stop or resume with a selector. For operators of other tenants than
-// the installation's, the selector is restricted to their own tenant.
+// selectorFor returns a selector for the calls that a caller may stop or resume. For operators in tenants other than
+// "default", the selector is restricted to their own tenant.
 func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Selector, error) {
 	out := engine.Selector{Agent: in.GetAgent(), Server: in.GetServer(), Tenant: in.GetTenant()}
 	if in.GetAll() == (out != engine.Selector{}) {
@@ -138,8 +138,8 @@ func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Select
 	return out, nil
 }
 
-// packStop converts a stop for a caller. People of other tenants than the installation's do not get the names of other
-// tenants' operators.
+// packStop converts a stop to the message that a caller receives. People in tenants other than "default" do not get the
+// names of other tenants' operators.
 func packStop(stop store.Stop, caller *authn.Caller) *policyv1.Stop {
 	out := &policyv1.Stop{
 		Selector: &policyv1.StopSelector{All: stop.Selector == engine.Selector{}, Agent: stop.Agent, Server: stop.Server, Tenant: stop.Tenant},
@@ -155,7 +155,7 @@ func packStop(stop store.Stop, caller *authn.Caller) *policyv1.Stop {
 }
 
 // readStops reads the stops in force from the store if the store has changed since they were last read, and publishes
-// them. It may not be called concurrently.
+// them. It must not be called concurrently.
 func (s *Service) readStops(ctx context.Context) error {
 	if s.version == s.stopsRead && s.version != 0 {
 		return nil
@@ -169,8 +169,8 @@ func (s *Service) readStops(ctx context.Context) error {
 	return nil
 }
 
-// publishStops makes the stops of a version of the store part of the active set, unless the set has stops of a newer
-// version.
+// publishStops adds the stops that were in force at a version of the store to the active set, unless the set already
+// has stops from a newer version.
 func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -191,8 +191,8 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	}
 }
 
-// waitForCalls waits until no call can begin by a decision that is older than set. began is the time at which set
-// became active.
+// waitForCalls waits until no call can start because of a decision that was made with a set older than the given set.
+// began is the time at which the given set became active.
 func (s *Service) waitForCalls(ctx context.Context, set *activeSet, began time.Time) error {
 	until := began.Add(maxDecisionAge + beginMargin)
 	if s.cfg.Source != sqlstore.SQLite { // other processes make decisions by older sets for a part of maxPeerDelay

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// stopFixture is a served policy service with operators of two tenants.
+// stopFixture is a running policy service with operators in two tenants.
 type stopFixture struct {
 	t *testing.T
 	*rpctest.Server
@@ -75,7 +75,7 @@ func (f *stopFixture) resume(client policyv1.PolicyServiceClient, selector *poli
 	return resp
 }
 
-// decision returns the decision about a call of the tool read by a principal.
+// decision returns the decision on a principal's call to the tool read.
 func (f *stopFixture) decision(tenant, subject, agent string) *policyv1.Decision {
 	f.t.Helper()
 	p := rpctest.Principal(tenant, subject)
@@ -139,8 +139,8 @@ func TestStopCalls_ExplanationNamesTheStop(t *testing.T) {
 	}
 }
 
-// Operators of a tenant stop and resume only calls of their own tenant. They can't end the stops of the installation's
-// operators.
+// Operators of a tenant can stop and resume only calls of their own tenant. They can't end the stops of the
+// installation's operators.
 func TestStopCalls_OperatorsOfATenantAreRestrictedToIt(t *testing.T) {
 	t.Parallel()
 	f := newStopFixture(t, options{})
@@ -203,7 +203,7 @@ func TestStopCalls_InvalidRequestsAreRefused(t *testing.T) {
 	f.wantStopped(false, "default", "ana", "coder")
 }
 
-// A policy document changes, and the service restarts. The stops stay in force.
+// A policy document changes, and later the service restarts. The stops stay in force.
 func TestStopCalls_StopsSurviveChangesAndRestarts(t *testing.T) {
 	t.Parallel()
 	opts := options{paths: []string{folder(t, strings.Replace(document, "pay:", "# pay:", 1))}, data: t.TempDir(), tokens: append(rpctest.Records(), otherTenantTokens()...)}
@@ -229,8 +229,8 @@ func TestStopCalls_StopsSurviveChangesAndRestarts(t *testing.T) {
 	f.wantStopped(false, "default", "ana", "coder")
 }
 
-// A gateway that does not take the change has a lease of one second. A decision that was not cached is valid for one
-// second after the request, too. StopCalls responds only when both have ended.
+// A gateway acknowledges a stop immediately. StopCalls nevertheless responds only after one second, because until then
+// a call can start because of an older decision that was not cached.
 func TestStopCalls_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -257,7 +257,8 @@ func TestStopCalls_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	}
 }
 
-// Two replicas use one database. A stop at one of them is in force at the other when it is acknowledged.
+// Two replicas use one database. When one replica has acknowledged a stop, the stop is also in force at the other
+// replica.
 func TestStopCalls_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	t.Parallel()
 	opts := options{source: sqlstoretest.Postgres(t)}
@@ -272,7 +273,7 @@ func TestStopCalls_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	}
 }
 
-// The store of a running service can't be written. StopCalls reports that, and calls pass.
+// The store of a running service can't be written. StopCalls returns an error, and calls are still allowed.
 func TestStopCalls_FailsWhenTheStoreCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	opts := options{data: t.TempDir()}

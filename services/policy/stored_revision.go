@@ -21,14 +21,14 @@ import (
 // maxRevisionRead is the time limit for reading the documents of a revision.
 const maxRevisionRead = 5 * time.Second
 
-// errNotLoaded means that a newer revision than the active one could not be read from the store.
+// errNotLoaded means that the store has a revision newer than the active one, but that this revision could not be read.
 var errNotLoaded = errors.New("a newer policy revision could not be read from the store, so calls are refused until it can be")
 
-// errDamaged means that stored documents do not have the content that was applied.
+// errDamaged means that the content of stored documents differs from what was applied.
 var errDamaged = errors.New("the documents of this policy revision in the store are damaged: apply documents again")
 
-// documentsID returns the id of documents: the SHA-256 of their paths and texts, in hexadecimal digits. The documents
-// must be sorted by path.
+// documentsID returns the id of a list of documents. The id is the SHA-256 digest of their paths and texts, in
+// hexadecimal. The documents must be sorted by path.
 func documentsID(documents []*policyv1.Document) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "sluice.documents.v1 %d ", len(documents))
@@ -45,12 +45,12 @@ func sortDocuments(documents []*policyv1.Document) []*policyv1.Document {
 	})
 }
 
-// packDocuments returns documents in the form in which they are stored.
+// packDocuments returns documents in the form in which the store contains them.
 func packDocuments(documents []*policyv1.Document) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(&policyv1.GetRevisionResponse{Documents: documents})
 }
 
-// storedDocuments reads the documents with an id from the store, and checks that they have this id.
+// storedDocuments reads the documents with the given id from the store, and checks that they match this id.
 func (s *Service) storedDocuments(ctx context.Context, id string) ([]*policyv1.Document, error) {
 	raw, err := s.store.DocumentsOf(ctx, id)
 	if err != nil {
@@ -68,12 +68,12 @@ type compiledDocuments struct {
 	set       *engine.Set
 	documents []*policyv1.Document
 	warnings  strictyaml.Errors
-	// rejected contains the reasons why stored documents do not load. In this case set denies every call.
+	// rejected contains the reasons why stored documents can't be loaded. If it is not empty, set denies every call.
 	rejected []*policyv1.Finding
 }
 
-// refuseAll returns a set that denies every call with a reason. It denies the calls of observed servers, too, because
-// there is no policy to observe.
+// refuseAll returns a set that denies every call with the given reason. It also denies calls to servers in observe
+// mode, because there is no policy whose decisions could be recorded.
 func (s *Service) refuseAll(reason string) (*compiledDocuments, error) {
 	document := &policyv1.Document{Path: "no-policy.yaml", Text: fmt.Sprintf(`version: 1
 name: no-policy
@@ -90,10 +90,10 @@ rules:
 	return &compiledDocuments{set: set, documents: []*policyv1.Document{document}}, nil
 }
 
-// compileStored reads the documents of a revision from the store, and compiles them. It does not run their tests, which
-// have passed when the documents were applied, and does not check who can approve calls, because tokens may have changed
-// since. If there is no revision, or its documents do not load, the result denies every call. compileStored returns an
-// error only if the store can't be read.
+// compileStored reads the documents of a revision from the store, and compiles them. It does not run their tests,
+// because the tests passed when the documents were applied. It does not check who can approve calls, because tokens may
+// have changed since then. If there is no revision, or if its documents can't be loaded, the result denies every call.
+// compileStored returns an error only if the store can't be read.
 func (s *Service) compileStored(ctx context.Context, rev *store.Revision) (*compiledDocuments, error) {
 	if rev.Number == 0 {
 		return s.refuseAll("no policy has been applied yet, so every call is refused: an operator applies one with sluice policy apply")
@@ -112,7 +112,7 @@ func (s *Service) compileStored(ctx context.Context, rev *store.Revision) (*comp
 	return s.refuseBroken(ctx, rev, err)
 }
 
-// refuseBroken returns a set that denies every call, because the stored documents do not load for the reason err.
+// refuseBroken returns a set that denies every call, because the stored documents can't be loaded. err is the reason.
 func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err error) (*compiledDocuments, error) {
 	s.deps.Log.ErrorContext(ctx, "the stored policy does not load, so every call is refused: apply other documents, or `sluice policy rollback`", "documents", rev.ID, "number", rev.Number, "error", err)
 	out, refused := s.refuseAll("the stored policy " + rev.ID[:16] + " does not load, so every call is refused: an operator applies another one with sluice policy apply, or sluice policy rollback")
@@ -124,7 +124,7 @@ func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err err
 	return out, nil
 }
 
-// loadStored reads the active revision of the store into the first set.
+// loadStored reads the store's active revision into set, the service's first set.
 func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	rev, err := s.store.ActiveRevision(ctx)
 	if err != nil {
@@ -139,20 +139,21 @@ func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	return nil
 }
 
-// use sets the documents of a set.
+// use sets the documents of the set a, and everything that is derived from them.
 func (a *activeSet) use(rev *store.Revision, from *compiledDocuments) {
 	a.stored, a.Set, a.documents, a.warnings, a.rejected = rev, from.set, from.documents, from.warnings, from.rejected
 }
 
-// loadingRevision is a revision that is being read and compiled. done is closed when this has ended. After that, err is
-// the error, or nil if the revision is active.
+// loadingRevision is a revision that is being read and compiled. done is closed when this has finished. After that, err
+// is the error, or nil if the revision is active.
 type loadingRevision struct {
 	done chan struct{}
 	err  error
 }
 
-// waitForLoading waits until the newest known revision of the store is active, so that no call is evaluated by an older
-// one. It returns [errNotLoaded] if that revision can't be read, or the error of ctx.
+// waitForLoading waits until the newest known revision in the store is active, so that no call is evaluated with an
+// older revision. It returns [errNotLoaded] if the newest revision can't be read. If ctx is done first, it returns the
+// error of ctx.
 func (s *Service) waitForLoading(ctx context.Context) error {
 	loading := s.loading.Load()
 	if loading == nil {
@@ -166,7 +167,7 @@ func (s *Service) waitForLoading(ctx context.Context) error {
 	}
 }
 
-// readRevision activates the active revision of the store if another process has applied it. It may not be called
+// readRevision activates the store's active revision if another process has applied it. It must not be called
 // concurrently.
 func (s *Service) readRevision(ctx context.Context) error {
 	if !s.cfg.Stored {
@@ -206,7 +207,7 @@ func (s *Service) load(ctx context.Context, rev *store.Revision) error {
 	return nil
 }
 
-// publishRevision makes a revision of the store active, unless a newer one is.
+// publishRevision makes a revision from the store active, unless the same revision or a newer one is already active.
 func (s *Service) publishRevision(ctx context.Context, rev *store.Revision, loaded *compiledDocuments) {
 	s.changing.Lock()
 	defer s.changing.Unlock()

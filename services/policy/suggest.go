@@ -14,10 +14,10 @@ import (
 
 // Use contains statistics on the calls to a tool.
 type Use struct {
-	// Calls is the number of calls that were sent, and Callers is the number of principals that sent them.
+	// Calls is the number of calls that were sent. Callers is the number of principals that sent these calls.
 	Calls, Callers int
-	// Busiest is the maximum number of calls that one session sent in a minute. The calls of the agents that belong to
-	// the session count, too.
+	// Busiest is the maximum number of calls that one session sent in a minute. It includes the calls of the agents
+	// that belong to the session.
 	Busiest int
 	// Last is the time at which the last call was sent.
 	Last time.Time
@@ -27,11 +27,11 @@ type Use struct {
 // document is a draft that a person must read.
 //
 // Every tool has an entry, with a comment that quotes the most significant words of the tool's definition. All other
-// calls are denied. The document requires an approval for a tool with an uncertain class, for a tool with a critical
-// risk, and for a tool that writes with a high risk.
+// calls are denied. The document requires approval for a tool with an uncertain classification, for a tool with a
+// critical risk, and for a tool that writes with a high risk.
 //
-// If used is not nil, it contains the usage of the tools by name. In that case, only tools that were called get an
-// entry, each with a limit that allows the recorded usage. The entries of the other tools are commented out.
+// If used is not nil, it contains the usage of the tools by name. In that case, only tools that were called have active
+// entries, each with a limit that allows the recorded usage. The entries of the other tools are commented out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
@@ -83,8 +83,8 @@ default: deny
 	return out.Bytes()
 }
 
-// evidenceNote returns the content of a comment, which quotes the words of the definition that had the highest weight
-// for the tool's category.
+// evidenceNote returns the text of a comment. The comment quotes the words of the definition that had the highest
+// weight for the tool's category.
 func evidenceNote(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {

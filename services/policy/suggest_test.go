@@ -35,7 +35,7 @@ func TestSuggest_DocumentsForRealServersLoad(t *testing.T) {
 	}
 }
 
-// suggested returns a suggestion. It fails the test unless the suggestion loads without warnings.
+// suggested returns a suggested document. It fails the test unless the document loads without warnings.
 func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) string {
 	t.Helper()
 	text, err := policy.Suggest(server, tools, nil)
@@ -62,7 +62,7 @@ func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	}
 }
 
-// A tool that edits with a high risk requires approval, whichever verb its name contains.
+// A tool that edits something with a high risk requires approval, whichever verb its name contains.
 func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -123,7 +123,8 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// If the usage is known, only called tools have entries, and their limits allow this usage.
+// If it is known how tools were used, only tools that were called have entries, and the limits of the entries allow
+// this usage.
 func TestSuggest_LimitsCalledToolsWhenUseIsKnown(t *testing.T) {
 	t.Parallel()
 	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// twoTenants contains rules for two tenants. One of the rules names a person and has a condition.
+// twoTenants is a document with rules for two tenants. One of the rules names a person and has a condition.
 const twoTenants = `version: 1
 name: two-tenants
 default: deny
@@ -27,7 +27,7 @@ rules:
   - {name: both, match: {tool: export, tenant: [acme, umbrella], principal: [bob, "mallory-of-umbrella"]}, action: allow}
 `
 
-// umbrellaWords lists words in twoTenants that only people of the tenant "default" may read.
+// umbrellaWords lists words in the document twoTenants that only people of the tenant "default" may read.
 var umbrellaWords = []string{"umbrella", "acme-takeover"}
 
 func otherTenantTokens() []*identityv1.TokenRecord {

@@ -32,8 +32,8 @@ func TestNew_FailsWhenTestsTakeTooLong(t *testing.T) {
 	}
 }
 
-// A document that denies a tool has tests that take too long. The old document, which allows the tool, stays in force, and
-// the revision contains the reason.
+// A new version of a document denies a tool, but has tests that take too long. The old version, which allows the tool,
+// stays active. The revision contains the reason why the new version was rejected.
 func TestReload_KeepsTheRevisionWhenTestsTakeTooLong(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, allowDocument)

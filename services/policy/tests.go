@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// CountTests returns the number of tests in documents that load together, and 0 if they do not load.
+// CountTests returns the number of tests in documents that are loaded together. It returns 0 if the documents can't be
+// loaded.
 func CountTests(documents []*policyv1.Document) int {
 	set, err := document.ParseSet(filesOf(documents), nil, time.Now())
 	if err != nil {
@@ -19,11 +20,11 @@ func CountTests(documents []*policyv1.Document) int {
 	return len(set.Tests)
 }
 
-// Schema returns the JSON Schema of policy documents, for editors.
+// Schema returns the JSON Schema for policy documents, which editors can use.
 func Schema() []byte { return document.Schema() }
 
-// RunTests runs the tests of documents that will be active together. If f is not nil, the documents are checked under
-// that configuration, as [LintFor] checks them. RunTests returns an error only if ctx ends.
+// RunTests runs the tests in documents that will be active together. If f is not nil, the documents are checked under
+// that configuration, in the same way as [LintFor] checks them. RunTests returns an error only if ctx is done.
 func RunTests(ctx context.Context, f *config.File, documents []*policyv1.Document) (*policyv1.TestDocumentsResponse, error) {
 	if f == nil {
 		return runTests(ctx, baseConfig(new(config.Default())), documents, nil)
@@ -32,7 +33,7 @@ func RunTests(ctx context.Context, f *config.File, documents []*policyv1.Documen
 	return runTests(ctx, cfg, documents, cfg.approvers(cfg.OwnerMayApprove))
 }
 
-// TestDocuments implements policyv1.PolicyServiceServer. As for LintDocuments, only operators of the installation get
+// TestDocuments implements policyv1.PolicyServiceServer. As with LintDocuments, only operators of the installation get
 // findings about approvers.
 func (s *Service) TestDocuments(ctx context.Context, req *policyv1.TestDocumentsRequest) (*policyv1.TestDocumentsResponse, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))

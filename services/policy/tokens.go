@@ -22,15 +22,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// maxGroups is the maximum number of groups of a principal.
+// maxGroups is the maximum number of groups that a principal can have.
 const maxGroups = 256
 
-// Identities are the parts of the configuration that identify callers. The service reads them again while it runs.
+// Identities contains the parts of the configuration that identify callers. The service reads these parts again while
+// it is running.
 type Identities struct {
-	// Tokens are the configured tokens, hashed.
+	// Tokens contains the configured tokens. The secrets are hashed.
 	Tokens []*identityv1.TokenRecord
-	// Groups are lists of subjects of the tenant "default", by group. They add to the groups of stored tokens. The
-	// groups of Tokens already include them.
+	// Groups maps a group to the subjects in the tenant "default" that belong to it. Stored tokens have these groups in
+	// addition to their own groups. In Tokens, the groups of each token already include them.
 	Groups map[string][]string
 }
 
@@ -40,8 +41,8 @@ func (i Identities) equal(other Identities) bool {
 	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal)
 }
 
-// approvers returns the holders of the configured tokens. Stored tokens belong to agents, so the list of the people who
-// may approve calls is complete.
+// approvers returns the holders of the configured tokens. Stored tokens belong only to agents, so the list of the
+// people who may approve calls is complete.
 func (i Identities) approvers(ownersMayApprove bool) *engine.Approvers {
 	out := &engine.Approvers{OwnersMayApprove: ownersMayApprove}
 	for _, r := range i.Tokens {
@@ -57,7 +58,7 @@ func (i Identities) approvers(ownersMayApprove bool) *engine.Approvers {
 	return out
 }
 
-// groupsOfTenant returns the groups that the configuration gives to people and agents of a tenant.
+// groupsOfTenant returns the groups that the configuration assigns to people and agents in a tenant.
 func (i Identities) groupsOfTenant(tenant string) map[string]bool {
 	out := make(map[string]bool)
 	for _, r := range i.Tokens {
@@ -75,11 +76,12 @@ func (i Identities) groupsOfTenant(tenant string) map[string]bool {
 	return out
 }
 
-// tokenBook contains the tokens of the configuration and the stored tokens. It is safe for concurrent use.
+// tokenBook contains both the configured tokens and the stored tokens. It is safe for concurrent use.
 type tokenBook struct {
 	tokens  *authn.Tokens
 	changes *signal
-	// set contains all tokens, and ended the names of its ended tokens. They are immutable.
+	// set contains all tokens. ended contains the names of the revoked and expired tokens in set. Both values are
+	// immutable.
 	set   atomic.Pointer[identityv1.TokenSet]
 	ended atomic.Pointer[map[string]bool]
 
@@ -88,21 +90,21 @@ type tokenBook struct {
 	stored     store.TokenSet
 }
 
-// newTokenBook returns a book with the tokens of the configuration.
+// newTokenBook returns a token book that contains the configured tokens.
 func newTokenBook(tokens *authn.Tokens, configured Identities) (*tokenBook, error) {
 	b := &tokenBook{tokens: tokens, changes: newSignal(), stored: store.TokenSet{Version: -1}}
 	return b, b.configure(configured)
 }
 
-// configure replaces the tokens and groups of the configuration. If it returns an error, the old ones stay.
+// configure replaces the configured tokens and groups. If it returns an error, the old tokens and groups stay valid.
 func (b *tokenBook) configure(now Identities) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.publish(now, b.stored)
 }
 
-// store replaces the stored tokens, unless the book has a newer version of them. It reports whether it has replaced
-// them.
+// store replaces the stored tokens, unless the token book already has a newer version of the tokens. It reports whether
+// it has replaced them.
 func (b *tokenBook) store(now store.TokenSet) (changed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +118,7 @@ func (b *tokenBook) store(now store.TokenSet) (changed bool, err error) {
 // hasEnded reports whether a stored token was revoked or has expired.
 func (b *tokenBook) hasEnded(name string) bool { return (*b.ended.Load())[name] }
 
-// publish makes tokens valid, and ends the validity of all others. The caller must hold b.mu.
+// publish makes the given tokens valid, and all other tokens invalid. The caller must hold b.mu.
 func (b *tokenBook) publish(configured Identities, stored store.TokenSet) error {
 	set := combine(configured, stored)
 	if err := b.tokens.Update(set); err != nil {
@@ -145,7 +147,7 @@ func (b *tokenBook) version() int64 {
 	return b.stored.Version
 }
 
-// combine returns the set of all tokens. A stored token is omitted if the configuration has a token with its name or its
+// combine returns the set of all tokens. A stored token is omitted if a configured token has the same name or the same
 // hash.
 func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet {
 	names, hashes := make(map[string]bool), make(map[string]bool)
@@ -172,7 +174,7 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 	return set
 }
 
-// groupsOf returns the groups of a stored token: its own groups and those of its subject.
+// groupsOf returns the groups of a stored token, which are its own groups and the groups of its subject.
 func (i Identities) groupsOf(t *identityv1.Token) []string {
 	f := config.File{Groups: i.Groups}
 	return f.GroupsOf(config.Token{Tenant: t.GetTenant(), Subject: t.GetSubject(), Groups: t.GetGroups()})
@@ -193,8 +195,8 @@ func packTime(at time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// packListed converts a token for a caller. People of other tenants than the installation's do not get the names of
-// other tenants' operators.
+// packListed converts a token to the message that a caller receives. People in tenants other than "default" do not get
+// the names of other tenants' operators.
 func packListed(t *store.Token, caller *authn.Caller) *identityv1.Token {
 	out := packToken(t)
 	out.LastUsed, out.Revoked = packTime(t.LastUsed), packTime(t.Revoked)
@@ -219,8 +221,8 @@ func (s *Service) readTokens(ctx context.Context) error {
 	return nil
 }
 
-// publishTokens makes stored tokens valid, unless newer ones are. It begins an epoch, so that gateways do not use
-// decisions about callers whose tokens have ended.
+// publishTokens makes stored tokens valid, unless a newer version of the tokens is already valid. It starts a new
+// epoch, so that gateways no longer use cached decisions on callers whose tokens were revoked or have expired.
 func (s *Service) publishTokens(set store.TokenSet) error {
 	if changed, err := s.tokens.store(set); err != nil || !changed {
 		return err
@@ -234,8 +236,8 @@ func (s *Service) publishTokens(set store.TokenSet) error {
 	return nil
 }
 
-// refusesToken returns the decision about a call whose caller's token was revoked or has expired, or nil. A gateway that
-// was suspended may not know that yet.
+// refusesToken returns the decision that refuses a call if the caller's token was revoked or has expired. Otherwise it
+// returns nil. The check is needed because a gateway that was suspended may not know yet that the token is invalid.
 func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *policyv1.Decision {
 	if caller.GetTokenId() == "" || !s.tokens.hasEnded(caller.GetTokenId()) {
 		return nil
@@ -246,8 +248,8 @@ func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *po
 	}
 }
 
-// recordUses stores the uses of tokens that this process itself has seen, until ctx ends. In one process with the
-// gateway these are all uses.
+// recordUses stores when tokens were used, as far as this process has seen the uses, until ctx is done. If the gateway
+// runs in the same process, it sees all uses.
 func (s *Service) recordUses(ctx context.Context) error {
 	tick := time.NewTicker(authn.UseInterval)
 	defer tick.Stop()
@@ -264,7 +266,8 @@ func (s *Service) recordUses(ctx context.Context) error {
 	}
 }
 
-// storeUses stores uses. It ignores times in the future, because the clocks of services may differ.
+// storeUses stores the times at which tokens were last used. It ignores times in the future, which can occur because
+// the clocks of services may differ.
 func (s *Service) storeUses(ctx context.Context, uses []*identityv1.TokenUse) error {
 	now, latest := time.Now(), make(map[string]time.Time, len(uses))
 	for _, use := range uses {

@@ -32,8 +32,9 @@ func newToken(name, tenant, agent string, groups ...string) *identityv1.CreateTo
 	}}
 }
 
-// An operator creates a token for a client. It is valid at once, in this process and for watchers, and stays valid after
-// a restart. When the operator has revoked it, it is refused with that reason, also after a restart.
+// An operator creates a token for a client. The token is valid at once, both in this process and at a gateway that
+// watches the tokens. It stays valid after a restart. After the operator revokes the token, it is refused as revoked,
+// even after a restart.
 func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	t.Parallel()
 	opts := options{tokens: tokensOfTwoTenants(), data: t.TempDir(), groups: map[string][]string{"developers": {"cursor-1"}, "on call": {"ana"}}}
@@ -160,8 +161,8 @@ func TestCreateToken_RefusesTokensThatMayNotExist(t *testing.T) {
 	}
 }
 
-// An operator of a tenant creates, lists and revokes tokens of that tenant only, and does not get the names of other
-// tenants' operators.
+// An operator of a tenant can create, list and revoke only tokens of that tenant. The names of other tenants' operators
+// are not returned.
 func TestTokens_OfOtherTenantsAreNotVisible(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{tokens: tokensOfTwoTenants()})
@@ -231,7 +232,7 @@ func TestReportTokenUse_SetsTheLastUse(t *testing.T) {
 	}
 }
 
-// A reloadedTokens is a service whose configuration the test changes, in a synctest bubble.
+// A reloadedTokens is a running service in a synctest bubble. The test can change the service's configuration.
 type reloadedTokens struct {
 	*testing.T
 	svc    *policy.Service
@@ -243,7 +244,8 @@ type reloadedTokens struct {
 	err error
 }
 
-// change changes the configuration, and waits until it must be in force. err is the error from reading it, or nil.
+// change changes the configuration, and waits until the service must have applied the change. err is the error that the
+// service gets when it reads the configuration, or nil.
 func (r *reloadedTokens) change(err error, tokens ...*identityv1.TokenRecord) {
 	r.mu.Lock()
 	r.now, r.err = policy.Identities{Tokens: tokens}, err
@@ -278,8 +280,8 @@ func (r *reloadedTokens) isValid(name string) bool {
 	return lookupError(r.tokens, rpctest.Secret(name)) == nil
 }
 
-// The tokens of the configuration change. New tokens become valid and removed tokens end, but not if the configuration
-// can't be read, and not for a content that was read only once.
+// The tokens in the configuration change. New tokens become valid, and removed tokens become invalid. Nothing changes
+// if the configuration can't be read or contains a token twice.
 func TestReload_ReplacesTokens(t *testing.T) {
 	t.Parallel()
 	all := records()
@@ -304,8 +306,8 @@ func TestReload_ReplacesTokens(t *testing.T) {
 	})
 }
 
-// The only approvers of a rule leave the configuration. Their tokens end, and the policy stays in force. The log has the
-// reason.
+// All approvers that a rule names are removed from the configuration. Their tokens become invalid, and the policy stays
+// in force. The log contains a warning that calls to which this rule applies can never be approved.
 func TestReload_TokensOfApproversEndAlthoughARuleNeedsThem(t *testing.T) {
 	t.Parallel()
 	all := records()
@@ -321,8 +323,9 @@ func TestReload_TokensOfApproversEndAlthoughARuleNeedsThem(t *testing.T) {
 	})
 }
 
-// A gateway does not know yet that a token was revoked, and asks about a call of its holder. Policy denies the call, and
-// the decision may not be reused. Decisions from before the revocation belong to an earlier epoch.
+// A token was revoked, but a gateway does not know this yet. The gateway asks the policy service to evaluate a call by
+// the token's holder. The policy service denies the call, and the gateway may not reuse this decision. Decisions from
+// before the revocation belong to an earlier epoch.
 func TestDecideCall_DeniesCallersWithRevokedTokens(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{tokens: tokensOfTwoTenants()})
@@ -357,7 +360,8 @@ func TestDecideCall_DeniesCallersWithRevokedTokens(t *testing.T) {
 	}
 }
 
-// Agents use their tokens at a gateway in the same process. The service stores the uses, and lists them.
+// An agent uses its token at a gateway in the same process. The service stores the time of this use and lists it as the
+// token's last use.
 func TestRun_StoresUsesOfTokens(t *testing.T) {
 	t.Parallel()
 	runTokenReload(t, policy.Identities{Tokens: records()}, func(r *reloadedTokens) {
@@ -387,7 +391,8 @@ func TestRun_StoresUsesOfTokens(t *testing.T) {
 	})
 }
 
-// An agent has a created token and one in the configuration. Revoking its tokens names the one that stays valid.
+// An agent has two tokens: one that an operator created, and one in the configuration. A request to revoke the agent's
+// tokens revokes the first token. The response names the second token, which stays valid.
 func TestRevokeToken_NamesConfiguredTokensOfTheAgent(t *testing.T) {
 	t.Parallel()
 	records := tokensOfTwoTenants()

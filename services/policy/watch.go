@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// withheldFinding returns the finding that callers of other tenants get instead of the findings about the
-// installation's documents.
+// withheldFinding returns the finding that callers of tenants other than "default" get. It replaces the findings about
+// the policy documents.
 func withheldFinding() *policyv1.Finding {
 	return &policyv1.Finding{
 		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
@@ -21,14 +21,14 @@ func withheldFinding() *policyv1.Finding {
 	}
 }
 
-// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Only services
-// and people of the tenant "default" may, because the documents belong to the installation.
+// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Services may
+// read them, and so may callers of the tenant "default", because the documents belong to the installation.
 func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns the set as a message for a caller. Suggestions in findings name people of all tenants, so only
-// operators of the installation get them.
+// describe returns a message about the active policy for a caller. Suggestions in findings name people of all tenants,
+// so only operators of the installation get the suggestions.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -55,8 +55,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer. Services get a revision at once. People get it only when no
-// call is evaluated by an older revision any more.
+// WatchRevision implements policyv1.PolicyServiceServer. Services get a new revision at once. People get a new revision
+// only when no call is evaluated with an older revision any more.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(heartbeatInterval)

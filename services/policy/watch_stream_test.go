@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// maxSilence is the maximum interval between messages that the contracts promise to watchers.
+// maxSilence is the maximum time between two messages of a watch stream that the API promises.
 const maxSilence = 500 * time.Millisecond
 
-// A watchStream is the server's side of a watcher's stream in a synctest bubble. It records the messages that are sent.
-// It is safe for concurrent use.
+// A watchStream is the server's side of a watcher's stream in a synctest bubble. It records the messages that the
+// service sends. It is safe for concurrent use.
 type watchStream[M any] struct {
 	grpc.ServerStream
 	ctx   context.Context

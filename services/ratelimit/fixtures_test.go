@@ -26,7 +26,7 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 	return svc
 }
 
-// A testServer is a running service with the client of a gateway.
+// A testServer is a running service, together with a client that calls the service as a gateway does.
 type testServer struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
@@ -49,7 +49,7 @@ func serveDefault(t *testing.T) *testServer {
 	return serve(t, ratelimit.DefaultConfig(), io.Discard)
 }
 
-// A caller is a client of the service with a context.
+// A caller is a client of the service, and the context for the client's calls.
 type caller struct {
 	ratelimitv1.RateLimitServiceClient
 	t   *testing.T
@@ -61,19 +61,19 @@ func (l *testServer) person(t *testing.T, token string) *caller {
 	return &caller{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
 }
 
-// inTenant returns a gateway that calls on behalf of a principal of a tenant.
+// inTenant returns a client that calls the service as a gateway does, on behalf of a principal of the given tenant.
 func (l *testServer) inTenant(t *testing.T, tenant string) *caller {
 	t.Helper()
 	return &caller{RateLimitServiceClient: l.RateLimitServiceClient, t: t, ctx: inTenant(t, tenant)}
 }
 
-// inTenant returns the context for a gateway's call on behalf of a principal of a tenant.
+// inTenant returns the context for a call that a gateway makes on behalf of a principal of the given tenant.
 func inTenant(t *testing.T, tenant string) context.Context {
 	t.Helper()
 	return authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, "ana"))
 }
 
-// limit returns a limit of most units per minute.
+// limit returns a limit for the given bucket. The parameter most is the maximum number of units per minute.
 func limit(bucket, most string) *ratelimitv1.Limit {
 	return &ratelimitv1.Limit{
 		Bucket: bucket, Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
@@ -94,7 +94,7 @@ func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lea
 	return resp.GetLease()
 }
 
-// refused reserves limits, and fails the test unless they are refused.
+// refused tries to reserve limits, and fails the test unless the service refuses the request.
 func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -104,7 +104,7 @@ func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Ref
 	return resp.GetRefusal()
 }
 
-// remaining returns the remaining units of the bucket of a limit.
+// remaining returns the number of units that remain in the limit's bucket.
 func (a *caller) remaining(in *ratelimitv1.Limit) string {
 	a.t.Helper()
 	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{in}})
@@ -122,7 +122,7 @@ func settlement(reservation string, outcome ratelimitv1.Settlement, amounts ...*
 	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: reservation}, Settlement: outcome, Amounts: amounts}
 }
 
-// settle settles a reservation and reports whether this call ended it. If this call ended it, settle also checks the
+// settle settles a reservation and reports whether this call ended the reservation. If so, settle also checks the
 // outcome in the response.
 func (l *testServer) settle(t *testing.T, reservation string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
@@ -142,7 +142,7 @@ func (l *testServer) settle(t *testing.T, reservation string, outcome ratelimitv
 	return resp.GetSettled()
 }
 
-// wantLeft checks the remaining units of a bucket of the tenant "default".
+// wantLeft checks the number of units that remain in the limit's bucket of the tenant "default".
 func (l *testServer) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
 	t.Helper()
 	if got := l.inTenant(t, "default").remaining(in); got != want {

@@ -46,7 +46,7 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance identifies the counts of this process. It is different after each start.
+	// instance is a random string that differs after each start. It shows clients that the counters started from zero.
 	instance string
 }
 
@@ -142,8 +142,8 @@ func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketR
 	return &ratelimitv1.ResetBucketResponse{}, nil
 }
 
-// tenantName returns a key or a bucket with the caller's tenant as a prefix, so that callers can use only the keys and
-// buckets of their own tenant. The name of a tenant contains no slash.
+// tenantName returns the name of a key or a bucket with the caller's tenant as a prefix, so that callers can use only
+// the keys and buckets of their own tenant. The name of a tenant contains no slash.
 func tenantName(ctx context.Context, name string) string {
 	return authn.CallerOf(ctx).Tenant() + "/" + name
 }
@@ -165,7 +165,7 @@ var ends = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
 	ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT: ratelimitv1.LeaseEnd_LEASE_END_NEVER_SENT,
 }
 
-// unpack converts limits to limits of the store.
+// unpack converts limits of the API to limits of the store.
 func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, error) {
 	out := make([]store.Limit, len(limits))
 	for i, l := range limits {
@@ -216,8 +216,7 @@ func remaining(limits []*ratelimitv1.Limit, left []int64) []*ratelimitv1.Remaini
 	return out
 }
 
-// toStatus returns an error with the gRPC code and the reason for an error of this service. It returns other errors
-// unchanged.
+// toStatus adds the gRPC code and the reason to an error of this service. It returns other errors unchanged.
 func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errUnsupported):

@@ -12,13 +12,15 @@ import (
 	"time"
 )
 
-// npmName is the name of the npm package with the launcher. Each platform has a package of its own, as esbuild has.
+// npmName is the name of the npm package that contains the launcher. Each platform has its own package, as with
+// esbuild.
 const npmName = "@sluice-mesh/sluice"
 
 //go:embed launcher.js
 var launcher []byte
 
-// platform names an operating system and an architecture as Go does and as npm does.
+// platform is an operating system and an architecture. The fields goos and goarch contain their names in Go, and os and
+// cpu contain their names in npm.
 type platform struct{ goos, goarch, os, cpu string }
 
 var platforms = []platform{
@@ -102,7 +104,7 @@ func writeNPM(directory, version string, at time.Time, programs map[string]strin
 	return nil
 }
 
-// pack writes an npm package. Equal content gives equal bytes.
+// pack writes an npm package. Packages with equal content consist of equal bytes.
 func pack(path string, at time.Time, m manifest, files ...packed) (err error) {
 	description, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {

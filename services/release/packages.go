@@ -37,7 +37,7 @@ type artifact struct {
 	Type   string `json:"type"`
 }
 
-// released lists goreleaser's types of artifacts that are files of the release.
+// released lists the types of goreleaser artifacts that are part of the release.
 var released = map[string]bool{"Archive": true, "Linux Package": true, "SBOM": true}
 
 // digest is a file of the release, and its SHA-256 digest as 64 hexadecimal digits.
@@ -142,8 +142,8 @@ func provenance(b build, files []digest) any {
 	}
 }
 
-// digestsOf returns the digests of the files in a directory, sorted by name. It omits the files that contain digests of
-// all others, which an earlier run may have left.
+// digestsOf returns the digests of the files in a directory, sorted by name. It omits the files that contain the
+// digests of all other files, because an earlier run may have left such files.
 func digestsOf(directory string) (digests []digest, err error) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {

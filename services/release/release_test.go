@@ -50,8 +50,8 @@ func TestPlatforms_AreWhatGoreleaserBuilds(t *testing.T) {
 	}
 }
 
-// The test gives writePackages the files that goreleaser writes, with short contents. The test expects one npm package
-// for each platform, and that checksums, provenance, formula and Dockerfile name the files.
+// writePackages gets the files that goreleaser writes, with short contents. It writes one npm package for each
+// platform. The checksums, the provenance, the formula and the Dockerfile contain the names of the files.
 func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	t.Parallel()
 	dist := filepath.Join(t.TempDir(), "dist")
@@ -109,8 +109,8 @@ func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	}
 }
 
-// installLauncher returns a command of the launcher, and the path at which it looks for the program. The caller starts the
-// command, and writes the program if it needs one.
+// installLauncher returns a command that runs the launcher, and the path at which the launcher looks for the program.
+// The caller starts the command, and writes the program if the test needs one.
 func installLauncher(t *testing.T, args ...string) (cmd *exec.Cmd, program string) {
 	t.Helper()
 	node, err := exec.LookPath("node")
@@ -133,8 +133,9 @@ func installLauncher(t *testing.T, args ...string) (cmd *exec.Cmd, program strin
 	return exec.Command(node, append([]string{path}, args...)...), program
 }
 
-// The program is a shell script. The test expects that the launcher passes the arguments, the standard streams and the
-// exit code, that it ends by the signal that ended the program, and that it names the package if there is no program.
+// The program is a shell script. The launcher passes on the arguments, the standard streams and the exit code. If a
+// signal kills the program, the launcher is killed by the same signal. If there is no program, the launcher's message
+// names the missing package.
 func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -165,7 +166,7 @@ func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
 	}
 }
 
-// The program waits until it gets SIGTERM, and then ends with an exit code of its own.
+// The program waits until it gets SIGTERM, and then exits with its own exit code.
 func TestLauncher_PassesSignals(t *testing.T) {
 	t.Parallel()
 	cmd, program := installLauncher(t)
@@ -196,9 +197,9 @@ func TestLauncher_PassesSignals(t *testing.T) {
 	}
 }
 
-// The test makes a key, signs the provenance of a small release, and verifies the release with the commands of
-// docs/releases.md. The test expects that they fail after a change of a file, and that sign.sh leaves no signature by a
-// key that is not the one in the file of signers.
+// The test makes a key, signs the provenance of a small release, and verifies the release with the commands in
+// docs/releases.md. The commands fail if a file has been changed. If the release is signed with a key that is not in
+// the file of signers, sign.sh fails and leaves no signature.
 func TestSign_IsVerifiedByTheDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Connections counts the open connections to a mesh, so that a mesh on demand knows when it is idle. The zero value is
-// ready to use. A nil *Connections counts nothing. Its methods may be called concurrently.
+// Connections counts the open connections to a mesh, so that a mesh that was started on demand knows when it is idle.
+// The zero value is ready to use. A nil *Connections counts nothing. All methods are safe for concurrent use.
 type Connections struct {
 	mu   sync.Mutex
 	open int
 	last time.Time
 }
 
-// IdleSince returns the time at which the last connection was closed. idle is false while a connection is open, and
-// before the first connection.
+// IdleSince returns the time at which the last connection was closed, or the time of Begin if there was no connection
+// yet. idle is false while a connection is open, and also before Begin and the first connection.
 func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last, c.open == 0 && !c.last.IsZero()
 }
 
-// Begin sets the beginning of the idle time before the first connection.
+// Begin starts the idle time, although no connection has been opened yet.
 func (c *Connections) Begin() { c.add(0) }
 
 func (c *Connections) add(n int) {
@@ -32,7 +32,7 @@ func (c *Connections) add(n int) {
 	c.last = time.Now()
 }
 
-// Count returns a listener that counts its connections.
+// Count returns a listener whose connections are counted.
 func (c *Connections) Count(lis net.Listener) net.Listener {
 	if c == nil {
 		return lis

@@ -1,5 +1,5 @@
-// Package sluice runs all roles of the mesh in one process. The roles use the same handlers, interceptors and status
-// codes as in separate processes. Pipes connect them instead of a network.
+// Package sluice runs all services of the mesh in one process. The services use the same handlers, interceptors and
+// status codes as in separate processes. Pipes connect the services instead of a network.
 package sluice
 
 import (
@@ -39,10 +39,10 @@ const readyPoll = 10 * time.Millisecond
 // Options configures a mesh.
 type Options struct {
 	File *config.File
-	// Embedded lists the names of the servers in the configuration that this process serves itself. Their identity does
-	// not depend on their address, which may be different after a restart.
+	// Embedded lists the names of the configured servers that this process serves itself. The identity of such a server
+	// does not depend on its address, because the address may be different after a restart.
 	Embedded []string
-	// Env returns the values of environment variables, for secrets.
+	// Env returns the values of environment variables. It is used to resolve secrets.
 	Env config.Env
 	// Reload reads the configuration again. See [app.Process].
 	Reload  func() (*config.File, error)
@@ -54,14 +54,13 @@ type Options struct {
 	Connections *Connections
 }
 
-// Mesh is a mesh with all roles in one process.
+// Mesh is a mesh with all services in one process.
 type Mesh struct {
 	log    *slog.Logger
 	tel    *telemetry.Telemetry
 	server *rpc.Server
 	tokens *authn.Tokens
-	// services contains the services of the roles, including the gateway. Each service comes after the services that it
-	// needs.
+	// services contains all mesh services, including the gateway. Each service comes after the services that it needs.
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
@@ -69,8 +68,8 @@ type Mesh struct {
 	keys *pki.Source[pki.Keys]
 }
 
-// New builds the services of all roles. It opens the data directories and the listeners. [Mesh.Run] serves. The caller
-// must close the Mesh.
+// New creates all services of the mesh. It opens the data directories and the listeners. Call [Mesh.Run] to serve
+// requests. The caller must close the Mesh.
 func New(ctx context.Context, opts Options) (*Mesh, error) {
 	if opts.File == nil || opts.Env == nil || opts.Log == nil {
 		return nil, errors.New("sluice: configuration, environment and log are required")
@@ -111,8 +110,8 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	return nil
 }
 
-// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS
-// the listener must be on loopback, which the configuration checks.
+// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS,
+// the listener must be on a loopback address. The configuration checks this.
 func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -154,14 +153,14 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	return nil
 }
 
-// add adds a role's service. The mesh serves, runs and closes it.
+// add adds the service of a mesh role, such as policy. The mesh serves, runs and closes the service.
 func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	m.services = append(m.services, svc)
 	return m.server.Add(role, svc)
 }
 
-// conns returns the function that connects a role to the other roles. The function returns the same connection for all
-// roles.
+// conns returns the function that connects a service to the other services. The function returns the same connection
+// for all other services.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
@@ -187,7 +186,8 @@ func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 // Sandboxes returns the restrictions that the kernel enforces for each stdio server, by the server's name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
-// ObservedPolicy returns the first 100 parts of the active policy that are only observed, and the number of all of them.
+// ObservedPolicy returns the first 100 parts of the active policy that are not enforced but only recorded (mode:
+// observe). It also returns the total number of such parts.
 func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	for _, svc := range m.services {
 		if p, ok := svc.(*policy.Service); ok {
@@ -197,7 +197,8 @@ func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// WatchPending calls report when calls wait for people that it has not reported. See [approval.Service.WatchPending].
+// WatchPending calls the function report whenever calls wait for people that it has not reported yet. See
+// [approval.Service.WatchPending].
 func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) {
 	for _, svc := range m.services {
 		if a, ok := svc.(*approval.Service); ok {
@@ -206,15 +207,15 @@ func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) 
 	}
 }
 
-// InFlight returns the number of requests that wait for a response, by the server's name. It omits servers without a
-// request.
+// InFlight returns, by the server's name, the number of requests that wait for a response. It omits servers without
+// such requests.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 
 // GRPC returns the gRPC address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves until ctx ends. It then stops the gateway, which waits for calls in flight. After the gateway, it stops
-// the other roles, which these calls need.
+// Run serves requests until ctx is done. It then stops the gateway, which waits for calls in flight. After that, it
+// stops the other services, which these calls need.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)
@@ -234,8 +235,8 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Busy describes work for which the process must stay, such as approvals that wait for a person. It returns an empty
-// string if there is no such work.
+// Busy describes work for which the process must continue to run, such as approvals that wait for a person. It returns
+// an empty string if there is no such work.
 func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	for _, svc := range m.services {
 		if busier, ok := svc.(app.Busier); ok {
@@ -247,8 +248,8 @@ func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// WaitReady waits until every role serves. If ctx ends first, WaitReady returns an error with the reasons why roles are
-// not ready.
+// WaitReady waits until every service is ready. If ctx is done first, WaitReady returns an error with the reasons why
+// services are not ready.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()

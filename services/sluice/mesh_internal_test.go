@@ -42,11 +42,11 @@ func (d *callLog) write(line string) {
 	d.lines = append(d.lines, line)
 }
 
-// role is an additional role: it offers no RPCs, runs, and holds a resource.
+// role is an additional mesh service for tests. It offers no RPCs, but it runs and holds a resource.
 type role struct {
 	name string
 	*callLog
-	// running receives the role's name when the role runs. broken is the error that Close returns.
+	// running receives the service's name when the service starts to run. broken is the error that Close returns.
 	running chan<- string
 	broken  error
 }

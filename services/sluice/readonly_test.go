@@ -33,8 +33,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
-// The gateway changes no message after it has sent or received the message. Otherwise a call that policy evaluated, or
-// the decision on it, could change later.
+// The gateway never modifies a message that it has sent or received. Otherwise, a tool call or a policy decision could
+// change after the policy service has evaluated the call.
 func TestGateway_DoesNotChangeMessagesAfterSending(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
@@ -65,7 +65,7 @@ func TestGateway_DoesNotChangeMessagesAfterSending(t *testing.T) {
 	}
 }
 
-// serveWitnessed serves a gateway. It returns the witness that checks the gateway's requests to other roles, and the
+// serveWitnessed starts a gateway. It returns the witness that checks the gateway's requests to other services, and the
 // URL of the gateway's MCP endpoint.
 func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Helper()

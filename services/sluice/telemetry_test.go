@@ -36,7 +36,7 @@ func TestTelemetry_SpansAreDocumented(t *testing.T) {
 	}
 }
 
-// spanName returns a span's name in the form of docs/telemetry.md.
+// spanName returns the name of a span as docs/telemetry.md writes it.
 func spanName(s stack.Span) string {
 	const agents = "sluice.wasmagent.v1.AgentService/"
 	switch method := s.Attributes["mcp.method.name"]; {
@@ -62,7 +62,7 @@ func produceAllSpans(t *testing.T, collector string) {
 	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
 	for create, prompt := range map[string]string{
 		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // policy denies this call
-		// This agent lists its tools and asks a model.
+		// This agent lists its tools and asks a model. Both actions must be recorded as spans.
 		`{"model":"script:lines","manifest":{"tools":[{"server":"raw","tool":"other"}],"models":[{"model":"script:lines"}]}}`: "say hello",
 	} {
 		_, made, _ := strings.Cut(agents.Call("wasm_agent_create", create).Text(t), `"id":"`)
@@ -100,7 +100,7 @@ func produceAllSpans(t *testing.T, collector string) {
 	}
 }
 
-// digestOf returns the digest of the view of the only approval.
+// digestOf returns the digest of the view of the only approval in the list.
 func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListApprovalsResponse) []byte {
 	t.Helper()
 	shown, err := people.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
@@ -147,8 +147,8 @@ type metricDescription struct {
 	Attributes              map[string]bool
 }
 
-// documentedValues returns the values that docs/telemetry.md lists, by attribute. These are the strings in backquotes.
-// For sluice.decision.code, they include the codes of the contract.
+// documentedValues returns the attribute values that docs/telemetry.md lists, grouped by attribute. A value is a string
+// in backquotes. The values of sluice.decision.code also include the codes that the API contract defines.
 func documentedValues(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	out := make(map[string]map[string]bool)

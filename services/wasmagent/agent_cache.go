@@ -21,8 +21,8 @@ const (
 	loadTimeout   = 30 * time.Second
 )
 
-// agentCache caches agents in memory. It contains the agents that calls are using and the agents that calls used
-// recently. It has at most one current instance of each agent. It is safe for concurrent use.
+// agentCache caches agents in memory. It contains the agents that calls are using or have recently used. It has at most
+// one current instance of each agent. It is safe for concurrent use.
 type agentCache struct {
 	store *store.Store
 	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)
@@ -30,12 +30,13 @@ type agentCache struct {
 
 	mu     sync.Mutex
 	agents map[string]weak.Pointer[agent.Agent]
-	// recent keeps recently used agents in memory, even while no call is using them. recentBytes is their total size.
+	// recent keeps recently used agents in memory, even while no call is using them. recentBytes is the total size of
+	// these agents in bytes.
 	recent      *simplelru.LRU[string, cachedAgent]
 	recentBytes int
 }
 
-// cachedAgent is an agent with the size, in bytes, that touch last recorded.
+// cachedAgent is an agent together with its size in bytes, as last recorded by touch.
 type cachedAgent struct {
 	*agent.Agent
 	size int
@@ -46,15 +47,15 @@ func newAgentCache(db *store.Store, open func(context.Context, *store.Row) (*age
 	return &agentCache{store: db, open: open, agents: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
 }
 
-// lookup returns the agent with this id, or nil if it is not in memory.
+// lookup returns the agent with the given id, or nil if the agent is not in memory.
 func (s *agentCache) lookup(id string) *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.agents[id].Value()
 }
 
-// get returns the agent with this id. If the cached agent is missing or is not the stored version, get loads the agent.
-// It returns errors from the store.
+// get returns the agent with the given id. If the agent is not cached, or if the cached agent is out of date, get loads
+// the agent from the store. It returns errors from the store.
 func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.lookup(id); a != nil && !a.IsStale() {
 		current, err := s.isCurrent(ctx, a)
@@ -95,7 +96,7 @@ func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isCurrent reports whether a cached agent is the stored version. Another process may have stored a newer version.
+// isCurrent reports whether a cached agent is up to date. Another process may have stored a newer version of it.
 func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error) {
 	if a.RunsElsewhere() { // the process that ran its turn may have ended
 		return false, nil
@@ -107,8 +108,8 @@ func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error
 	return version <= a.Version(), err
 }
 
-// put adds an agent and replaces an older instance of it. A call may still use the older instance, but can no longer
-// store changes to it.
+// put adds an agent to the cache, and replaces any older instance of the same agent. A call may still use the older
+// instance, but can no longer store changes to it.
 func (s *agentCache) put(a *agent.Agent) {
 	s.mu.Lock()
 	s.agents[a.ID] = weak.Make(a)
@@ -116,7 +117,7 @@ func (s *agentCache) put(a *agent.Agent) {
 	s.touch(a)
 }
 
-// add adds a newly created agent, unless another call has already loaded it.
+// add adds a newly created agent to the cache, unless another call has already loaded the agent.
 func (s *agentCache) add(a *agent.Agent) {
 	if s.lookup(a.ID) == nil {
 		s.put(a)

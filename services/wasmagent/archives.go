@@ -39,9 +39,9 @@ type archiveKeys struct {
 	acceptedKeys []ed25519.PublicKey
 }
 
-// loadArchiveKeys loads the keys for archives. The file at path contains this process's own key, and accepts contains
-// the public keys of other installations. Processes that share a store sign with the same key: the first process stores
-// its own key for all of them.
+// loadArchiveKeys loads the keys for archives. The file at path contains this process's own signing key. accepts
+// contains the public keys of other installations. Processes that share a store must sign with the same key, so the
+// first process stores its own key, and all others use it.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadSigningKey(path, !db.IsShared)
 	if err != nil {
@@ -80,8 +80,8 @@ func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool,
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// exportArchive creates an archive of an agent and returns the first part. If the request names a stored archive,
-// exportArchive returns the requested part of that archive instead.
+// exportArchive creates an archive of an agent and returns its first part. If the request contains the digest of a
+// stored archive, exportArchive returns the requested part of that archive instead.
 func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
 	key := store.ArchiveKey{Owner: principal.Person(actingPrincipal(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
@@ -139,8 +139,8 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// lockArchiving waits until no other call writes or reads an archive. Only one call at a time may do so, which bounds
-// memory usage.
+// lockArchiving waits until no other call is reading or writing an archive. Only one call at a time may do so, which
+// limits memory usage.
 func (s *Service) lockArchiving(ctx context.Context) error {
 	select {
 	case s.archiving <- struct{}{}:
@@ -176,14 +176,14 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.importArchive(ctx, content, req.GetArchiveDigest())
 	if err != nil {
-		// After one of these errors, the caller may retry the last part, so the archive must stay in the store.
+		// After one of these errors, the caller may send the last part again, so the archive must stay in the store.
 		if !errors.Is(err, agent.ErrNotStored) && !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, errStoreFull) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
 	s.agents.add(a)
-	// If this call fails and the caller sends the last part again, another agent is created.
+	// If SetArchiveMade fails and the caller sends the last part again, a second agent is created.
 	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
 		s.log.WarnContext(ctx, "the agent of an archive can't be recorded", "agent", a.ID, "error", err)
 	}
@@ -227,8 +227,9 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	return a, exported.GetId(), err
 }
 
-// addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent uses that model
-// instead of the model in its archive. The new right has the same bounds as the manifest's first right on a model.
+// addDefaultModel adds a right to the manifest of an imported agent if the agent uses the default model instead of the
+// model in its archive. The right allows the use of the default model. Its token and cost limits are those of the
+// manifest's first model right.
 func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {
@@ -244,7 +245,7 @@ func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) 
 	m.Models = append(m.Models, right)
 }
 
-// validateArchive checks an archived agent against the rules for requests that create agents. Errors:
+// validateArchive checks that an archived agent satisfies the rules for requests that create agents. Errors:
 // [archive.ErrInvalid].
 func validateArchive(a *wasmagentv1.ArchivedAgent) error {
 	request := &wasmagentv1.CreateAgentRequest{

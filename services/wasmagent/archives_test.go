@@ -89,8 +89,8 @@ func (c client) importArchive(text []byte, size int) (resp *wasmagentv1.ImportAg
 	}
 }
 
-// An agent is imported by another installation. The copy and the original then return the same effects and use the same
-// fuel.
+// An agent is imported by another installation. Afterwards, the copy and the original request the same effects and use
+// the same amount of fuel.
 func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	t.Parallel()
 	here := newTestService(t).onBehalfOfUser(t, "ana")
@@ -189,7 +189,7 @@ func TestImportAgent_RefusesDamagedArchives(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
 }
 
-// ana has begun two imports and can't begin a third. ben can still begin an import.
+// ana has started two imports and can't start a third. ben can still start an import.
 func TestImportAgent_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// Build implements [app.Build] for this role.
+// Build implements [app.Build] for the wasmagent service.
 func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	gateway, err := mesh.Conn(authv1.Role_ROLE_GATEWAY)
 	if err != nil {

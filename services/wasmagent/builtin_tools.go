@@ -94,7 +94,7 @@ func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.Sandb
 	return output, err
 }
 
-// parseToolInput parses an input and checks that its required fields are present.
+// parseToolInput parses the input of a tool into the value into, and checks that the required fields are present.
 func parseToolInput(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%w: %s", errToolInput, abi.JSONError(err))
@@ -125,7 +125,7 @@ func writeTodos(caller agent.Caller, a *agent.Agent, input []byte) (string, erro
 		Todos *[]struct {
 			Content string `json:"content"`
 			Status  string `json:"status"`
-			// ActiveForm is accepted because some clients send it, but it is not stored.
+			// ActiveForm is accepted because some clients send it. It is not stored.
 			ActiveForm string `json:"active_form"`
 		} `json:"todos"`
 	}

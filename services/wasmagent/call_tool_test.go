@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// Case T6. A tool input with the name of another tool is refused, and no file is written.
+// Case T6. A tool input that contains the name of another tool is refused, and no file is written.
 func TestCallTool_RefusesToolNameInInput(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

@@ -35,7 +35,8 @@ const maxCallTime = 30 * time.Minute
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]. The rights of the agent and of every agent in its chain must include the call.
+// Allow implements [agent.Host]. It counts the call, which must be within the rights of the agent and of every agent in
+// its delegation chain.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -56,9 +57,9 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	return giveBack, nil, err
 }
 
-// recheckRights checks the rights of a call again after its approval, because the rights may have changed while the
-// call waited. It returns nil if the rights of the agent and of every agent in its chain still include the call.
-// Otherwise it returns the refusal.
+// recheckRights checks the rights for a call again after its approval, because the rights may have changed while the
+// call waited. It returns nil if the agent and every agent in its delegation chain still have the right to make the
+// call. Otherwise, it returns the error for the guest.
 func (h host) recheckRights(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -138,8 +139,8 @@ func (h host) DetachedTurnEnded(ctx context.Context, a *agent.Agent, err error) 
 	}
 }
 
-// lineage returns an agent followed by the agents in its chain. An element is nil if the agent in that position has
-// ended or no longer exists.
+// lineage returns an agent, followed by the agents in its delegation chain. An element is nil if that agent has ended
+// or no longer exists.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
 	for _, member := range a.Principal().GetChain() {
@@ -182,9 +183,9 @@ func (h host) callGateway(ctx context.Context, progress func(string), req *gatew
 	}
 }
 
-// notSentReason returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A
-// status without a reason was not created by the gateway. After the reason TOO_MUCH, the call may have been sent,
-// because that reason can also mean that the answer was too large.
+// notSentReason returns the reason for the refusal of a call that was certainly not sent. It returns nil if the call
+// may have been sent. This is the case if the status has no reason, because such a status does not come from the
+// gateway. It is also the case for the reason TOO_MUCH, because that reason can mean that the answer was too large.
 func notSentReason(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {

@@ -46,7 +46,7 @@ func toolManifest(tools ...string) *wasmagentv1.Manifest {
 	return m
 }
 
-// recordedCalls records the calls that a fake gateway receives, and their principals.
+// recordedCalls records the calls that a fake gateway receives, and the principals that make them.
 type recordedCalls struct {
 	mu   sync.Mutex
 	by   []*identityv1.Principal
@@ -60,8 +60,8 @@ func (c *recordedCalls) note(ctx context.Context, req *gatewayv1.CallToolRequest
 	c.made = append(c.made, req.GetServer()+"/"+req.GetTool()+" "+req.GetArgumentsJson())
 }
 
-// Case I6. The principal of an agent's call is the agent, with its creator in the chain. A call that the manifest does
-// not allow does not reach the gateway.
+// Case I6. The principal of an agent's call is the agent, and the principal's delegation chain contains the agent's
+// creator. A call that the manifest does not allow does not reach the gateway.
 func TestCall_HasPrincipalOfAgent(t *testing.T) {
 	t.Parallel()
 	var seen recordedCalls
@@ -100,7 +100,8 @@ func TestCall_HasPrincipalOfAgent(t *testing.T) {
 	}
 }
 
-// If policy denies a call, the guest gets the reason. If the manifest has stop_on_denial, the denial stops the agent.
+// If policy denies a call, the guest receives the reason. If stop_on_denial is set in the manifest, the denial stops
+// the agent.
 func TestCall_GuestGetsDenial(t *testing.T) {
 	t.Parallel()
 	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -124,8 +125,9 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	}
 }
 
-// An operator stops the calls of an agent during a prompt. The prompt ends at the next call, with the operator's reason,
-// even if the guest would continue. After the calls are resumed, the agent accepts the next prompt.
+// An operator stops an agent's calls while the agent works on a prompt. At the next call, the prompt fails with the
+// operator's reason, even if the guest would continue. After the operator resumes the calls, the agent accepts the next
+// prompt.
 func TestCall_StopEndsThePrompt(t *testing.T) {
 	t.Parallel()
 	var stopped atomic.Bool
@@ -155,8 +157,8 @@ func TestCall_StopEndsThePrompt(t *testing.T) {
 	}
 }
 
-// If a call was not sent, the guest gets the reason, and the call is not counted. For any other failed call, the guest
-// gets outcome_unknown, and the call is counted.
+// If a call was not sent, the guest receives the reason, and the call is not counted. If a call fails in any other way,
+// the guest receives outcome_unknown, and the call is counted.
 func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -185,7 +187,7 @@ func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	}
 }
 
-// If a call ran or may have run, it is counted even if it has no usable answer.
+// A call that ran or may have run is counted, even if there is no usable answer.
 func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]*gatewayv1.ToolAnswer{
@@ -210,8 +212,8 @@ func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	}
 }
 
-// More agents than there are slots wait for approvals. Another agent can still run a prompt. After the approvals, the
-// waiting agents continue without their callers.
+// More agents wait for approvals than there are slots. Another agent can nevertheless run a prompt, because waiting
+// agents hold no slots. After the calls are approved, the waiting agents continue without their callers.
 func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})
@@ -262,7 +264,8 @@ func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	}
 }
 
-// Case I6. An agent can create agents only within its manifest, and can't prompt itself or an agent in its chain.
+// Case I6. An agent can create only agents whose rights are within its own manifest. It can't prompt itself or an agent
+// in its delegation chain.
 func TestCreateAgent_ByAgentStaysWithinManifest(t *testing.T) {
 	t.Parallel()
 	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {

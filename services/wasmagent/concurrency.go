@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 )
 
-// ConcurrencyLimits configures the maximum number of calls that run at the same time, and the maximum number of calls
-// that wait. Each running call holds a slot. A zero field means the default.
+// ConcurrencyLimits limits the number of calls that run at the same time, and the number of calls that wait. Each
+// running call holds a slot. A zero field means the default.
 type ConcurrencyLimits struct {
 	// Total is the number of slots. PerPerson is the maximum number of slots for the calls of one person.
 	Total, PerPerson int
-	// MaxQueued is the maximum number of calls that wait for a slot, and MaxQueuedPerPerson is the maximum for one
-	// person. Further calls are refused.
+	// MaxQueued is the maximum number of calls that wait for a slot. MaxQueuedPerPerson is the maximum number of one
+	// person's calls that wait for a slot. Further calls are refused.
 	MaxQueued, MaxQueuedPerPerson int
 	// MaxWait is the maximum time that a call waits for a slot.
 	MaxWait time.Duration
 }
 
-// withDefaults replaces zero fields with the defaults d. A default per person is capped at the corresponding total.
+// withDefaults replaces zero fields with the defaults d. A default per person is at most the corresponding total.
 func (p ConcurrencyLimits) withDefaults(d ConcurrencyLimits) ConcurrencyLimits {
 	fill := func(field *int, otherwise int) {
 		if *field == 0 {
@@ -51,8 +51,8 @@ func (p ConcurrencyLimits) validate(key string) error {
 // errNoSlot means that no slot is free. The wrapping error contains the reason.
 var errNoSlot = errors.New("no slot is free")
 
-// A queue grants slots to callers in the order of their arrival. If a person holds the maximum number of slots, the
-// queue skips that person's callers and serves the next ones. It is safe for concurrent use.
+// A queue grants slots to callers in the order in which they arrive. If a person already has the maximum number of
+// slots, the queue skips that person's callers and serves the callers after them. It is safe for concurrent use.
 type queue struct {
 	ConcurrencyLimits
 
@@ -66,8 +66,8 @@ type personCounts struct{ running, waiting int }
 
 type waiter struct {
 	person principal.Key
-	// hadSlot is true if the caller has released its slot during a turn and wants to continue the turn. Such a caller
-	// takes precedence. The queue's limits do not apply to it, because it has already been admitted once.
+	// hadSlot is true if the caller released its slot during a turn and wants to continue the turn. Such a caller takes
+	// precedence over other callers. The queue's limits do not apply to it, because it has already been admitted once.
 	hadSlot bool
 	ready   chan struct{}
 }
@@ -76,8 +76,8 @@ func newQueue(p ConcurrencyLimits) *queue {
 	return &queue{ConcurrencyLimits: p, persons: make(map[principal.Key]*personCounts)}
 }
 
-// acquire waits for a slot until ctx ends. Unless hadSlot is set, it waits for at most MaxWait. The caller must call
-// leave to release the slot. Errors: [errNoSlot], or the error of ctx.
+// acquire waits for a slot until ctx is done. Unless hadSlot is set, acquire waits for at most MaxWait. The caller must
+// call leave to release the slot. Errors: [errNoSlot], or the error of ctx.
 func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool) (leave func(), err error) {
 	w := &waiter{person: person, hadSlot: hadSlot, ready: make(chan struct{})}
 	if err := q.enqueue(w); err != nil {
@@ -104,7 +104,7 @@ func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool)
 	return nil, err
 }
 
-// enqueue adds a caller to the queue and grants free slots. It returns [errNoSlot] if the queue is full.
+// enqueue adds a caller to the queue, and then grants the free slots. It returns [errNoSlot] if the queue is full.
 func (q *queue) enqueue(w *waiter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,7 +154,7 @@ func (q *queue) release(person principal.Key) {
 	q.forgetIdle(person)
 }
 
-// dequeue removes a waiting caller from the queue. It returns false if the caller has already been granted a slot.
+// dequeue removes a waiting caller from the queue. It returns false if a slot has already been granted to the caller.
 func (q *queue) dequeue(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,14 +168,15 @@ func (q *queue) dequeue(w *waiter) bool {
 	return true
 }
 
-// forgetIdle deletes the counters of a person if all of them are zero. The caller must hold mu.
+// forgetIdle deletes a person's counters if the person has no running and no waiting calls. The caller must hold mu.
 func (q *queue) forgetIdle(key principal.Key) {
 	if person := q.persons[key]; person.running == 0 && person.waiting == 0 {
 		delete(q.persons, key)
 	}
 }
 
-// A memoryBudget bounds reserved memory in total and per person, in bytes. It is safe for concurrent use.
+// A memoryBudget limits how much memory can be reserved in total and per person. All sizes are in bytes. A memoryBudget
+// is safe for concurrent use.
 type memoryBudget struct {
 	total, perPerson int64
 
@@ -184,7 +185,8 @@ type memoryBudget struct {
 	reservedBy map[principal.Key]int64
 }
 
-// reserve reserves memory if both bounds allow it. giveBack releases the reservation and is idempotent.
+// reserve reserves memory if neither limit is exceeded. giveBack releases the reservation. Calling giveBack again has
+// no effect.
 func (r *memoryBudget) reserve(person principal.Key, bytes int) (giveBack func(), ok bool) {
 	n := int64(bytes)
 	r.mu.Lock()

@@ -15,8 +15,8 @@ import (
 
 func personKey(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
-// Waiting callers get slots in the order in which they arrived. If a person has used the maximum number of slots, that
-// person's callers do not delay other callers. Callers that had a slot before take precedence.
+// Waiting callers get slots in the order in which they arrived. If a person already has the maximum number of slots,
+// that person's callers do not delay other callers. Callers that had a slot before take precedence.
 func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	})
 }
 
-// If the queue is full, a caller is refused immediately. A caller that has waited too long is refused too, unless it
-// had a slot before. If a waiting caller cancels its request, another caller can wait.
+// If the queue is full, a new caller is refused immediately. A caller that has waited too long is refused too, unless
+// it had a slot before. If a waiting caller cancels its request, another caller can take its place in the queue.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestQueue_IsBounded(t *testing.T) {
 	})
 }
 
-// Reservations of memory are bounded per person and in total. Releasing a reservation twice has no further effect.
+// Reserved memory is limited per person and in total. Releasing a reservation a second time has no effect.
 func TestMemoryBudget_IsBounded(t *testing.T) {
 	t.Parallel()
 	r := &memoryBudget{total: 10, perPerson: 6}

@@ -63,7 +63,7 @@ func (g *slowGateway) waitForCalls(t *testing.T, n int) {
 	}
 }
 
-// newServiceWithLimits returns a service with this configuration, and the gateway that blocks the service's calls.
+// newServiceWithLimits returns a service with the given configuration, and the gateway that blocks the service's calls.
 func newServiceWithLimits(t *testing.T, cfg wasmagent.Config) (testService, *slowGateway) {
 	t.Helper()
 	gateway := newSlowGateway()
@@ -91,8 +91,8 @@ func (c client) promptAsync(id, input string) <-chan promptResult {
 	return out
 }
 
-// A turn releases its slot while it waits for a tool, so the calls of several turns can wait at the same time even if
-// there is only one slot. Each call is sent once, each turn gets its results, and the journals match.
+// A turn releases its slot while it waits for a tool. Therefore, the calls of several turns can wait at the same time
+// even if there is only one slot. Each call is sent once, each turn gets its own results, and the journals match.
 func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
@@ -135,8 +135,8 @@ func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	}
 }
 
-// A turn releases its slot while it sleeps. A turn without a slot can be cancelled and stopped. The call of a stopped
-// turn is not repeated.
+// A turn releases its slot while it sleeps. A turn that has no slot can be cancelled and stopped. After a turn was
+// stopped, its call is not repeated.
 func TestTurns_EndWithoutSlot(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
@@ -234,7 +234,7 @@ func TestTurns_WaitForSlots(t *testing.T) {
 	}
 }
 
-// Questions to models wait for slots, too. A question that exceeds its timeout fails with an error that names the
+// Questions to models wait for slots, too. If a question exceeds its timeout, it fails with an error that contains the
 // configuration key of the timeout.
 func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	t.Parallel()

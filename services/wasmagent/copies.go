@@ -30,7 +30,7 @@ func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAg
 }
 
 // ForkAgent implements wasmagentv1.AgentServiceServer. The caller becomes the creator of the fork. The fork gets the
-// original's manifest, restricted by copiedManifest.
+// manifest of the original agent, restricted by copiedManifest.
 func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentRequest) (*wasmagentv1.ForkAgentResponse, error) {
 	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
@@ -52,9 +52,9 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// copiedManifest returns the manifest of a copy. If an agent created the original, the service also checks the
-// original's calls against that agent's rights. It can't check the copy's calls in this way if another principal
-// creates the copy. Such a copy gets only the rights on files.
+// copiedManifest returns the manifest of a copy. If the original was created by another agent, the service also checks
+// the original's calls against that agent's rights. If a different principal creates the copy, the service can't check
+// the copy's calls against those rights. Therefore, such a copy gets only the right to use files.
 func copiedManifest(caller *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(caller.GetTenant(), "")) || creator == caller.GetSubject() {
 		return m

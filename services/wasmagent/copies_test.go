@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// countMade returns the number of successful calls in the answer of a script.
+// countMade returns the number of successful calls that a script reports in its answer.
 func countMade(answer *wasmagentv1.PromptAgentResponse) int {
 	return strings.Count(answer.GetResponse(), "done")
 }
 
-// Case X18. An agent and all of its copies share one budget of calls. The copies are forks, forks of forks, forks of
-// snapshots, and imports of archives. The budget is not reset when the original agent ends.
+// Case X18. An agent and all of its copies share one budget of calls. A copy can be a fork, a fork of a fork, a fork
+// from a snapshot, or an imported archive. The budget is not reset when the original agent ends.
 func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -83,8 +83,8 @@ func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	}
 }
 
-// A client fetches the parts of one archive from different replicas, and sends them to different replicas. All replicas
-// sign with the same key.
+// A client fetches the parts of one archive from different replicas, and sends the parts to different replicas. All
+// replicas sign with the same key.
 func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t).Database(t)
@@ -133,7 +133,7 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 			ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+700_000)],
 		}
 		resp, err := to.ImportAgent(to.ctx, req)
-		// On a busy machine, the store may not answer in time.
+		// On a busy machine, the store may not answer in time. In that case, the test repeats the request.
 		for second := 0; second < 5 && status.Code(err) == codes.Unavailable; second++ {
 			resp, err = to.ImportAgent(to.ctx, req)
 		}

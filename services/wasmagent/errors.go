@@ -48,8 +48,8 @@ var (
 	errExportTooLarge       = errors.New("the export is larger than 3 MiB")
 )
 
-// errorStatuses maps errors to the codes and reasons of the contract. The first match wins, so specific errors come
-// first.
+// errorStatuses maps errors to the gRPC codes and reasons that the API contract defines. The first match applies, so
+// more specific errors come first.
 var errorStatuses = []struct {
 	err    error
 	code   codes.Code
@@ -62,7 +62,8 @@ var errorStatuses = []struct {
 	{agent.ErrCallsStopped, codes.FailedPrecondition, "CALLS_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNotConfigured, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	// No model error has the code UNAVAILABLE, because callers take that code to mean that this service did not answer.
+	// No model error has the code UNAVAILABLE, because callers interpret that code as a failure of this service to
+	// answer.
 	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
 	{models.ErrAuth, codes.FailedPrecondition, "MODEL_AUTH"},
 	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
@@ -154,7 +155,7 @@ var errorStatuses = []struct {
 // retryUnavailable is the delay after which callers may retry an UNAVAILABLE call.
 const retryUnavailable = time.Second
 
-// toStatus converts a known error to the status that the contract defines. It returns other errors unchanged.
+// toStatus converts a known error to the gRPC status that the API contract defines. It returns other errors unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil

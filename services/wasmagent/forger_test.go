@@ -63,7 +63,8 @@ func (f *forger) truncate(id string, n int) {
 	})
 }
 
-// makeOld converts an agent to the form of an earlier release, whose journals did not record the stored parts.
+// makeOld converts a stored agent to the format of an earlier release, in which journals did not record the stored
+// parts.
 func (f *forger) makeOld(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {

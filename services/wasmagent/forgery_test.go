@@ -20,15 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// forger changes the store of a stopped service, like an attacker with access to the database and to the directory that
-// contains the states. It updates all digests except the hashes of the journal.
+// forger changes the store of a stopped service, as an attacker could who has access to the database and to the
+// directory of states. It updates all digests except the hashes of the journal.
 type forger struct {
 	t    *testing.T
 	data string
 	db   *sql.DB
 }
 
-// forge stops the service, calls do with its store, and restarts the service.
+// forge stops the service, calls do with a forger for its store, and restarts the service.
 func (l *restartableService) forge(do func(f *forger)) {
 	l.t.Helper()
 	l.close()
@@ -73,7 +73,7 @@ func (f *forger) record(id string, change func(r *wasmstorev1.Record)) {
 	f.exec("UPDATE agents SET record = $2, state = $3 WHERE id = $1", id, text, int64(r.GetState()))
 }
 
-// stateAt changes the state under a key, and returns its new digest and size.
+// stateAt changes the state that is stored under a key, and returns the new digest and size of the state.
 func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (digest string, size int64) {
 	f.t.Helper()
 	path := filepath.Join(f.data, "states", id, key)
@@ -106,8 +106,8 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// storeForgeries contains changes to a stored agent, and the part and the name that VerifyAgent must report for each
-// change. The agent was created by createForgeable, and has two files, two todos, a snapshot and two turns.
+// storeForgeries contains changes to a stored agent. For each change, part and name are what VerifyAgent must report.
+// The agent was created by createForgeable, and has two files, two todos, a snapshot and two turns.
 var storeForgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)
@@ -208,7 +208,7 @@ var storeForgeries = map[string]struct {
 	}},
 }
 
-// createForgeable creates an agent that has each part that a forgery changes.
+// createForgeable creates an agent that has every part that the forgeries change.
 func createForgeable(c client) (id string) {
 	c.t.Helper()
 	manifest := toolManifest("t")
@@ -237,8 +237,8 @@ func (l *restartableService) forgeAgents(names []string, do func(f *forger, name
 	return ids
 }
 
-// checkTakesNothing checks that an agent refuses prompts, can't be exported as an archive, and has failed with this
-// reason.
+// checkTakesNothing checks that an agent refuses prompts, that it can't be exported as an archive, and that its state
+// is failed for the given reason.
 func (c client) checkTakesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")
@@ -257,7 +257,7 @@ func (c client) checkTakesNothing(name, id, reason string) {
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
 }
 
-// Case X10. VerifyAgent names the stored part that was changed, and the agent then refuses prompts.
+// Case X10. VerifyAgent reports which stored part was changed. The agent then refuses prompts.
 func TestVerify_NamesForgedPart(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)

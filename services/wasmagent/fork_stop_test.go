@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A fork has its own files. Its manifest does not contain the rights that only the creator of the original has.
+// A fork has its own files. If the original was created by an agent, a fork that another principal creates does not get
+// the rights that depend on that agent.
 func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)

@@ -34,7 +34,8 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 	return out
 }
 
-// currentGallery returns the gallery, including every change to the caller's tenant that any replica has acknowledged.
+// currentGallery returns the gallery. The gallery includes every change in the caller's tenant that was acknowledged by
+// this process or by another replica.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.IsShared {
 		return s.gallery, nil
@@ -260,9 +261,9 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
 }
 
-// applyTemplate completes a request for a new agent from its template. A value in the request takes precedence over the
-// caller's setting for the template, and the setting takes precedence over the template's own value. It also returns
-// the template's id.
+// applyTemplate fills in the missing fields of a request for a new agent from its template. A value in the request
+// takes precedence over the caller's setting for the template, and the setting takes precedence over the template's own
+// value. applyTemplate also returns the template's id.
 func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
@@ -305,7 +306,7 @@ func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principa
 // maxInstructionBytes is the maximum size of an agent's instructions, in bytes.
 const maxInstructionBytes = 64 << 10
 
-// withSkills returns the instructions with a description of each skill of a template.
+// withSkills returns the instructions, followed by a description of each skill of a template.
 func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (string, error) {
 	if len(skills) == 0 {
 		return instructions, nil

@@ -19,8 +19,8 @@ func customTemplate(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// A new agent gets the values of its template. The caller's settings for the template take precedence over these
-// values, and values in the request take precedence over both.
+// A new agent gets the values of its template. The caller's settings for the template take precedence over the
+// template's values. Values in the request take precedence over both the settings and the template.
 func TestCreateAgent_FromTemplate(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -107,8 +107,8 @@ func TestGallery_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// The pages of a list contain all templates, even if a page can't contain all of them because of their number or their
-// total size.
+// The pages of a list together contain all templates, even if there are too many templates for one page or if their
+// total size is too large for one page.
 func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -154,8 +154,7 @@ func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	}
 }
 
-// Added templates are kept across a restart. After an operator accepts an imported template, agents can be created from
-// it.
+// Added templates survive a restart. After an operator accepts an imported template, agents can be created from it.
 func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -203,7 +202,8 @@ func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	l.start()
 	c = l.onBehalfOfUser(t, "ana")
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
-	// The id stays bound to the accepted content, even if the template's owner adds other content with the same id.
+	// An operator's acceptance applies only to the accepted content. It does not apply if the template's owner adds
+	// other content with the same id.
 	if _, err := c.gallery().RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "foreign"}); err != nil {
 		t.Fatal(err)
 	}

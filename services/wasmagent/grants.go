@@ -11,7 +11,7 @@ import (
 )
 
 // GrantRights implements wasmagentv1.AgentServiceServer. An agent can't grant more rights than it has, because each use
-// of a right is also checked against the rights of every agent in the chain.
+// of a right is also checked against the rights of every agent in the delegation chain.
 func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsRequest) (*wasmagentv1.GrantRightsResponse, error) {
 	if req.Rights == nil && len(req.GetWithdraw()) == 0 {
 		return nil, toStatus(errGrantEmpty)

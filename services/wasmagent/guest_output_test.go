@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// listedGuest writes a module to a directory, and returns its entry for the configuration.
+// listedGuest writes a module to a directory, and returns the configuration entry for the module.
 func listedGuest(t *testing.T, dir, name string, module []byte) modules.Listed {
 	t.Helper()
 	path := filepath.Join(dir, name+".wasm")
@@ -32,8 +32,8 @@ func listedGuest(t *testing.T, dir, name string, module []byte) modules.Listed {
 	return modules.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
 }
 
-// newTestServiceOf returns a service with these guests in addition to the shipped guests. Its gateway refuses all
-// calls.
+// newTestServiceOf returns a service that has the given guests in addition to the shipped guests. The service's gateway
+// refuses all calls.
 func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	t.Helper()
 	cfg := wasmagent.Config{Data: t.TempDir(), Guests: make(map[string]modules.Listed)}
@@ -107,8 +107,8 @@ func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// A WebAssembly command is refused when an agent is created, even if it exports the functions of a guest. The error
-// names the build modes to use.
+// If a module is a WebAssembly command, an agent can't be created from it, even if the module exports the functions of
+// a guest. The error names the build modes to use.
 func TestCreateAgent_RefusesCommandWithBuildMode(t *testing.T) {
 	t.Parallel()
 	hand := guesttest.HandMade{More: []guesttest.Code{{0x20, 0}, {0x20, 0}}}

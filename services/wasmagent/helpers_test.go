@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// newService returns a service with an empty data directory. Its gateway refuses all calls.
+// newService returns a service with an empty data directory. The service's gateway refuses all calls.
 func newService(t *testing.T) *wasmagent.Service {
 	t.Helper()
 	return newServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -65,8 +65,8 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 	return s
 }
 
-// shareCompiledModules makes a data directory use the compiled modules of all tests, because compiling a guest takes
-// seconds.
+// shareCompiledModules makes a data directory use the compiled modules that all tests share, because compiling a guest
+// takes seconds.
 func shareCompiledModules(t *testing.T, data string) {
 	t.Helper()
 	if err := os.Symlink(guesttest.Cache(t), filepath.Join(data, "compiled")); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -125,7 +125,7 @@ func (l *restartableService) close() {
 
 type gatewayFunc func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error)
 
-// fakeGateway answers calls with a function. Withdrawals of approvals always succeed.
+// fakeGateway answers calls with a function. Requests to withdraw an approval always succeed.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 
@@ -192,7 +192,8 @@ func (m testService) onBehalfOf(t *testing.T, p *identityv1.Principal) client {
 	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
 }
 
-// onBehalfOfUser returns a client that calls the service as the gateway, on behalf of the principal with this subject.
+// onBehalfOfUser returns a client that calls the service as the gateway, on behalf of the principal with the given
+// subject.
 func (m testService) onBehalfOfUser(t *testing.T, subject string) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())
@@ -203,8 +204,7 @@ func (m testService) withToken(t *testing.T, token string) client {
 	return newClient(t.Context(), t, m.server.Person(t, token))
 }
 
-// createTime is the timeout for creating an agent. Creating the first agent takes longest, because its guest is
-// compiled.
+// createTime is the timeout for creating an agent. The first agent takes longest, because its guest must be compiled.
 const createTime = 2 * time.Minute
 
 func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
@@ -259,8 +259,8 @@ func (c client) state(id string) *wasmagentv1.GetStateResponse {
 	return resp
 }
 
-// waitUntilSleeping waits until the turn of an agent sleeps. An agent that waits for a slot has the same state, but runs
-// its guest afterwards.
+// waitUntilSleeping waits until the turn of an agent sleeps. A turn that waits for a tool call has the same state, so
+// the agent must not call tools.
 func (c client) waitUntilSleeping(id string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent sleeps", func() bool {

@@ -22,11 +22,12 @@ import (
 )
 
 const (
-	// maxPendingProgress is the maximum number of progress messages of a prompt that wait to be sent.
+	// maxPendingProgress is the maximum number of progress messages of a prompt that have not been sent to the caller
+	// yet.
 	maxPendingProgress = 64
 
-	// defaultGuest and modelGuest are the guests of agents whose requests name no guest. An agent with a model gets
-	// modelGuest, and an agent without a model gets defaultGuest.
+	// defaultGuest and modelGuest are used if a request names no guest. An agent with a model gets modelGuest, and an
+	// agent without a model gets defaultGuest.
 	defaultGuest = "script"
 	modelGuest   = "agent"
 	// defaultMaxTurns is the maximum number of turns if the request sets no maximum.
@@ -34,13 +35,14 @@ const (
 )
 
 var (
-	// defaultLimits contains the limits of an agent if the request sets no limits. A request can only lower them.
+	// defaultLimits contains the limits of an agent if the request sets no limits. A request can only lower these
+	// limits.
 	defaultLimits    = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
 	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
-// actingPrincipal returns the principal on whose behalf a request is made: the caller itself if it is a person, or the
-// principal that a calling service names.
+// actingPrincipal returns the principal on whose behalf a request is made. If the caller is a person, this is the
+// caller itself. Otherwise, it is the principal that the calling service has sent.
 func actingPrincipal(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
@@ -53,8 +55,8 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// canSee reports whether p may see the agents of creator. p may see them if p is the creator, is in the creator's
-// chain, or is an operator or viewer of the same tenant.
+// canSee reports whether p may see the agents that creator created. This is the case if p is the creator, is in the
+// creator's delegation chain, or is an operator or viewer of the same tenant.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -266,11 +268,12 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxStaleRetries is the maximum number of retries of a change if another process has changed the agent.
+// maxStaleRetries is the maximum number of times that a change is retried because another process has changed the
+// agent.
 const maxStaleRetries = 3
 
-// retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale reloads
-// the agent and calls do again. It returns the agent of the last call.
+// retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale loads
+// the agent again and repeats the call. It returns the agent that was passed to the last call.
 func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxStaleRetries {

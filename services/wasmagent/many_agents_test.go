@@ -15,8 +15,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents. It also measures the duration of prompts if
-// the agent must be loaded, and if it is in memory. Run the test with `make stress RUN=many`.
+// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents. It also measures the duration of prompts,
+// both for an agent that must be loaded and for an agent that is in memory. Run the test with `make stress RUN=many`.
 func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -53,7 +53,7 @@ func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	measure("awake", last)
 }
 
-// TestManyPrompts_MeasureTime measures how the duration of a prompt changes with the number of earlier prompts to the
+// TestManyPrompts_MeasureTime measures how the duration of a prompt depends on the number of earlier prompts to the
 // same agent. Run the test with `make stress RUN=many`.
 func TestManyPrompts_MeasureTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))

@@ -31,9 +31,9 @@ func (l *restartableService) changeGuest(name string, module []byte) {
 	l.start()
 }
 
-// The module of a guest changes. Existing agents keep running the earlier module: they accept prompts, continue waiting
-// turns, and can be verified, forked, exported and imported. A migrated agent runs the new module and keeps its files,
-// todos and conversation.
+// The module of a guest changes. Existing agents keep running the earlier module. They accept prompts, continue turns
+// that wait for an approval, and can be verified, forked, exported and imported. An agent that is migrated runs the new
+// module and keeps its files, todos and conversation.
 func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
@@ -101,7 +101,7 @@ func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// A migrated agent sends its model the conversation from before the migration.
+// After a migration, an agent still sends its model the conversation from before the migration.
 func TestMigrate_ModelGetsConversation(t *testing.T) {
 	t.Parallel()
 	module := guesttest.Module(t, guesttest.Guests+"agent")
@@ -135,7 +135,7 @@ func TestMigrate_ModelGetsConversation(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// The bytes of a stored module are changed in the store. A prompt to an agent that needs the module is refused.
+// The bytes of a module are changed in the store. A prompt to an agent that needs the module is refused.
 func TestPrompt_RefusesChangedStoredModule(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")

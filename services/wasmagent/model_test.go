@@ -26,7 +26,7 @@ type question struct {
 	} `json:"messages"`
 }
 
-// modelRecorder is a gateway that records each question to a model, and answers it.
+// modelRecorder is a gateway that records and answers each question to a model.
 type modelRecorder struct {
 	mu    sync.Mutex
 	asked []question
@@ -76,8 +76,8 @@ func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testServic
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// An agent without a model in its configuration uses the default model agents.model, whether it was created from a
-// manifest, a template or an archive.
+// An agent whose configuration has no model uses the model in the configuration key agents.model, whether the agent was
+// created from a manifest, a template or an archive.
 func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 	t.Parallel()
 	elsewhere := newTestService(t).onBehalfOfUser(t, "ana")
@@ -133,7 +133,7 @@ func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 	}
 }
 
-// The model gets the skills of a template, even if the request replaces the template's instructions.
+// The model receives the skills of a template, even if the request replaces the template's instructions.
 func TestSkills_AreSentToModel(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithModel(t)
@@ -160,7 +160,7 @@ func TestSkills_AreSentToModel(t *testing.T) {
 	rpctest.WantStatus(t, err, 3, "INSTRUCTIONS_TOO_LARGE")
 }
 
-// The built-in orchestrator template has the rights to create and prompt agents through the server that the
+// The built-in orchestrator template has rights to create and prompt agents through the MCP server that the service's
 // configuration names. If the configuration names no server, the template is omitted.
 func TestTemplates_OrchestratorHasItsRights(t *testing.T) {
 	t.Parallel()

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// maxPendingPieces is the maximum number of pieces of a model's answer that wait to be sent to the caller.
+	// maxPendingPieces is the maximum number of pieces of a model's answer that have not been sent to the caller yet.
 	maxPendingPieces = 64
-	// maxToolsBytes is the maximum size of the tool definitions that an agent receives, in bytes. maxToolsPages is the
-	// maximum number of pages that are read of one server's tool list.
+	// maxToolsBytes is the maximum size, in bytes, of the tool definitions that an agent receives. maxToolsPages is the
+	// maximum number of pages that are read from one server's tool list.
 	maxToolsBytes = 512 << 10
 	maxToolsPages = 10
 )
@@ -85,8 +85,8 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	})
 }
 
-// chargedError is the error of a failed question, together with the tokens and the cost that the provider may charge
-// for it.
+// chargedError is the error of a failed question. It also contains the tokens and the cost that the provider may charge
+// for the question.
 type chargedError struct {
 	error
 
@@ -116,8 +116,8 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 }
 
 // modelOf returns the model that an agent uses. named is the model in the agent's configuration. If named is empty, the
-// agent uses the default model. If no configured provider has the model named, an imported agent also uses the default
-// model.
+// agent uses the default model. An imported agent also uses the default model if no configured provider has the model
+// in named.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model
@@ -134,7 +134,8 @@ func (s *Service) agentInfo(r *wasmstorev1.Record) *wasmagentv1.Agent {
 // Server implements [agent.Host].
 func (h host) Server() string { return h.server }
 
-// Tools implements [agent.Host]. It returns the tools that the agent's rights name and that policy shows to the agent.
+// Tools implements [agent.Host]. It returns the tools that the agent's rights include and that policy shows to the
+// agent.
 func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, error) {
 	rights := a.Rights()
 	servers, out, bytes := make(map[string]bool), []agent.ToolInfo{}, 0

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ensureModule makes sure that an agent's module is compiled. The module is the guest's current module, or an earlier
-// one from the store. Errors: modules.ErrUnknown if the guest is no longer shipped or listed in the configuration,
+// ensureModule makes sure that the module of an agent is compiled. This is the guest's current module, or an earlier
+// module from the store. Errors: modules.ErrUnknown if the guest is no longer shipped or listed in the configuration,
 // [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
 func (s *Service) ensureModule(ctx context.Context, guest, digest string) error {
 	switch {
@@ -58,7 +58,7 @@ func (s *Service) compileGuest(ctx context.Context, name string) (digest string,
 	return digest, nil
 }
 
-// compileModule makes sure that a module is compiled. It compiles one module at a time, and calls read only if the
+// compileModule makes sure that a module is compiled. It compiles only one module at a time. It calls read only if the
 // module is not compiled yet.
 func (s *Service) compileModule(ctx context.Context, digest string, read func() ([]byte, error)) error {
 	select {
@@ -87,8 +87,8 @@ func (s *Service) ensureAgentModule(ctx context.Context, a *agent.Agent) error {
 	return s.ensureModule(ctx, a.Guest, a.Proto().GetModuleDigest())
 }
 
-// isPermanentModuleError reports whether an error from [Service.ensureModule] is permanent, so that the module can
-// never run in this process. An unknown guest is not a permanent error, because the configuration may list the guest
+// isPermanentModuleError reports whether an error from [Service.ensureModule] means that the module can never run in
+// this process. If the guest is unknown, the error is not permanent, because the configuration may list the guest
 // again.
 func isPermanentModuleError(err error) bool {
 	return errors.Is(err, worker.ErrModuleRefused) || errors.Is(err, errGuestChanged)
@@ -99,7 +99,8 @@ func (h host) EnsureModule(ctx context.Context, a *agent.Agent, digest string) e
 	return h.ensureModule(ctx, a.Guest, digest)
 }
 
-// moduleByDigest returns the module of a guest with this digest: the current module, or an earlier one from the store.
+// moduleByDigest returns the module of a guest with the given digest. This is the current module, or an earlier module
+// from the store.
 func (s *Service) moduleByDigest(ctx context.Context, guest, digest string) ([]byte, error) {
 	if s.guests.Digest(guest) == digest {
 		module, _, err := s.guests.Load(guest)
@@ -112,8 +113,8 @@ func (s *Service) moduleByDigest(ctx context.Context, guest, digest string) ([]b
 	return module, err
 }
 
-// guestByModule returns the guest whose current or earlier module has this digest. ok is false if no guest matches, or
-// if the guest is no longer shipped or listed in the configuration.
+// guestByModule returns the guest whose current or earlier module has the given digest. ok is false if there is no such
+// guest, or if the guest is no longer shipped or listed in the configuration.
 func (s *Service) guestByModule(ctx context.Context, digest string) (name string, ok bool, err error) {
 	if name, ok = s.guests.ByDigest(digest); ok {
 		return name, true, nil

@@ -23,19 +23,19 @@ import (
 // waitLimit is the maximum time that a test waits for a call of an agent.
 const waitLimit = 20 * time.Second
 
-// approvalGateway is a gateway that requires an approval for each call, and reports progress while a call waits. Use
-// newApprovalGateway to create it.
+// approvalGateway is a gateway that requires an approval for each call. It can report progress while a call waits. Use
+// newApprovalGateway to create one.
 type approvalGateway struct {
 	gatewayv1.GatewayServiceClient
 
-	// ticks carries progress messages. It is unbuffered, so that a send returns when an agent has received the message.
+	// ticks carries progress messages. It is unbuffered, so a send returns only when an agent has received the message.
 	ticks chan string
-	// decided carries the answers for waiting calls.
+	// decided carries the gateway's answers to calls that wait for an approval.
 	decided chan *gatewayv1.ToolAnswer
 	// panics reports whether the stream of a waiting call panics.
 	panics func() bool
 
-	// withdrawn carries the withdrawn approvals with their reasons. While fails is true, withdrawals fail.
+	// withdrawn carries the approvals that are withdrawn, with the reasons. While fails is true, withdrawals fail.
 	withdrawn chan string
 	fails     atomic.Bool
 
@@ -143,7 +143,7 @@ func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
 	}
 }
 
-// createParked creates an agent and prompts it. The agent then waits for an approval.
+// createParked creates an agent and prompts it, so that the agent waits for an approval.
 func (c client) createParked() (id string) {
 	c.t.Helper()
 	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
@@ -159,7 +159,7 @@ func (c client) promptUntilParked(id string) {
 	}
 }
 
-// waitForAnswer waits until the newest message of an agent has this content.
+// waitForAnswer waits until the newest message of an agent has the content in want.
 func (c client) waitForAnswer(id, want string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent has answered "+want, func() bool {
@@ -168,8 +168,8 @@ func (c client) waitForAnswer(id, want string) {
 	})
 }
 
-// Progress that the gateway reports after the prompt has returned does not end the turn. When the approval is granted
-// or denied, the turn continues.
+// The gateway reports progress after the prompt has returned. The progress does not end the turn. When the approval is
+// granted or denied, the turn continues.
 func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -190,7 +190,7 @@ func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	c.verifyMatches(id)
 	gateway.checkNoneWithdrawn(t)
 
-	// A second prompt to the same agent waits in the same way.
+	// A second prompt to the same agent also waits for an approval after it has returned.
 	c.promptUntilParked(id)
 	gateway.tick(t)
 	gateway.decide(t, refusal(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
@@ -250,7 +250,8 @@ func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	gateway.checkNoneWithdrawn(t)
 }
 
-// An agent ends while its turn waits for an approval. The approval is withdrawn with the reason.
+// A turn that waits for an approval ends, for example because its agent is stopped. The approval is withdrawn, with the
+// reason that the turn ended.
 func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -286,8 +287,8 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	}
 }
 
-// The creator of an agent ends while the agent waits for an approval. The call is refused, and the approval is
-// withdrawn.
+// The creator of an agent is terminated while the agent waits for an approval. The agent's call is refused, and the
+// approval is withdrawn.
 func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -318,8 +319,8 @@ func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	}
 }
 
-// This program panics in a turn that waits for an approval. The agent fails: its state and its journal contain the
-// reason, and its approval is withdrawn. The agent can then be resumed.
+// The wasmagent service panics in a turn that waits for an approval. The agent fails. The agent's state and journal
+// contain the reason, and the approval is withdrawn. Afterwards, the agent can be resumed.
 func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in the process that was prompted", "after a restart"} {

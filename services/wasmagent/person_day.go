@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// PersonDay limits the model usage of all agents of one person per day (UTC).
+// PersonDay limits the total model usage of one person's agents per day (UTC).
 type PersonDay struct {
-	// Cost is the maximum cost in US dollars. Empty means 10. Models without a price do not count.
+	// Cost is the maximum cost in US dollars. An empty string means 10. Models without a price do not count.
 	Cost string
 	// Tokens is the maximum number of tokens in questions and answers. 0 means 10,000,000.
 	Tokens int64
@@ -37,7 +37,7 @@ var errDayLimit = errors.New("the person's daily limit on models is used up")
 
 func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// exceededError returns the error for a person whose usage has reached the limit.
+// exceededError returns the error for a person who has reached the limit.
 func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int64) error {
 	renews := time.Unix((day+1)*int64(24*time.Hour/time.Second), 0).UTC().Format(time.RFC3339)
 	output, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
@@ -48,9 +48,9 @@ func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int
 		errDayLimit, person.Subject, output, renews, key)
 }
 
-// reserveDay counts the estimated maximum usage of a question, most, against the person's limit for today. settle
-// replaces this reservation with the actual usage. If the process ends before it calls settle, the reservation stays
-// counted.
+// reserveDay counts the usage in most against the person's limit for today. most is the estimated maximum usage of a
+// question. settle replaces the estimate with the actual usage. If the process ends before it calls settle, the
+// estimate stays counted.
 func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(actual models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {

@@ -21,7 +21,8 @@ import (
 )
 
 // All agents of a person share a daily limit on model usage. Questions that the provider refuses are not counted, and a
-// restart does not reset the usage. The error contains the time of the reset and the configuration key of the limit.
+// restart does not reset the usage. The error contains the time of the next reset and the configuration key of the
+// limit.
 func TestPersonDay_LimitsAllAgentsOfPerson(t *testing.T) {
 	t.Parallel()
 	var refuses atomic.Bool

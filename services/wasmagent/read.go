@@ -21,7 +21,7 @@ import (
 
 const (
 	pageSize = 100
-	// maxStateBytes and maxResponseBytes bound the sizes of responses, in bytes.
+	// maxStateBytes and maxResponseBytes are maximum sizes of responses, in bytes.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
@@ -35,7 +35,7 @@ func progressMessage(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// pageOf returns the page of a list that begins at the offset in token, and the token for the next page.
+// pageOf returns the page of a list that starts at the offset in token. It also returns the token for the next page.
 func pageOf[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
@@ -99,8 +99,8 @@ type agentEntry struct {
 	position int64
 }
 
-// agentEntries returns agents with their current states, the newest first. It returns the agents in rows, and the
-// agents that have a turn in this process and a current state in states.
+// agentEntries returns agents with their current states, from newest to oldest. It returns the agents in rows. It also
+// returns the agents that have a turn in this process, if their current state is in states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
@@ -182,7 +182,7 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of messages with a total size of at most most bytes. The prefix has at least
+// prefixWithin returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least
 // one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0

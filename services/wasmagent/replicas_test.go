@@ -20,7 +20,7 @@ import (
 )
 
 // paymentGateway is a gateway that counts calls by their arguments, and records the approvals that were used. When
-// approved is closed, all approvals are granted.
+// approved is closed, all pending approvals are granted.
 type paymentGateway struct {
 	mu       sync.Mutex
 	made     map[string]int
@@ -28,8 +28,8 @@ type paymentGateway struct {
 	approved chan struct{}
 }
 
-// answer runs a call at once, unless it is a call to the tool pay. Such a call waits for its approval, and runs once
-// for each approval.
+// answer runs a call at once, unless the call is for the tool pay. A call to pay waits for its approval. Each approval
+// allows one call.
 func (e *paymentGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	key := req.GetTool() + " " + req.GetArgumentsJson()
 	if req.GetTool() != "pay" {
@@ -76,7 +76,7 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	t.Cleanup(stays.close)
 	one, two := lost.onBehalfOfUser(t, "ana"), stays.onBehalfOfUser(t, "ana")
 
-	// If one replica changes an agent, the other replica has the change at once.
+	// A change that one replica makes to an agent is visible in the other replica at once.
 	const agents = 6
 	var ids []string
 	for i := range agents {
@@ -100,7 +100,7 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 		t.Errorf("the replica with the turn shows that it waits for %v, and the other replica %v", here, there)
 	}
 
-	// If one replica changes templates, the other replica has the change at once.
+	// A change that one replica makes to templates is visible in the other replica at once.
 	if _, err := one.gallery().AddTemplate(one.ctx, &wasmagentv1.AddTemplateRequest{Template: &wasmagentv1.Template{
 		Id: "shared", Name: "Shared", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Be shared."}},
 	}}); err != nil {

@@ -39,7 +39,7 @@ func (c client) verifyMatches(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// events returns all events of an agent's journal, which it reads in pages.
+// events returns all events of an agent's journal. It reads the journal in pages.
 func (c client) events(id string) (all []*wasmagentv1.Event) {
 	c.t.Helper()
 	for token := ""; ; {
@@ -106,7 +106,7 @@ func TestVerify_MatchesRecordedEffects(t *testing.T) {
 	}
 }
 
-// An agent can be verified after undone turns, after it was resumed from a snapshot, and after a fork.
+// An agent can be verified after turns were undone, after it was resumed from a snapshot, and after a fork.
 func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -292,7 +292,7 @@ func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// Rights can be granted, with or without an expiry, and withdrawn. An agent can't grant rights to itself.
+// Rights can be granted, with or without an expiry time, and can be withdrawn. An agent can't grant rights to itself.
 func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	t.Parallel()
 	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -341,7 +341,7 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// ListEvents with a wait time returns when there are further events, or when the wait time ends.
+// A call to ListEvents with a wait time returns as soon as there are further events, or when the wait time ends.
 func TestListEvents_WaitsForEvents(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

@@ -1,5 +1,5 @@
-// Package wasmagent serves sluice.wasmagent.v1: agents in WebAssembly sandboxes. An agent computes and requests
-// effects. The service carries out or refuses each effect.
+// Package wasmagent serves sluice.wasmagent.v1. It runs agents in WebAssembly sandboxes. An agent computes and requests
+// effects, and the service carries out or refuses each effect.
 package wasmagent
 
 import (
@@ -35,26 +35,26 @@ func WorkerMain() { worker.Main() }
 
 const (
 	// maxAgents is the maximum number of agents in total, and maxAgentsPerPerson is the maximum number of one person's
-	// agents. Both counts include ended agents that can still be resumed.
+	// agents. Terminated agents count while they can still be resumed.
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
-	// maxStoredBytes is the maximum stored size of all agents, and maxStoredBytesPerPerson is the maximum stored size
-	// of one person's agents. Both are in bytes. The sizes include files, conversations, snapshots and journals.
+	// maxStoredBytes is the maximum stored size of all agents. maxStoredBytesPerPerson is the maximum stored size of
+	// one person's agents. Both are in bytes. The stored size includes files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
 	sweepInterval           = time.Minute
 	// renewInterval is the interval at which this process renews its leases on turns.
 	renewInterval = store.Lease / 3
 	// maxSnapshotBytes is the maximum total size of the snapshots of guests that have released their slots while they
-	// wait for calls. maxSnapshotBytesPerPerson is the maximum for one person's guests. Both are in bytes.
+	// wait for calls. maxSnapshotBytesPerPerson is the maximum for the guests of one person. Both are in bytes.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
 	// defaultYieldAfter is the default of [Config].YieldAfter.
 	defaultYieldAfter = 250 * time.Millisecond
 	// defaultQuestionTimeout is the default timeout for one question to a model.
 	defaultQuestionTimeout = 10 * time.Minute
-	// workerMemory is the minimum memory of a worker, and guestMemory is the default memory of a guest. compileMemory and
-	// compileTime bound the compilation of a module. Memory sizes are in bytes.
+	// workerMemory is the minimum memory of a worker, and guestMemory is the default memory of a guest. compileMemory
+	// and compileTime limit the compilation of a module. Memory sizes are in bytes.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
 	compileMemory = 768 << 20
@@ -65,48 +65,50 @@ const (
 type Config struct {
 	// Data is the directory in which the service stores its files.
 	Data string
-	// Source is the database that stores the agents: `sqlite`, or the URL of a PostgreSQL database. Empty means
-	// `sqlite`. Bucket is the URL of the bucket that stores the agents' states. Empty means a directory below Data.
+	// Source is the database that stores the agents. It is `sqlite` or the URL of a PostgreSQL database. An empty
+	// string means `sqlite`. Bucket is the URL of the bucket that stores the agents' states. An empty string means a
+	// directory below Data.
 	Source, Bucket string
 	// Workers is the number of processes that run guests. 0 means 1.
 	Workers int
-	// Program is the file that is started as a worker. Its main function must call [WorkerMain]. Empty means the
-	// running program.
+	// Program is the path of the program that is started as a worker. Its main function must call [WorkerMain]. An
+	// empty string means the running program.
 	Program string
 	// Models contains the model providers, by name. Model is the default model of agents, as `provider:name`. It may be
 	// empty.
 	Models map[string]models.Provider
 	Model  string
-	// PersonDay limits the daily model usage of all agents of one person.
+	// PersonDay limits the total model usage of one person's agents per day.
 	PersonDay PersonDay
-	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents can't ask
-	// models.
+	// Server is the name under which the gateway lists this service as an MCP server. If Server is empty, agents can't
+	// ask models.
 	Server string
 	// AcceptedKeys contains the public keys of other installations. An archive that is signed with one of these keys
 	// may be imported.
 	AcceptedKeys []ed25519.PublicKey
-	// Turns limits the turns per worker, and Questions limits the questions to models. The defaults of Turns are 18
-	// slots (6 per person), and 256 waiting turns (32 per person) that wait for at most 5 min. The defaults of
-	// Questions are 32 slots (8 per person), and 256 waiting questions (64 per person) that wait for at most 5 min.
+	// Turns limits the number of turns per worker, and Questions limits the number of questions to models. The defaults
+	// of Turns are 18 slots (6 per person), and 256 waiting turns (32 per person) that wait for at most 5 min. The
+	// defaults of Questions are 32 slots (8 per person), and 256 waiting questions (64 per person) that wait for at
+	// most 5 min.
 	Turns, Questions ConcurrencyLimits
 	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is the
-	// maximum time until a provider begins its answer. 0 means 2 min.
+	// maximum time until a provider starts its answer. 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
-	// YieldAfter is the maximum time that a turn waits for a call before its guest releases its slot. 0 means 250 ms.
-	// Only tests set it.
+	// YieldAfter is how long a turn waits for the result of a call before the turn's guest releases its slot. 0 means
+	// 250 ms. Only tests set it.
 	YieldAfter time.Duration
 	// MaxBytesPerPerson is the maximum stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
 	MaxBytesPerPerson int64
-	// Guests contains the guests that agents may run in addition to the shipped guests, by name.
+	// Guests contains the guests, by name, that agents may run in addition to the shipped guests.
 	Guests map[string]modules.Listed
 	// ApprovalWait is the maximum time that the caller of a prompt waits while a call of the agent needs an approval.
-	// After that time, the caller gets a response, and the turn continues in the background.
+	// After that, the caller receives a response, and the turn continues in the background.
 	ApprovalWait time.Duration
 }
 
 // Deps contains the dependencies of a [Service]. All fields are required.
 type Deps struct {
-	// Gateway makes the agents' tool calls. The context of each call carries the agent's principal (see
+	// Gateway makes the agents' tool calls. The context of each call contains the agent's principal (see
 	// [authn.OnBehalfOf]).
 	Gateway gatewayv1.GatewayServiceClient
 	// Log receives the service's log records.
@@ -141,12 +143,13 @@ type Service struct {
 	archiveKeys archiveKeys
 	archiving   chan struct{}
 
-	// turnQueue grants slots to turns. snapshotMemory bounds the snapshots of guests that have released their slots.
+	// turnQueue grants slots to turns. snapshotMemory limits the memory for snapshots of guests that have released
+	// their slots.
 	turnQueue      *queue
 	snapshotMemory memoryBudget
 
-	// background waits for the goroutines that outlive the calls that started them. These goroutines end when closing is
-	// closed.
+	// background waits for the goroutines that keep running after the calls that started them have returned. These
+	// goroutines end when closing is closed.
 	background sync.WaitGroup
 	closing    chan struct{}
 
@@ -160,7 +163,7 @@ type Service struct {
 	modulesSweptOn int64
 }
 
-// New returns a Service. The caller must close it.
+// New returns a Service. The caller must close the Service.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
@@ -188,7 +191,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// configure checks the configuration and sets the fields that depend only on it.
+// configure checks the configuration and sets the fields that depend only on the configuration.
 func (s *Service) configure(cfg Config) (err error) {
 	if s.guests, err = modules.New(cfg.Guests); err != nil {
 		return err
@@ -208,7 +211,7 @@ func (s *Service) configure(cfg Config) (err error) {
 	return err
 }
 
-// open opens the directory, the worker supervisor and the store, and reads the templates. If it fails, it closes
+// open opens the data directory, the worker supervisor and the store, and reads the templates. If open fails, it closes
 // everything that it has opened.
 func (s *Service) open(cfg Config) (err error) {
 	ctx := context.Background()
@@ -249,7 +252,7 @@ func (s *Service) workerConfig(cfg Config) worker.Config {
 	}
 }
 
-// openAgent converts a stored row to an agent. The agent cache calls it to load agents.
+// openAgent creates an agent from a row of the store. The agent cache calls it to load agents.
 func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 	mayRun := true
 	if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn at once
@@ -283,7 +286,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterModelServiceServer(r, modelServer{Service: s})
 }
 
-// Run implements app.Runner. It takes over turns if their processes have ended, renews this process's leases, and
+// Run implements app.Runner. It takes over the turns of processes that have ended, renews this process's leases, and
 // removes expired records.
 func (s *Service) Run(ctx context.Context) error {
 	var renewing sync.WaitGroup
@@ -304,8 +307,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// renewLeases renews the leases on the turns of this process. It cancels a turn if another process has taken over the
-// agent.
+// renewLeases renews the leases on the turns that run in this process. If another process has taken over an agent,
+// renewLeases cancels the agent's turn.
 func (s *Service) renewLeases(ctx context.Context) {
 	outdated := make(map[string]int64) // versions of cached agents that were older than their rows at the last check
 	for {
@@ -338,7 +341,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 	}
 }
 
-// Busy implements [app.Busier]: a turn of an agent needs the process.
+// Busy implements [app.Busier]. The service is busy while an agent has a turn in this process.
 func (s *Service) Busy(context.Context) (string, error) {
 	if n := len(s.agents.withTurns()); n > 0 {
 		return fmt.Sprintf("%d agent(s) with a turn", n), nil
@@ -346,7 +349,7 @@ func (s *Service) Busy(context.Context) (string, error) {
 	return "", nil
 }
 
-// continueTurns takes over turns if their processes have ended.
+// continueTurns takes over the turns of processes that have ended.
 func (s *Service) continueTurns(ctx context.Context) {
 	abandoned, err := s.store.AbandonedTurns(ctx)
 	for _, id := range abandoned {
@@ -384,8 +387,8 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// removeAgent removes an agent that has ended. If onlyExpired is set, removeAgent removes the agent only if it can no
-// longer be resumed.
+// removeAgent removes an agent that has ended. If onlyExpired is set, removeAgent removes the agent only if the agent
+// can no longer be resumed.
 func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
 	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
 	if ended {
@@ -394,7 +397,7 @@ func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) 
 	return err
 }
 
-// Close cancels running turns, stops the workers, and closes the store and the directory.
+// Close cancels running turns, stops the workers, and closes the store and the data directory.
 func (s *Service) Close() error {
 	var ends sync.WaitGroup
 	for _, a := range s.agents.withTurns() {
@@ -406,9 +409,9 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// ensureSpace returns an error if the agents of a person have reached the storage limit. To make space, it first
-// removes ended agents, the oldest first. The limit is approximate: an agent may grow by some megabytes before the next
-// check.
+// ensureSpace returns an error if a person's agents have reached the storage limit. To make space, it first removes
+// terminated agents, from oldest to newest. The limit is approximate: an agent may grow by some megabytes before the
+// next check.
 func (s *Service) ensureSpace(ctx context.Context, person principal.Key) error {
 	all, own, err := s.store.StoredSizes(ctx, person)
 	if err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {

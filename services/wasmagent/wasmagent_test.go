@@ -52,8 +52,8 @@ func TestService_ReportsHealth(t *testing.T) {
 	s.CheckHealth(t, "wasmagent")
 }
 
-// TestAgent_LifecycleFromCreationToTermination creates an agent, prompts it up to its last turn, resumes, exports and
-// resets it, and terminates it.
+// TestAgent_LifecycleFromCreationToTermination creates an agent and prompts it until it has used its last turn. Then it
+// resumes, exports, resets and terminates the agent.
 func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -144,7 +144,8 @@ func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	}
 }
 
-// If the guest reads a file that is larger than the maximum size of a result, it gets an error, and its turn continues.
+// If the guest reads a file that is larger than the maximum size of a result, the guest receives an error, and its turn
+// continues.
 func TestPrompt_LargeFileIsRefusedToGuest(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -189,8 +190,8 @@ func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	}
 }
 
-// While a prompt runs, todos and the stop status can be read, and a second prompt is refused. A stop ends and undoes
-// the turn at once.
+// While a prompt runs, the todos and the stop status can be read, and a second prompt is refused. If the agent is
+// stopped, its turn ends at once and is undone.
 func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -201,7 +202,8 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 5m\nsay never")
 		ended <- err
 	}()
-	// The agent also waits during the effects before the sleep, so first wait until the todo is in progress.
+	// The test first waits until the todo is in progress, because the agent also waits during the effects before the
+	// sleep.
 	eventually.Holds(t, "the todo is in progress", func() bool {
 		todos := c.todos(id)
 		return len(todos) == 1 && todos[0].GetStatus() == wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS
@@ -277,8 +279,8 @@ func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 	}
 }
 
-// If a turn reaches one of its limits, the turn ends, is undone, and returns the reason. If the guest itself reports a
-// failure, the turn is not undone.
+// If a turn reaches one of its limits, the turn ends and is undone, and the prompt returns the reason. If the guest
+// itself reports a failure, the turn is not undone.
 func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -306,8 +308,8 @@ func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	}
 }
 
-// TestPrompt_GuestGetsErrorCodes checks the error codes that a guest gets for a model that is not configured, a tool
-// without a right, and invalid paths.
+// TestPrompt_GuestGetsErrorCodes checks which error codes a guest receives for a model that is not configured, a tool
+// that it has no right to, and invalid paths.
 func TestPrompt_GuestGetsErrorCodes(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -374,7 +376,7 @@ func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 }
 
 // Case W10. If a caller's agents have reached the maximum stored size, the caller can't store more, but other callers
-// can. Ended agents are removed to make space.
+// can. Terminated agents are removed to make space.
 func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	small := newRestartableService(t, nil)

@@ -14,13 +14,14 @@ import (
 
 const (
 	withdrawTimeout = 2 * time.Second
-	// withdrawPause is the delay before the second request. The delay doubles before each further request.
-	// maxWithdrawTries is the maximum number of requests. All of them together take about two minutes.
+	// withdrawPause is the delay between the first and the second request to withdraw an approval. The delay doubles
+	// before each further request. maxWithdrawTries is the maximum number of requests. If all of them fail, they take
+	// about two minutes in total.
 	withdrawPause    = time.Second
 	maxWithdrawTries = 8
 )
 
-// WithdrawApproval implements [agent.Host]. It cancels an approval for which the agent no longer waits. Otherwise an
+// WithdrawApproval implements [agent.Host]. It cancels an approval that the agent no longer waits for. Otherwise, an
 // approver would decide on a call that never runs.
 func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, reason string) {
 	ctx = authn.OnBehalfOf(ctx, a.Principal())

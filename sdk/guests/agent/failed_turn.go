@@ -8,13 +8,14 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// maxSummaryText is the maximum length of each string that shorten returns, in bytes, without its mark.
+// maxSummaryText is the maximum length of each string that the function shorten returns, in bytes, not including the
+// truncation mark.
 const maxSummaryText = 1 << 10
 
-// endFailedTurn completes the conversation after a failed turn. The calls of the turn stay in the conversation with
-// their results, so that the model does not repeat them. If the provider may have rejected the conversation itself,
-// endFailedTurn replaces the turn with a short summary of its calls. It drops a prompt without calls, because the
-// provider might reject that prompt each time.
+// endFailedTurn completes the conversation after a failed turn. The tool calls of the turn stay in the conversation
+// with their results, so that the model does not repeat them. If the provider may have rejected the conversation
+// itself, endFailedTurn replaces the turn with a short summary of its calls. If the turn consists only of its prompt,
+// endFailedTurn removes the prompt, because the provider might reject it again in every later turn.
 func (t *conversation) endFailedTurn(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {

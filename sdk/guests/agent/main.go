@@ -34,7 +34,7 @@ func init() { guest.Serve(new(conversation).run) }
 
 func main() {}
 
-// conversation is the conversation with the model. It continues from prompt to prompt.
+// conversation is the conversation with the model. It is kept from one prompt to the next.
 type conversation struct{ messages []guest.Message }
 
 func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
@@ -101,8 +101,8 @@ func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	return append([]guest.Message{{Role: "system", Content: a.Instructions}}, t.messages...)
 }
 
-// trim drops the oldest prompts of a conversation that is too long, each with all messages up to the next prompt. It
-// never drops the newest prompt.
+// trim shortens a conversation that is too long. It drops the oldest prompts, each with all messages up to the next
+// prompt. It never drops the newest prompt.
 func (t *conversation) trim() {
 	for {
 		size, next := 0, 0
@@ -155,7 +155,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName returns a name for the tool that models accept and that no other tool has.
+// uniqueName derives from name a tool name that models accept and that is not in taken.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

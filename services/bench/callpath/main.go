@@ -34,8 +34,8 @@ const (
 	short  = 7
 )
 
-// leafPackages contains the packages whose functions a reader understands by their names. These packages do not handle
-// calls. They parse messages, for example. Their functions are counted separately.
+// leafPackages contains the packages whose functions a reader understands from their names. These packages do not
+// handle calls themselves. For example, they parse messages. Their functions are counted separately.
 var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
@@ -147,7 +147,7 @@ type function struct {
 
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// wasRun reports whether some of a function ran, according to the profile of its file.
+// wasRun reports whether any part of a function ran, according to the profile of its file.
 func wasRun(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
@@ -240,7 +240,7 @@ func fieldAssignments(d *ast.FuncDecl) (found bool) {
 	return found
 }
 
-// isReceiver reports whether an expression selects a field of the variable self, or a part of such a field.
+// isReceiver reports whether the expression e selects a field of the variable self, or a part of such a field.
 func isReceiver(e ast.Expr, self string) bool {
 	for {
 		switch x := e.(type) {
@@ -259,7 +259,7 @@ func isReceiver(e ast.Expr, self string) bool {
 	}
 }
 
-// byFile yields the files of functions in order, each with its functions.
+// byFile yields the files that contain the functions, sorted by name, each with its functions.
 func byFile(functions []*function) func(func(string, []*function) bool) {
 	grouped := make(map[string][]*function)
 	for _, f := range functions {
@@ -290,7 +290,7 @@ func lines(functions []*function) (n int) {
 	return n
 }
 
-// packages returns the names of the packages that contain functions.
+// packages returns the names of the packages that contain the given functions.
 func packages(functions []*function) string {
 	seen := make(map[string]bool)
 	for _, f := range functions {

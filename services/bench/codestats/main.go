@@ -1,6 +1,6 @@
-// Command codestats prints measurements of the code and of the documents with their goals: the sizes of functions and
-// files, the number of private functions with one caller, the packages without tests, the number of words in documents,
-// and the number of long lines in them.
+// Command codestats prints measurements of the code and of the documents, together with their goals: the sizes of
+// functions and files, the number of private functions with one caller, the packages without tests, the number of words
+// in documents, and the number of long lines in documents.
 package main
 
 import (
@@ -83,8 +83,8 @@ func countOver(sizes []int, most int) string {
 // code contains the measurements of Go code that is neither generated nor a test.
 type code struct {
 	functions, files []int
-	// private is the number of private functions and methods. once is the number of them that are used only once in their
-	// package.
+	// private is the number of private functions and methods. once is the number of private functions and methods that
+	// are used only once in their package.
 	private, once int
 	// untested contains the packages with code but without a test file.
 	untested []string
@@ -126,7 +126,7 @@ func measureCode(top string) (all code, err error) {
 	return all, err
 }
 
-// count adds the functions of a package.
+// count adds the functions of a package to the measurements.
 func (c *code) count(fset *token.FileSet, files []*ast.File) {
 	named := make(map[string]int)
 	var private []string

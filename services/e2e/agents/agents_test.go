@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The official SDK calls the agent tools of a mesh without configuration. It validates every result against the tool's
+// The official SDK calls the agent tools of a mesh without configuration, and validates every result against the tool's
 // output schema. The test creates an agent, prompts it, reads it and exports it. The starter policy limits exports to
-// ten per minute and does not let this caller terminate the agent.
+// ten per minute and does not allow this caller to terminate the agent.
 func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartWithoutConfig(t)
@@ -80,7 +80,8 @@ func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	if status.IsStopped || status.State != "idle" {
 		t.Errorf("after the refused termination its status is %+v", status)
 	}
-	// Case T5. The gateway rejects another tool name in the input and another spelling of an argument.
+	// Case T5. The gateway rejects unknown arguments. One of them adds a tool name, and another is a known argument
+	// whose name is spelled differently.
 	for text, args := range map[string]map[string]any{
 		"the field is not known":  {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
 		"/agent_id: is not known": {"agent_id": id, "toolName": "list_files"},

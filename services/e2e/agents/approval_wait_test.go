@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approvalWait names the environment variable that delays the approval of the agent's call. Its value is a duration. If
-// it is not set, the test is skipped. If it is longer than 10 s, the gateway sends several progress notifications
-// before the approval.
+// approvalWait is the name of an environment variable. Its value is a duration, by which the test delays the approval
+// of the agent's call. If the variable is not set, the test is skipped. If the duration is longer than 10 s, the
+// gateway sends several progress notifications before the approval.
 const approvalWait = "SLUICE_APPROVAL_WAIT"
 
 // parkAgent creates an agent, prompts it to make a call that needs approval, and returns the agent's id.
@@ -35,7 +35,7 @@ func (a *agentMesh) parkAgent(t *testing.T) string {
 	return id
 }
 
-// checkRunsOnce checks that the agent finishes its turn and that its call runs exactly once.
+// checkRunsOnce checks that the agent finishes its turn and that the call it makes runs exactly once.
 func (a *agentMesh) checkRunsOnce(t *testing.T, id string) {
 	t.Helper()
 	agent := fmt.Sprintf(`{"agentId":%q}`, id)
@@ -72,9 +72,9 @@ func answerWithProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
 	}
 }
 
-// The call is approved after the prompt has returned, and its server sends progress notifications before the result.
-// The test checks that the turn does not end before the result, that the call runs once, and that the agent receives
-// the result.
+// An agent's call is approved after the prompt has returned. The server sends progress notifications before the result
+// of the call. The test checks that the agent's turn does not end before the result arrives, that the call runs once,
+// and that the agent receives the result.
 func TestAgents_ProgressAfterThePromptDoesNotEndTheTurn(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {
@@ -89,7 +89,8 @@ func TestAgents_ProgressAfterThePromptDoesNotEndTheTurn(t *testing.T) {
 	}
 }
 
-// The call is approved after the gateway has sent several progress notifications. The test checks that it runs once.
+// An agent's call is approved after the gateway has sent several progress notifications. The test checks that the call
+// runs once.
 func TestAgents_CallRunsOnceWhenApprovedLongAfterThePrompt(t *testing.T) {
 	t.Parallel()
 	wait, err := time.ParseDuration(os.Getenv(approvalWait))
@@ -112,9 +113,9 @@ func TestAgents_CallRunsOnceWhenApprovedLongAfterThePrompt(t *testing.T) {
 	}
 }
 
-// The test stops or terminates an agent whose call waits for approval. It expects that the approval is cancelled with a
-// reason that names what happened to the agent, that a later vote is refused with this reason, and that the call does
-// not run.
+// The test stops or terminates an agent whose call waits for approval. It expects that the approval is cancelled, that
+// the reason for this says what happened to the agent, that a later vote is refused with the same reason, and that the
+// call does not run.
 func TestAgents_ApprovalIsCancelledWhenTheAgentStops(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {

@@ -50,8 +50,8 @@ type replay struct {
 }
 
 // The test repeats the calls of a session that was recorded with Claude Flow. The results must contain everything that
-// Claude Flow returned. The golden file lists each difference with its reason. Additional members are not differences,
-// because clients ignore unknown members.
+// Claude Flow returned. The golden file lists each difference and the reason for it. Additional JSON members do not
+// count as differences, because clients ignore unknown members.
 func TestClaudeFlowReplay_AgentsAnswerLikeClaudeFlow(t *testing.T) {
 	t.Parallel()
 	known := readDifferences(t)
@@ -99,7 +99,7 @@ func readRecording(t *testing.T, name string) (calls []recordedCall) {
 	return calls
 }
 
-// compare repeats a recorded call and returns the differences between the two results.
+// compare repeats a recorded call and returns the differences between the recorded result and the new result.
 func (r *replay) compare(t *testing.T, call recordedCall) []string {
 	t.Helper()
 	arguments, _ := r.toCurrentRun(call.Arguments).(map[string]any)
@@ -144,8 +144,9 @@ func truncated(text string, most int) string { return text[:min(len(text), most)
 
 var sizedValue = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// toCurrentRun converts a value of the recording for this run. It replaces the agents' ids, and it replaces the
-// description of a long string or list with a string or list of that size.
+// toCurrentRun converts a recorded value so that it can be used in this run. It replaces the agents' ids. The recording
+// describes a long string or list only by its size, and toCurrentRun replaces this description with a string or list of
+// that size.
 func (r *replay) toCurrentRun(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -184,8 +185,8 @@ func (r *replay) toRecordedIDs(text string) string {
 	return text
 }
 
-// compareValues returns the differences between the recorded value and the current value. When it finds a recorded
-// agent id for the first time, it stores the current id for it.
+// compareValues returns the differences between a recorded value and the value in this run. When it first finds the
+// recorded id of an agent, it stores the id that the agent has in this run.
 func (r *replay) compareValues(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:
@@ -248,7 +249,7 @@ func abbreviatedJSON(v any) string {
 	return truncated(string(text), 90)
 }
 
-// readDifferences returns the reason for each difference in the golden file.
+// readDifferences reads the golden file and returns the reason for each difference in it.
 func readDifferences(t *testing.T) map[string]string {
 	t.Helper()
 	known := make(map[string]string)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The client requests the parts of an export with wasm_agent_archive_part, and the test expects that the rate limit
-// counts one export. If the client requests a part with wasm_agent_export instead, it counts as another export.
+// The client requests the parts of an export with wasm_agent_archive_part. The rate limit must count them as one
+// export. If the client requests a part with wasm_agent_export instead, it counts as another export.
 func TestAgentsExport_CountsOnceWithAllItsParts(t *testing.T) {
 	t.Parallel()
 	s := stack.Start(t, stack.WriteConfig(t, stack.Options{

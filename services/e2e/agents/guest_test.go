@@ -39,8 +39,8 @@ func compileGuest(t *testing.T) (path, digest string) {
 	return path, hex.EncodeToString(sum[:])
 }
 
-// Case W12. A guest in another language runs if the configuration lists it with its digest. The mesh does not start if
-// the digest is wrong.
+// Case W12. A guest that is written in another language runs if the configuration lists it with its digest. The mesh
+// does not start if the digest is wrong.
 func TestGuest_InAnotherLanguageRunsWithItsDigest(t *testing.T) {
 	t.Parallel()
 	path, digest := compileGuest(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case I6. Agents, and the agents that they create, share the limits of the caller at the root of their chain: limits
-// per principal, per tool and per session, and limits of rules that match only agents. The test checks that another
-// caller has its own limits.
+// Case I6. Agents and the agents that they create share the limits of the caller that created the first agent. The test
+// covers limits per principal, per tool and per session, and limits of rules that match only agents. It also checks
+// that another caller has its own limits.
 func TestAgents_CreatedByAgentsShareTheLimitsOfTheRootCaller(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -38,8 +38,8 @@ func TestAgents_CreatedByAgentsShareTheLimitsOfTheRootCaller(t *testing.T) {
 			prompt := func(c *stack.Client, id, input string) string {
 				return c.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, input)).Text(t)
 			}
-			// run creates agents as a caller and makes each of them create another agent. All agents call the tool. run returns
-			// the number of calls that ran.
+			// run creates agents on behalf of a caller and makes each of them create another agent. All agents call the
+			// tool. run returns the number of calls that succeeded.
 			run := func(token string) (ran int) {
 				c := stack.Connect(t, s.MCP("agents"), token)
 				for range 3 {
@@ -70,7 +70,8 @@ func TestAgents_CreatedByAgentsShareTheLimitsOfTheRootCaller(t *testing.T) {
 	}
 }
 
-// Case I6. A limit per owner covers all agents of a person that have no chain, and the tokens that this person owns.
+// Case I6. A rate limit per owner applies to the sum of all calls that are made with the owner's own tokens or by the
+// owner's agents that have no delegation chain.
 func TestAgents_WithoutChainShareTheLimitOfTheirOwner(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

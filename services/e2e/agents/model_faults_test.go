@@ -38,10 +38,10 @@ type chatRequest struct {
 type taskModel struct {
 	mu     sync.Mutex
 	random *rand.Rand
-	// faulty is the fraction of requests that get a fault, from 0 to 1.
+	// faulty is the fraction of requests that the provider answers with a fault, from 0 to 1.
 	faulty float64
 	faults map[string]int
-	// ids is the number of call ids issued.
+	// ids is the number of call ids that the provider has issued.
 	ids int
 }
 
@@ -176,7 +176,7 @@ func startModelMesh(t *testing.T, model http.Handler, provider string) *agentMes
 
 const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*"}]}}`
 
-// The model provider answers some requests with faults. The test checks that no turn loses or repeats a call.
+// The model provider answers some requests with faults. The test checks that no call is lost or repeated in any turn.
 // SLUICE_TURNS sets the number of turns, and SLUICE_SEED selects the faults.
 func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	t.Parallel()
@@ -245,8 +245,8 @@ func positiveNumber(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// The error of a turn must name the fault of the model provider. Only a truncated response is charged, with an
-// estimate.
+// If the model provider fails, the error of the turn must say which fault occurred. Only a truncated response is
+// charged, with an estimate.
 func TestModelFaults_AreNamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

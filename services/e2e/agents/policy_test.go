@@ -32,11 +32,12 @@ type agentMesh struct {
 	*stack.Stack
 	upstream *rawmcp.Server
 	client   *stack.Client
-	// dialRole returns a gRPC connection to a role, with the operator's token.
+	// dialRole returns a gRPC connection to a mesh service, with the operator's token.
 	dialRole func(authv1.Role) *grpc.ClientConn
 }
 
-// agentMeshStarters returns two functions that start a mesh: in one process, and with each role in a separate process.
+// agentMeshStarters returns two functions that start a mesh. One starts the whole mesh in one process, and the other
+// starts each mesh service in a separate process.
 func agentMeshStarters(t *testing.T) map[string]func(t *testing.T) *agentMesh {
 	t.Helper()
 	opts := func(up *rawmcp.Server) stack.Options {
@@ -67,9 +68,9 @@ func (a *agentMesh) callAgentTool(t *testing.T, tool, arguments string) string {
 	return a.client.Call("wasm_agent_"+tool, arguments).Text(t)
 }
 
-// Checks that policy decides each tool call of an agent as it would decide the call of the agent's creator. The agent
-// is the principal, and its creator is in the chain. A tool that the manifest does not name is refused without a
-// decision.
+// The policy service evaluates each tool call by an agent as it would evaluate the same call by the agent's creator.
+// The agent is the principal, and its creator is in the delegation chain. A call to a tool that is not in the agent's
+// manifest is refused without asking the policy service.
 func TestAgents_ToolCallsAreDecidedByPolicy(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {
@@ -118,8 +119,8 @@ func (a *agentMesh) checkRecordsNameAgent(t *testing.T, id string) {
 	}
 }
 
-// Checks that an agent whose call needs approval is parked, which means that it waits without occupying a slot. After
-// the approval, the agent continues without another prompt, and its call runs once.
+// An agent whose call needs approval is parked, which means that it waits without occupying a slot. After the approval,
+// the agent continues without another prompt, and its call runs once.
 func TestAgents_CallThatNeedsApprovalParksTheAgent(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {
@@ -150,7 +151,7 @@ func TestAgents_CallThatNeedsApprovalParksTheAgent(t *testing.T) {
 	}
 }
 
-// Case I6. Checks that a caller's rate limit covers all its agents together, however many it creates.
+// Case I6. A caller's rate limit applies to all of its agents together, regardless of how many agents it creates.
 func TestAgents_ShareTheRateLimitOfTheirCreator(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {

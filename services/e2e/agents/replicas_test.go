@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Two meshes share their agents in PostgreSQL, and the test kills one of them under load. It checks that no call is
-// sent twice, that no acknowledged call is missing, and that all agents continue at the other mesh, including the agent
-// that waits for an approval.
+// Two meshes share their agents in PostgreSQL, and the test kills one of the meshes under load. It checks that no call
+// is sent twice, that no acknowledged call is missing, and that all agents continue at the other mesh, including the
+// agent that waits for an approval.
 func TestAgents_ContinueAtTheOtherMeshWhenOneIsKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The test kills all roles while an agent waits for an approval. After the approval the agent continues, its call runs
-// once, and its journal verifies.
+// The test kills all mesh services while an agent waits for an approval. After the approval the agent continues, its
+// call runs once, and its journal is valid.
 func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -61,7 +61,7 @@ func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	}
 }
 
-// modelPolicy lets agents call models five times a minute, and call the tool named safe.
+// modelPolicy allows agents to call models five times a minute, and to call the tool named safe.
 const modelPolicy = `version: 1
 name: acting
 default: deny
@@ -72,8 +72,8 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// Checks that policy decides an agent's calls to its model and the tool calls that the model requests, and that both
-// count against their limits.
+// The policy service evaluates both an agent's calls to its model and the tool calls that the model requests. Each kind
+// of call counts against its own limit.
 func TestAgents_ModelCallsAreDecidedAndLimited(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -132,7 +132,7 @@ func TestAgents_ModelCallsAreDecidedAndLimited(t *testing.T) {
 	if proof := a.callAgentTool(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
 		t.Errorf("the verification reports %s", proof)
 	}
-	// The built-in model of the installation.
+	// The next agent uses the model that is built into the installation.
 	prompt, agent = create(`{"guest":"agent"}`)
 	if said := prompt("call write_file {\"path\":\"a.txt\",\"content\":\"hello\"}\ncall read_file {\"path\":\"a.txt\"}\ncall other__tool"); !strings.Contains(said, `written\nhello\nerror: there is no tool`) && !strings.Contains(said, "rate_limited") {
 		t.Errorf("the agent answers %s", said)
@@ -153,8 +153,8 @@ func TestAgents_ModelCallsAreDecidedAndLimited(t *testing.T) {
 	}
 }
 
-// Checks that the inspector lists and calls the tools of agents, including those that verify and copy agents. Their
-// results match their output schemas, because otherwise the inspector reports an error.
+// The inspector lists and calls the tools of agents, including those that verify and copy agents. The results match the
+// tools' output schemas, because otherwise the inspector reports an error.
 func TestAgents_InspectorListsAndCallsTheirTools(t *testing.T) {
 	t.Parallel()
 	p := stack.StartWithoutConfig(t)

@@ -78,8 +78,8 @@ func TestApprovals_HeldCallRunsOnceAfterItsApproval(t *testing.T) {
 	}
 }
 
-// When the hold time ends, the caller receives a ticket: a refusal with the approval's id. After the approval, the test
-// repeats the call and checks that it runs once.
+// When the hold time ends, the caller receives a ticket, which is a refusal that contains the approval's id. After the
+// approval, the test repeats the call and checks that it runs once.
 func TestApprovals_RepeatedCallRunsOnceAfterATicket(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s}")
@@ -131,7 +131,8 @@ func TestApprovals_DeniedCallNeverRuns(t *testing.T) {
 	}
 }
 
-// Case N2. A caller with too many pending calls is refused. The refusal names the limit, its key and what to do.
+// Case N2. A caller with too many pending calls is refused. The refusal names the limit and its configuration key, and
+// says what to do.
 func TestApprovals_TooManyPendingCallsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s, max_pending: 2}")
@@ -146,8 +147,8 @@ func TestApprovals_TooManyPendingCallsAreRefused(t *testing.T) {
 	}
 }
 
-// Case X8. A caller that has requested too many approvals is refused. The refusal names the limit, its key and when to
-// try again. Calls that already have an approval request are not affected.
+// Case X8. A caller that has requested too many approvals is refused. The refusal contains the limit and its
+// configuration key, and says when to try again. Calls for which an approval was already requested are not affected.
 func TestApprovals_TooManyApprovalRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
@@ -165,7 +166,7 @@ func TestApprovals_TooManyApprovalRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Case A1. A call that differs from the approved call in any way needs another approval.
+// Case A1. A call that differs from the approved call in any way needs an approval of its own.
 func TestApprovals_DifferentCallNeedsAnotherApproval(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
@@ -215,7 +216,8 @@ func TestApprovals_ApprovedCallRunsOnceWhenCallersRace(t *testing.T) {
 	}
 }
 
-// Cases A4, T1, T2. The approval of a tool's old definition does not allow a call to the changed tool.
+// Cases A4, T1, T2. A call is approved, and then the definition of its tool changes. The approval does not allow a call
+// to the changed tool.
 func TestApprovals_ChangedToolInvalidatesTheApproval(t *testing.T) {
 	t.Parallel()
 	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
@@ -349,8 +351,9 @@ func TestApprovals_SurviveADatabaseRestart(t *testing.T) {
 	}
 }
 
-// The test restarts all roles while 50 approvals are pending. The roles are separate processes, which the test stops or
-// kills in turn. It checks that no decision and no pending approval is lost, and that no call runs twice.
+// The test restarts all mesh services while 50 approvals are pending. Each service is a separate process, and the test
+// stops or kills one after another. It checks that no vote and no pending approval is lost, and that no call runs
+// twice.
 func TestApprovals_SurviveARestartOfEveryRole(t *testing.T) {
 	t.Parallel()
 	const calls = 50

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// changePolicy writes another policy, which must end with its tools, and waits until the policy is in force. It adds a
-// rule that denies a tool with a new name, and calls this tool until the rule denies the call. It can't wait for a new
-// revision instead, because the revision also changes with the catalog. It also waits until the gateway has received
-// the new revision, because the gateway uses cached decisions until then.
+// changePolicy replaces the policy and waits until the new policy is in force. The text of the new policy must end with
+// its tools, because changePolicy appends a rule that denies a tool with a new name, and calls this tool until the rule
+// denies the call. It can't just wait for a new revision, because the revision also changes with the catalog. It also
+// waits until the gateway has received the new revision, because the gateway uses cached decisions until then.
 func changePolicy(t *testing.T, f *rawmesh.Mesh, c *stack.Client, policy string) {
 	t.Helper()
 	mark := "mark-" + strings.ToLower(rand.Text())
@@ -30,8 +30,8 @@ func changePolicy(t *testing.T, f *rawmesh.Mesh, c *stack.Client, policy string)
 	})
 }
 
-// An approval is cancelled when policy no longer requires it for its call, even if approvers have already voted. The
-// test checks that no later call runs because of that approval.
+// The policy changes so that a call no longer needs approval. The call's approval is cancelled, even if approvers have
+// already voted. The test checks that no later call runs because of that approval.
 func TestApprovals_AreCancelledWhenPolicyAllowsOrDeniesTheCall(t *testing.T) {
 	t.Parallel()
 	const asks = "pay: {action: require_approval"

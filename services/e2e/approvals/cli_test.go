@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Commands accept the first characters of an approval's id. If several approvals or none have these characters, the
+// Commands accept the first characters of an approval's id. If several ids or none begin with these characters, the
 // error describes what to do.
 func TestApprovalsCLI_AcceptsTheFirstCharactersOfAnID(t *testing.T) {
 	t.Parallel()
@@ -40,8 +40,8 @@ func TestApprovalsCLI_AcceptsTheFirstCharactersOfAnID(t *testing.T) {
 	stack.CheckCommand(t, ran, 0, ran.Stdout, id+" is denied\n")
 }
 
-// The test votes too late in two ways. The output for a second vote of the same person contains the time of the first
-// vote, and the output for a vote on a decided approval contains the decision.
+// If the same person votes twice, the output contains the time of the first vote. If a person votes on an approval that
+// has already been denied, the output says so.
 func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -65,7 +65,7 @@ func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	}
 }
 
-// A person may not vote on a call if the person owns its agent. The test checks that the error names this reason.
+// The owner of an agent may not vote on the agent's calls. The test checks that the error gives this reason.
 func TestApprovalsCLI_VoteOfTheAgentsOwnerIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
@@ -108,7 +108,7 @@ func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 	}
 }
 
-// A caller runs a command that its role may not run. The error names the roles that may run the command, and the
+// A caller runs a command that its role may not run. The error lists the roles that may run the command, and the
 // variable or file that contains the token.
 func TestCLI_RefusedTokenErrorNamesThePermittedRoles(t *testing.T) {
 	t.Parallel()

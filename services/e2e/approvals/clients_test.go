@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approverDelayVariable names an environment variable. Its value is a duration: the time between the caller's ticket
-// and the approver's vote. If the variable is set, calls are held for the default time. Otherwise calls are held for
-// one second and the approver votes at once.
+// approverDelayVariable is the name of an environment variable. Its value is a duration: the time from the refusal that
+// contains the approval's id to the approver's vote. If the variable is set, calls are held for the default time.
+// Otherwise calls are held for one second and the approver votes at once.
 const approverDelayVariable = "SLUICE_PATIENCE"
 
 // externalClient is an MCP client that is not part of the project.
@@ -28,7 +28,8 @@ type externalClient interface {
 	CallTool(call npmtest.ToolCall) npmtest.Reply
 }
 
-// clients contains a function for each official client that connects it. Each client has only the URL and a token.
+// clients contains the official clients, by name. Each function connects a client, which knows only the URL and a
+// token.
 var clients = map[string]func(t *testing.T, url string) externalClient{
 	"TypeScript SDK 1": func(t *testing.T, url string) externalClient {
 		return npmtest.StartClientVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
@@ -85,7 +86,7 @@ func runWithEachClient(t *testing.T, approvals string, story func(t *testing.T, 
 	}
 }
 
-// The test approves a call while it is held. Every official client receives the result.
+// The test approves a call while the gateway holds it. Every official client receives the result.
 func TestClients_ReceiveTheResultWithinTheHold(t *testing.T) {
 	runWithEachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *approvalCaller) {
 		answered := w.startCall(paymentCall())
@@ -99,8 +100,8 @@ func TestClients_ReceiveTheResultWithinTheHold(t *testing.T) {
 	})
 }
 
-// The client receives a ticket, an approver approves the call, and the client repeats the call. The test checks that
-// the call runs once.
+// The client receives a refusal that contains the approval's id (a ticket). Then an approver approves the call, and the
+// client repeats it. The test checks that the call runs once.
 func TestClients_RepeatTheCallAfterATicket(t *testing.T) {
 	hold, thinks := "approvals: {hold: 1s}", time.Duration(0)
 	if text, ok := os.LookupEnv(approverDelayVariable); ok {
@@ -161,7 +162,7 @@ func countRequests(f *rawmesh.Mesh, method string) (n int) {
 	return n
 }
 
-// awaitIdle waits until the only session has no call in flight. Tests call it after a cancellation.
+// awaitIdle waits until no call is in flight in the only session. Tests call it after a cancellation.
 func awaitIdle(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	eventually.Holds(t, "no call is in flight", func() bool {
@@ -170,7 +171,7 @@ func awaitIdle(t *testing.T, f *rawmesh.Mesh) {
 	})
 }
 
-// No approver votes in time. The client receives approval_expired, and its next call is a new approval request.
+// No approver votes in time. The client receives approval_expired, and its next call opens a new approval.
 func TestClients_ReceiveApprovalExpired(t *testing.T) {
 	runWithEachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *approvalCaller) {
 		for n := range 2 {
@@ -187,8 +188,8 @@ func TestClients_ReceiveApprovalExpired(t *testing.T) {
 	})
 }
 
-// The client requests progress and restarts its timeout at each notification. The test checks that it waits longer than
-// the timeout. The command line of the inspector can't request progress.
+// The client requests progress notifications and restarts its timeout at each of them. The test checks that the client
+// waits longer than the timeout. The inspector is not tested, because its command line can't request progress.
 func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -214,8 +215,8 @@ func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	}
 }
 
-// checkRisingProgress returns the number of progress notifications. The test fails unless each value is greater than
-// the previous one.
+// checkRisingProgress returns the number of progress notifications. The test fails unless each progress value is
+// greater than the previous one.
 func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	t.Helper()
 	last := 0.0
@@ -231,8 +232,8 @@ func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	return len(steps)
 }
 
-// The client gives up before the vote. The test checks that the approval stays valid, that the approved call does not
-// run by itself, and that it runs once when the client repeats it.
+// A client stops waiting for its call before an approver votes. The test checks that the approval stays valid, that the
+// approved call does not run by itself, and that the call runs once when the client repeats it.
 func TestClients_CallRunsOnceAfterTheyGaveUp(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -274,7 +275,7 @@ func TestClients_HoldTimeDependsOnTheirName(t *testing.T) {
 }
 
 // Version 2 of the SDK opens a session by default, as version 1 does. If it is configured to negotiate, it sends
-// server/discover and opens no session, although the server only supports revisions with sessions.
+// server/discover and opens no session, even though the server supports only revisions that use sessions.
 func TestTypeScriptSDK2_OpensASessionUnlessItNegotiates(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

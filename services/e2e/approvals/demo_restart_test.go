@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case N1. The demo server of a mesh without a configuration has another address after a restart. The test checks that
-// a pending approval is unchanged after the restart, and that the approved call runs once.
+// Case N1. A mesh without a configuration has a demo server. After a restart, the demo server has another address. The
+// test checks that a pending approval is unchanged after the restart, and that the approved call runs once.
 func TestApprovals_OfTheDemoServerSurviveARestart(t *testing.T) {
 	t.Parallel()
 	const refund = `{"account":"ana","amount":"12.50"}`

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/noticestest"
 )
 
-// The configuration is that of the user's own mesh. The mesh shows a notice for the first approval, with its id and
-// nothing from the call.
+// A user runs the mesh with the user's own configuration. For the first approval, the mesh shows a desktop notice that
+// contains the approval's id and nothing from the call.
 func TestUp_ShowsADesktopNoticeForTheUsersOwnMesh(t *testing.T) {
 	t.Parallel()
 	address := keychaintest.StartBus(t)

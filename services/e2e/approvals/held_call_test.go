@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A held caller receives the response headers at once, even if it does not request progress. Proxies and clients that
-// wait for headers would otherwise time out before an approver votes.
+// A caller whose call is held receives the response headers at once, even if it does not request progress. Proxies and
+// clients that wait for headers would otherwise time out before an approver votes.
 func TestHeldCall_ReceivesResponseHeadersAtOnce(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 60s}")

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// noteURI is the URI of a resource and contains a secret in its query.
+	// noteURI is the URI of a resource. Its query contains a secret.
 	noteURI      = "note://team/plan?key=secret-1"
 	otherNoteURI = "note://team/plan?key=secret-2"
 
@@ -61,9 +61,9 @@ func readRequest(uri string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
 }
 
-// Cases A1, A2. After the approval of a read, several callers request the resource at the same time. The test checks
-// that the resource is read once, and that no other resource is read. After a denial, later requests are also refused
-// for a time.
+// Cases A1, A2. After a read of a resource is approved, several callers request the resource at the same time. The test
+// checks that the resource is read once, and that no other resource is read. After a denial, later requests are also
+// refused for some time.
 func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	f, got := startReadApprovalMesh(t, "approvals: {hold: 0s}")
@@ -117,8 +117,8 @@ func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 	}
 }
 
-// The policy changes after a read was approved, and now allows or denies it without an approval. The test checks that
-// the approval is cancelled and that its votes do not count for a later read.
+// A read of a resource has been approved. Then the policy changes, and either allows the read without an approval or
+// denies it. The test checks that the approval is cancelled and that its votes do not count for a later read.
 func TestApprovals_ApprovedReadIsCancelledWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
@@ -146,7 +146,7 @@ func TestApprovals_ApprovedReadIsCancelledWhenPolicyRequiresNone(t *testing.T) {
 }
 
 // Official SDK clients receive prompts and resources that need approval: in a session, at the URL for all servers, and
-// without a session. Without a session a client waits in several round trips.
+// without a session. A client without a session makes several round trips while it waits for the approval.
 func TestApprovals_OfficialClientsWaitForPromptsAndResources(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// At a terminal, `sluice up` announces the first approval at once. The next line covers the approvals of the next 5 s.
-// The lines contain no name from the call.
+// At a terminal, `sluice up` announces the first approval at once. The next line announces all approvals of the
+// following 5 s. The lines contain no name from the call.
 func TestUp_AnnouncesApprovalsAtATerminal(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -40,7 +40,7 @@ func TestApprovals_UnreachableQuorumIsRefusedAtStart(t *testing.T) {
 	stack.CheckCommand(t, alone, 0, alone.Stdout, "1 document(s) load")
 }
 
-// A configuration without tokens gets a generated operator from `sluice up`. The test checks that this operator counts
+// `sluice up` generates an operator for a configuration without tokens. The test checks that this operator counts
 // toward the quorum.
 func TestApprovals_QuorumCountsTheGeneratedOperator(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestPolicyExplain_DescribesTheRequiredApproval(t *testing.T) {
 	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives a grant only if "+where+": set --arg NAME=VALUE to check that\n")
 }
 
-// A person votes and then leaves the group. When the call is made, the vote does not count.
+// A person votes and then leaves the group that may vote. When the call is made, the vote does not count.
 func TestApprovals_VoteOfAFormerGroupMemberDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f, p := startRulesMesh(t, "")

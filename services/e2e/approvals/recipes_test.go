@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// recipe matches the file and the command of a recipe in docs/approvals.md.
+// recipe matches the file and the command of each recipe in docs/approvals.md.
 var recipe = regexp.MustCompile("(?s)```\n# ~/(\\.config/sluice/\\w+\\.curl)\n(.*?)```\n\n```\n(sluice approvals watch --exec .*?)```")
 
 type received struct{ method, path, body string }
 
-// The recipes for ntfy and Telegram in docs/approvals.md run as they are written, except that an HTTP server on this
-// machine plays both services.
+// The recipes for ntfy and Telegram in docs/approvals.md work as they are written. In the test, an HTTP server on this
+// machine stands in for both services.
 func TestRecipes_NotifyPhones(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -72,7 +72,8 @@ func TestRecipes_NotifyPhones(t *testing.T) {
 	}
 }
 
-// runRecipe starts a command line of the page. stop interrupts it, and returns its standard error.
+// runRecipe starts a command line from docs/approvals.md. The function stop interrupts the command and returns its
+// standard error.
 func runRecipe(t *testing.T, home, grpc, command string) (stop func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

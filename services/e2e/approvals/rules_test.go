@@ -140,8 +140,8 @@ func TestApprovalsCLI_CancelsApproval(t *testing.T) {
 	stack.CheckCommand(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }
 
-// The test approves three calls to a tool with one grant. The fourth call needs another approval. A call after the
-// grant was revoked also needs one.
+// The test approves three calls to a tool with one grant. The fourth call needs another approval. A call that is made
+// after the grant was revoked also needs one.
 func TestApprovals_GrantCoversALimitedNumberOfCalls(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -233,7 +233,7 @@ func TestApprovals_GrantCoversOnlyCallsThatMeetItsCondition(t *testing.T) {
 	}
 }
 
-// After an unknown outcome, a call is sent again if policy declares its tool idempotent. Otherwise it is not sent
+// After an unknown outcome, a call is sent again if the policy declares its tool idempotent. Otherwise it is not sent
 // again.
 func TestApprovals_IdempotentCallIsSentAgainAfterUnknownOutcome(t *testing.T) {
 	t.Parallel()

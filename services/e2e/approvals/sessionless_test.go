@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessClients has an entry for each official client that supports revision 2026-07-28. The entry connects the
-// client and returns a function that makes a payment and returns the result.
+// sessionlessClients contains each official client that supports revision 2026-07-28. The function for a client
+// connects the client, and returns a function that makes a payment and returns the result.
 var sessionlessClients = map[string]func(t *testing.T, url string) func() (text string, isError bool){
 	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
 		c, _ := gosdk.ConnectInteractive(t, gosdk.StreamingTransport(url))
@@ -51,7 +51,8 @@ var sessionlessClients = map[string]func(t *testing.T, url string) func() (text 
 }
 
 // A client without a session waits for an approver longer than the hold time, and receives the result without repeating
-// the call. If no approver votes, the client receives the ticket before its own timeout.
+// the call. If no approver votes, the client receives a refusal that contains the approval's id (a ticket) before its
+// own timeout.
 func TestClients_WithoutSessionWaitBeyondTheHold(t *testing.T) {
 	t.Parallel()
 	for name, connect := range sessionlessClients {

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// callAndIgnoreForm opens a session that declares elicitation and calls the tool note, which shows a form. It never
-// answers the form. It reports whether a form was sent, and returns the code of the response to the call.
+// callAndIgnoreForm opens a session that declares elicitation and calls a tool whose call makes the gateway send a
+// form. It never answers the form. It reports whether a form was sent, and returns the code of the response to the
+// call.
 func callAndIgnoreForm(t *testing.T, s *stack.Stack, version, arguments string) (form bool, code string) {
 	t.Helper()
 	c := stack.NewClient(t, s.MCP("raw"), stack.AgentToken)
@@ -26,8 +27,9 @@ func callAndIgnoreForm(t *testing.T, s *stack.Stack, version, arguments string) 
 	return form, resp.Decision(t).Code
 }
 
-// A client declares elicitation and never answers. It gets a form once, and the ticket when the hold ends. After a
-// restart of the mesh it gets no form. Another version gets one. `sluice status` and `sluice doctor` name the client.
+// A client declares elicitation but never answers a form. At its first call it receives a form and, when the hold time
+// ends, a refusal with the approval's id. After a restart of the mesh, the same client receives no form, but another
+// version of the client does. `sluice status` and `sluice doctor` report the client.
 func TestApprovals_ClientThatNeverAnswersAFormIsRemembered(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -57,8 +57,8 @@ func sendTaskRequest(t *testing.T, url, token, method, name, params string) (sta
 	return resp.StatusCode, said.Result, string(got)
 }
 
-// If a client supports tasks, its call that needs approval becomes a task. After the approval, the call runs once, when
-// the client requests the task. A task that its client has cancelled can no longer be approved.
+// If a client supports tasks, a call by the client that needs approval becomes a task. After the approval, the call
+// runs once, when the client requests the task. A task that its client has cancelled can no longer be approved.
 func TestTasks_CallThatNeedsApprovalBecomesATask(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "")

@@ -63,7 +63,7 @@ func runAtTerminal(t *testing.T, f *rawmesh.Mesh, types string, args ...string) 
 	return stack.CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
 }
 
-// The confirmation prompt names the action, and only the answers "yes" and "y" perform it.
+// The confirmation prompt states the action. Only the answers "yes" and "y" make the command perform it.
 func TestApprovalsCLI_AsksForConfirmationAtATerminal(t *testing.T) {
 	t.Parallel()
 	const ctrlC, ctrlD = "\x03", "\x04"

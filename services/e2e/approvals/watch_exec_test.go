@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// execWatcher is a running `sluice approvals watch --exec`. Its command writes its standard input to a file in dir, whose
-// name contains its variables and arguments. It then fails with exit code 3, so that the watch reports its end.
+// execWatcher is a running `sluice approvals watch --exec`. The executed command writes its standard input to a file in
+// dir. The file's name contains the command's variables and arguments. The command then fails with exit code 3, so that
+// the watch reports that the command has ended.
 type execWatcher struct {
 	*watcher
 	dir string
@@ -24,8 +25,8 @@ func startExecWatch(t *testing.T, f *rawmesh.Mesh) *execWatcher {
 	return &execWatcher{w, dir}
 }
 
-// expectRuns waits until the command was run once for each of these approvals, in any order, and checks that its
-// standard input contains the strings.
+// expectRuns waits until the command was run once for each approval in runs, in any order. It checks that the command's
+// standard input contains the strings in runs.
 func (w *execWatcher) expectRuns(t *testing.T, runs map[string][]string) {
 	t.Helper()
 	reports := make(map[string]bool)
@@ -48,7 +49,7 @@ func (w *execWatcher) expectRuns(t *testing.T, runs map[string][]string) {
 	}
 }
 
-// stop interrupts the watcher. It reads the rows, and checks that the command was not run again.
+// stop interrupts the watcher. It reads the remaining rows, and checks that the command was not run again.
 func (w *execWatcher) stop(t *testing.T) {
 	t.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {

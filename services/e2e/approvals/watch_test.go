@@ -87,7 +87,7 @@ func (w *watcher) interruptAndCheckEnd(t *testing.T) {
 	}
 }
 
-// `sluice approvals watch` shows pending approvals, new approvals and changes to both, also after a restart of the
+// `sluice approvals watch` shows pending approvals, new approvals and all changes to both, even after a restart of the
 // mesh. It reports once that the mesh is unavailable, and once that it is available again.
 func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	t.Parallel()
@@ -145,7 +145,8 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	}
 }
 
-// The configuration has a free port, so the mesh has another address after a restart. The watch finds it.
+// The configuration lets the mesh choose a free port, so the mesh has another address after a restart. `sluice
+// approvals watch` finds the new address.
 func TestApprovalsCLI_WatchFindsTheNewAddressAfterARestart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -175,7 +176,8 @@ func TestApprovalsCLI_WatchFindsTheNewAddressAfterARestart(t *testing.T) {
 	}
 }
 
-// acceptNow returns what the first connection that waits at a listener has sent, or "" if no connection waits.
+// acceptNow accepts the first connection that is waiting at a listener and returns what the client has sent. It returns
+// "" if no connection is waiting.
 func acceptNow(t *testing.T, lis net.Listener) string {
 	t.Helper()
 	if err := lis.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {

@@ -55,8 +55,8 @@ func TestCatalogClassify_ClassifiesAServerOrAList(t *testing.T) {
 	}
 }
 
-// A suggested policy loads unchanged. Under this policy, calls to tools that read are allowed, and calls to tools that
-// delete need approval.
+// A policy from `policy suggest` loads unchanged. Under this policy, calls to tools that read are allowed, and calls to
+// tools that delete need approval.
 func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	t.Parallel()
 	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[
@@ -77,8 +77,8 @@ func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	}
 }
 
-// Checks that `policy suggest --used` returns a policy that names only the tools that were called, and that limits each
-// tool to the highest number of calls that were made in a minute.
+// `policy suggest --used` returns a policy that contains only the tools that were called. It limits each tool to the
+// highest number of calls that were made in any minute.
 func TestPolicySuggest_UsedNamesOnlyCalledTools(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, "["+toolDefinition("get_note", "Gets a note.")+","+toolDefinition("add_note", "Adds a note.")+","+toolDefinition("delete_note", "Deletes a note.")+"]")

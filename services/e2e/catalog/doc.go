@@ -1,3 +1,3 @@
-// Package catalog tests the tool catalog: its pages, its classes of tools, and the definitions that an operator must
-// accept.
+// Package catalog tests the tool catalog: its generated pages, its classes of tools, and the tool definitions that an
+// operator must accept.
 package catalog

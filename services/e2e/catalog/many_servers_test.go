@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A mesh has many servers with a hundred tools each. The gateway lists all servers, and policy checks calls by the
-// class of each tool. SLUICE_SERVERS sets the number of servers, which is 20 by default.
+// A mesh has many servers with a hundred tools each. The gateway lists all servers, and the policy service evaluates
+// calls by the class of each tool. SLUICE_SERVERS sets the number of servers. The default is 20.
 func TestManyServers_AreListedAndCallsAreDecidedByClass(t *testing.T) {
 	t.Parallel()
 	many, tools := 20, 100

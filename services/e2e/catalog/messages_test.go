@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// variableText lists patterns for output that differs between runs, with the replacement for each.
+// variableText lists patterns for the parts of the output that differ between runs, and the replacement for each.
 var variableText = []struct {
 	what *regexp.Regexp
 	name string
@@ -42,7 +42,8 @@ type transcript struct {
 	token string
 }
 
-// Compares every message of `sluice catalog` with testdata/catalog.txt. The flag -update writes the file.
+// The test compares every message of `sluice catalog` with testdata/catalog.txt. With the flag -update, the test writes
+// that file.
 func TestCatalogCLI_MessagesMatchTheGoldenFile(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, libraryTools())
@@ -79,7 +80,7 @@ func TestCatalogCLI_MessagesMatchTheGoldenFile(t *testing.T) {
 	}
 }
 
-// listTools lists the server's tools in a session, so that they are in the catalog.
+// listTools lists the server's tools in a session, so that the tools are in the catalog.
 func (r *transcript) listTools() {
 	r.t.Helper()
 	resp := r.Connect(r.t).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
@@ -140,8 +141,8 @@ func (r *transcript) runLine(line string) string {
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waitingDigest returns the digest of a tool definition that waits for approval. If tool is empty, it returns the
-// digest of all definitions of the server that wait.
+// waitingDigest returns the digest of a tool definition that waits for an operator to accept it. If tool is empty, it
+// returns one digest of all definitions of the server that wait for an operator.
 func (r *transcript) waitingDigest(tool string) string {
 	r.t.Helper()
 	if tool == "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // The generated pages about Claude Flow's tools contain every statement of the handwritten pages. The files in
-// testdata/pages list these statements, and mark those that were wrong or that the project can't know.
+// testdata/pages list these statements, and mark those that were wrong or that can't be generated.
 func TestCatalogPages_HaveTheStatementsOfTheHandwrittenOnes(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: stack.ClaudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))

@@ -12,13 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// changedLibrary returns the tools of library with two changed descriptions, and the tools in more.
+// changedLibrary returns the tools of libraryTools with two changed descriptions, and the tools in more.
 func changedLibrary(more ...string) string {
 	return strings.Replace(strings.Replace(libraryTools(more...), "Gets a note.", "Gets a note by its id.", 1), "Lists all notes.", "Lists all notes, the newest first.", 1)
 }
 
-// The log, `status`, `doctor` and the agent are notified of a release with changed definitions. One command accepts the
-// definitions that the operator was shown, but neither later definitions nor flagged ones.
+// A new release of a server changes its tool definitions. The log, `status` and `doctor` report this, and the agent is
+// notified. One command accepts the definitions that the operator was shown, but it accepts neither later definitions
+// nor flagged ones.
 func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, libraryTools())
@@ -30,7 +31,7 @@ func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 		})
 	}
 	operator := func(args ...string) stack.CommandResult { return run(stack.OperatorToken, args...) }
-	// waits lists the server's tools as the agent until n definitions wait for the operator.
+	// waits lists the server's tools as the agent until n tool definitions wait for the operator to accept them.
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// One rule for all destructive tools covers three real servers. Destructive tools need approval, other tools run
+// One rule for all destructive tools applies to three real servers. Destructive tools need approval, other tools run
 // without one, and an approved call runs once.
 func TestToolClasses_OneRuleCoversAllDestructiveTools(t *testing.T) {
 	t.Parallel()

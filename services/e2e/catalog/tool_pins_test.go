@@ -31,12 +31,12 @@ func toolDefinition(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
 
-// libraryTools returns the tool list of a server of notes, with further tools.
+// libraryTools returns the tool list of a notes server, followed by the tools in more.
 func libraryTools(more ...string) string {
 	return "[" + strings.Join(append([]string{toolDefinition("get_note", "Gets a note."), toolDefinition("list_notes", "Lists all notes."), toolDefinition("delete_note", "Deletes a note permanently.")}, more...), ",") + "]"
 }
 
-// pinnedMesh is a mesh with roles in separate processes, and with a server whose tool list changes.
+// pinnedMesh is a mesh whose services run in separate processes. Its server has a tool list that changes.
 type pinnedMesh struct {
 	*rawmesh.Distributed
 	t *testing.T
@@ -50,7 +50,7 @@ func newPinnedMesh(t *testing.T) *pinnedMesh {
 	})}, t}
 }
 
-// runCatalog runs a command of `sluice catalog` as an operator.
+// runCatalog runs a subcommand of `sluice catalog` as an operator.
 func (p *pinnedMesh) runCatalog(args ...string) stack.CommandResult {
 	p.t.Helper()
 	return stack.Run(p.t, stack.Command{
@@ -76,8 +76,8 @@ func (p *pinnedMesh) checkCode(tool, code string) {
 	}
 }
 
-// awaitChanged waits until no session can call a tool because its definition has changed. This takes until the gateway
-// has listed the server's tools again.
+// awaitChanged waits until calls to a tool are refused because its definition has changed. This is the case only after
+// the gateway has listed the server's tools again.
 func (p *pinnedMesh) awaitChanged(tool string) {
 	p.t.Helper()
 	eventually.Within(p.t, 30*time.Second, tool+" is stopped", func() bool {
@@ -116,7 +116,7 @@ func (p *pinnedMesh) listedTools() string {
 	return strings.Join(all, " ")
 }
 
-// restartRoles restarts every role that has catalog state in memory.
+// restartRoles restarts every mesh service that keeps catalog state in memory.
 func (p *pinnedMesh) restartRoles() {
 	p.t.Helper()
 	for _, role := range authn.Roles() {
@@ -130,8 +130,8 @@ func (p *pinnedMesh) restartRoles() {
 	p.AwaitReady(p.t)
 }
 
-// acceptTool shows the waiting definition of a tool, checks that the output contains the given words, and accepts the
-// definition.
+// acceptTool shows the definition of a tool that waits for an operator, checks that the output contains the given
+// words, and accepts the definition.
 func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 	p.t.Helper()
 	diff := p.runCatalog("diff", "raw", tool)
@@ -143,8 +143,9 @@ func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 	stack.CheckCommand(p.t, done, 0, done.Stdout, "1 accepted")
 }
 
-// Case T1. Changed and new definitions wait for an operator: a changed schema, a new tool with an injected instruction,
-// tools with similar names, and a definition that the server sends only once. The test kills roles in between.
+// Case T1. Changed and new tool definitions wait for an operator to accept them: a changed schema, a new tool with an
+// injected instruction, tools with similar names, and a definition that the server sends only once. The test kills mesh
+// services between these steps.
 func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)
@@ -180,7 +181,7 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	p.checkCode("get_note", "")
 	p.checkCode("recall", "tool_changed")
 
-	// The server sends the changed definition in one list only.
+	// The server sends the changed definition in only one list of tools.
 	p.Upstream.SetTools(changed)
 	p.checkCode("list_notes", "")
 	p.Upstream.SetTools(strings.Replace(changed, "Lists all notes.", "Lists all notes, of everybody.", 1))
@@ -197,7 +198,7 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	stack.CheckCommand(t, refused, 0, refused.Stdout, "refused")
 	p.checkCode("list_notes", "")
 
-	// The server adds a tool on a second page, which the gateway has not read yet.
+	// The server adds a tool on a second page of its list, which the gateway has not read yet.
 	p.Upstream.SetSecondPage("[" + toolDefinition("purge", "Purges everything.") + "]")
 	if shown := p.listedTools(); strings.Contains(shown, "purge") {
 		t.Errorf("a tool of the second page is listed: %q", shown)
@@ -208,8 +209,8 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	p.checkCode("get_note", "quarantined")
 }
 
-// Case T1. Checks that the operator sees a new tool after the server has announced changed tools within a response,
-// although no client lists the tools.
+// Case T1. The server announces within a response that its tools have changed. The operator sees the new tool even
+// though no client lists the tools.
 func TestToolPins_AnnouncedChangeIsShownToTheOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)

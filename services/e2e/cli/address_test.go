@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The error for an invalid address describes what is invalid. The error for an address at which no server listens names
-// the address and the options that set it.
+// The error for an invalid address describes what is invalid. The error for an address at which no server listens
+// contains the address and the options that set it.
 func TestCLI_InvalidOrUnreachableAddressIsReported(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")

@@ -318,7 +318,7 @@ func TestCLI_DecisionsTailFollows(t *testing.T) {
 	}
 }
 
-// The test runs the commands that `sluice up` prints in a shell, without changing them.
+// The test runs, in a shell and unchanged, the commands that `sluice up` prints.
 func TestUp_PrintedCommandsWork(t *testing.T) {
 	t.Parallel()
 	const ready = "Stop with Ctrl-C."

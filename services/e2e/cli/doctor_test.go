@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// `sluice doctor` names each problem of a mesh with what to do, and exits with 1 only if there is a problem.
+// `sluice doctor` reports each problem of a mesh and what to do about it, and exits with 1 only if there is a problem.
 func TestDoctor_NamesEachProblem(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -53,7 +53,7 @@ func TestDoctor_NamesEachProblem(t *testing.T) {
 	})
 }
 
-// findingStates returns the states and subjects of the findings of these kinds, sorted.
+// findingStates returns the states and subjects of the findings whose kind is in sorts, sorted.
 func findingStates(found map[string]stack.DoctorFinding, sorts ...string) (out []string) {
 	for key, s := range found {
 		for _, sort := range sorts {

@@ -44,8 +44,8 @@ servers: {raw: {http: {url: "http://127.0.0.1:1/mcp"}}}
 `)
 }
 
-// Checks that `config check` and `up` report each error in a configuration with its position and with what to do, and
-// that the output has no secret.
+// `config check` and `up` report each error in a configuration with its position and with what to do. The output
+// contains no secret.
 func TestConfig_InvalidConfigurationsAreReportedWithPosition(t *testing.T) {
 	t.Parallel()
 	const role = "role: agent"
@@ -148,7 +148,8 @@ func TestCLI_InvalidCommandLinesAreReported(t *testing.T) {
 	}
 }
 
-// tokenVariable returns the variable SLUICE_TOKEN for a case: empty, except for the case that needs an operator.
+// tokenVariable returns the setting of the environment variable SLUICE_TOKEN for a test case. The value is empty,
+// except in the case that needs an operator.
 func tokenVariable(name string) string {
 	if name == "people without certificates" {
 		return "SLUICE_TOKEN=" + stack.OperatorToken
@@ -216,7 +217,7 @@ func runStatusCommand(t *testing.T, p *stack.Process) stack.CommandResult {
 	return stack.Run(t, stack.Command{Args: []string{"status", "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 }
 
-// Checks that a server that does not start affects only calls of that server.
+// If one server does not start, only calls to that server are affected.
 func TestServers_OneThatDoesNotStartAffectsOnlyItsCalls(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -252,8 +253,8 @@ func TestServers_OneThatDoesNotStartAffectsOnlyItsCalls(t *testing.T) {
 	}
 }
 
-// Checks that the old policy stays in force if the policy file becomes invalid while the mesh runs, and that
-// `sluice status` gives the reason. After the file was corrected, the new policy takes effect.
+// The policy file becomes invalid while the mesh is running. The old policy stays in force, and `sluice status` gives
+// the reason. After the file is corrected, the new policy takes effect.
 func TestPolicy_InvalidReloadKeepsTheOldPolicy(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -17,8 +17,8 @@ type verifyOutput struct {
 	Calls struct{ Records, Last int64 }
 }
 
-// Case X10. `sluice journal verify` detects changed files, with the journal's own head and with a head that an operator
-// has stored elsewhere.
+// Case X10. `sluice journal verify` detects changed journal files. It detects them both with the head that the journal
+// stores itself and with a head that an operator has stored elsewhere.
 func TestJournal_VerifyDetectsChangedFiles(t *testing.T) {
 	t.Parallel()
 	d := newCLIMesh(t)

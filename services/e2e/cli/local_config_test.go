@@ -119,8 +119,9 @@ func newLocalConfigFolder(t *testing.T) (dir, home string) {
 	return dir, t.TempDir()
 }
 
-// `sluice up` shows the configuration in its working directory, and asks the user once for each content of the file.
-// The mesh runs with the content that was shown, even if the file changes before the user answers.
+// `sluice up` shows the configuration in its working directory and asks the user whether to use it. It asks once for
+// each content of the file. The mesh runs with the content that was shown, even if the file changes before the user
+// answers.
 func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
 	dir, home := newLocalConfigFolder(t)

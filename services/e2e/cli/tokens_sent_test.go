@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// commandsWithTokens lists commands whose first request is an HTTP request with a token. `sluice tools` without a
-// server first requests the list of servers over gRPC.
+// commandsWithTokens lists commands whose first request is an HTTP request that contains a token. `sluice tools`
+// without a server is not in the list, because it first requests the list of servers over gRPC.
 var commandsWithTokens = map[string][]string{
 	"call": {"call", "demo", "echo"}, "tools": {"tools", "demo"}, "stdio": {"stdio"},
 	"stdio to one": {"stdio", "--server", "demo"},
@@ -21,7 +21,7 @@ var commandsWithTokens = map[string][]string{
 // initializeLine is the first line that a stdio client writes.
 const initializeLine = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}` + "\n"
 
-// startTokenCounter starts a server that counts the requests that carry a token. It returns the server's URL and the
+// startTokenCounter starts a server that counts the requests that contain a token. It returns the server's URL and the
 // counter.
 func startTokenCounter(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
 	t.Helper()

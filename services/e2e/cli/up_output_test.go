@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The output of `sluice up` suggests commands only with the starter policy. It reports that the agent's token has no
-// owner only if that is true.
+// The output of `sluice up` suggests commands only if the starter policy is in use. It reports that the agent's token
+// has no owner only if that is true.
 func TestUp_OutputMatchesTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const (

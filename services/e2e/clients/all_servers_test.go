@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// hubPolicy allows all methods on two servers, only calls on others, and no method on the server named closed.
+// hubPolicy allows all methods on two servers, only calls on some other servers, and no method on the server named
+// closed.
 const hubPolicy = `version: 1
 default: deny
 rules:
@@ -45,8 +46,8 @@ func startHub(t *testing.T) (s *stack.Stack, dotted *rawmcp.Server) {
 	}), dotted
 }
 
-// Case T2. Checks that one URL serves all servers: their tools, prompts and resources under names with the server's
-// name, and their requests and notifications. No two tools have the same name.
+// Case T2. One URL serves all servers. At this URL, the names of tools, prompts and resources contain the server's
+// name. The gateway also passes on the servers' requests and notifications. No two tools have the same name.
 func TestAllServers_OneURLServesThem(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]func(*testing.T, *stack.Stack) mcp.Transport{
@@ -184,7 +185,7 @@ func TestAllServers_OneURLServesThem(t *testing.T) {
 }
 
 // awaitNotification waits until a client has received the notification want. It skips other notifications, for example
-// of changed lists.
+// notifications of changed lists.
 func awaitNotification(ctx context.Context, heard <-chan string, want string) bool {
 	for {
 		select {
@@ -198,7 +199,7 @@ func awaitNotification(ctx context.Context, heard <-chan string, want string) bo
 	}
 }
 
-// Checks that a client in TypeScript receives the same names and URIs as the client in Go.
+// A client in TypeScript receives the same names and URIs as the client in Go.
 func TestAllServers_TypeScriptClientUsesOneURL(t *testing.T) {
 	t.Parallel()
 	s, _ := startHub(t)

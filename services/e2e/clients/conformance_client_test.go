@@ -21,16 +21,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The conformance suite for clients starts this test binary as the client, with both variables set. suiteTestVariable
-// contains the address of the test, which sends the client its URL. suiteClientVariable contains the path of the client
-// program.
+// The conformance suite for clients starts this test binary as the client, with both of these environment variables
+// set. suiteTestVariable contains the address of the test, which sends the client the URL to use. suiteClientVariable
+// contains the path of the client program.
 const (
 	suiteTestVariable   = "SLUICE_TEST_CLIENTS_TEST"
 	suiteClientVariable = "SLUICE_TEST_CLIENT"
 )
 
-// runSuiteClient sends the URL of a scenario's server to the test, and runs the client with the URL that the test
-// returns.
+// runSuiteClient sends the URL of a scenario's server to the test. It then runs the client program with the URL that
+// the test returns.
 func runSuiteClient() int {
 	err := func() error {
 		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(suiteTestVariable))
@@ -57,9 +57,9 @@ func runSuiteClient() int {
 // summaryLine matches the suite's summary of one scenario.
 var summaryLine = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, and the
-// client connects to the result of reached for that URL. runClientScenario returns the number of checks that pass, and
-// the suite's output if a check fails.
+// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, reached
+// converts this URL, and the client connects to the converted URL. runClientScenario returns the number of checks that
+// pass, and the suite's output if a check fails.
 func runClientScenario(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -111,23 +111,24 @@ func runClientScenario(t *testing.T, name, client string, reached func(url strin
 	return passed, ""
 }
 
-// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the official SDK's client,
+// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the official SDK's client, both
 // directly and through a mesh. Through a mesh, the suite's servers check the mesh's requests. The OAuth scenarios are
-// left out: the mesh authenticates its clients and logs in to servers itself, so a client's login does not pass through
-// it.
+// left out: the mesh authenticates its clients and logs in to servers itself, so a client's login does not reach the
+// servers.
 func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 	t.Parallel()
 	client := gosdk.BuildProgram(t, "everything-client")
 	for _, scenario := range []struct {
 		name            string
 		direct, through int
-		// sessions reports whether the client has a session with the mesh. It always has one with the suite's server.
+		// sessions is true if the client has a session with the mesh. The client always has a session with the suite's
+		// server.
 		sessions bool
 	}{
 		{"initialize", 1, 2, false}, // the suite also checks the first requests of the mesh against the schema
 		{"tools_call", 2, 2, false},
-		// The server of this scenario sends a request on the session's stream, which a client without a session does not
-		// have.
+		// In this scenario, the server sends a request on the session's stream. A client without a session has no such
+		// stream.
 		{"elicitation-sep1034-client-defaults", 5, 5, true},
 		{"sse-retry", 3, 3, false},
 		{"sep-2322-client-request-state", 5, 5, false},
@@ -136,8 +137,9 @@ func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 		{"http-invalid-tool-headers", 12, 12, false},
 		{"json-schema-ref-no-deref", 1, 1, false},
 		{"json-schema-2020-12-preservation", 9, 9, false},
-		// request-metadata is left out. Its server refuses the first request and names the revision of that request as the
-		// only one that it supports. The mesh asks for the revisions only once, so it finds no revision to use.
+		// The scenario request-metadata is left out. Its server refuses the first request and reports the revision of
+		// that request as the only revision that it supports. The mesh asks for the supported revisions only once, so
+		// it finds no revision to use.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
 			if direct, wrong := runClientScenario(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {

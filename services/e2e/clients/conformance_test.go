@@ -26,8 +26,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request. It is used by clients
-// that can't send a token.
+// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request. Clients that can't
+// send a token use it.
 func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -40,8 +40,8 @@ func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	}) + to.Path
 }
 
-// startRevisionSwitch returns the URL of a proxy. The proxy sends requests of revision 2026-07-28 to the server
-// stateless, and all other requests to the server sessions.
+// startRevisionSwitch returns the URL of a proxy. The proxy sends requests of revision 2026-07-28 to the URL stateless,
+// and all other requests to the URL sessions.
 func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 	t.Helper()
 	return startProxy(t, func(r *httputil.ProxyRequest, body []byte) {
@@ -106,8 +106,8 @@ func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...str
 }
 
 // pollingScenario is the only scenario in which more checks pass through the gateway than directly. Through the
-// gateway, a client can resume a lost response. The server itself ends the stream with a retry field, which the check
-// accepts.
+// gateway, a client can resume a response that was lost. When the client is connected directly, the server itself ends
+// the stream with a retry field, which the check accepts.
 const pollingScenario = "server-sse-polling"
 
 // TestConformance_ServerPassesThroughTheGateway runs the official suite against the official SDK's server. All checks
@@ -151,9 +151,9 @@ rules:
 	}
 }
 
-// TestConformance_BetweenRevisions runs the suite for revisions with sessions through the gateway against a server of
-// 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
-// reason.
+// TestConformance_BetweenRevisions runs two suites through the gateway. The suite for revisions that use sessions tests
+// a server of revision 2026-07-28, and the suite for revision 2026-07-28 tests a server that uses sessions. The test
+// lists the scenarios that fail because the gateway can't translate them, with the reason.
 func TestConformance_BetweenRevisions(t *testing.T) {
 	t.Parallel()
 	for _, suite := range []struct {
@@ -167,14 +167,14 @@ func TestConformance_BetweenRevisions(t *testing.T) {
 				t.Helper()
 				return gosdk.SessionlessOnlyProxy(t, gosdk.StartServer(t, true))
 			}, 71,
-			// These tools use server requests. The server's library refuses server requests without sessions.
-			// TestBridge_SessionClientUsesSessionlessServer tests the requests that servers without sessions can make.
+			// These tools make requests to the client. The server's library refuses such requests outside sessions.
+			// TestBridge_SessionClientUsesSessionlessServer tests the requests that stateless servers can make.
 			[]string{"elicitation-sep1034-defaults", "elicitation-sep1330-enums", "tools-call-elicitation", "tools-call-sampling"},
 		},
 		{
 			"without sessions, on a server with them", "2026-07-28", func(t *testing.T) string { t.Helper(); return gosdk.SessionsOnlyProxy(t, gosdk.StartServer(t, false)) }, 145,
-			// These scenarios check the names of a server's input requests and its state, which do not exist in sessions. They
-			// also check an error and an HTTP status that this server uses only without sessions.
+			// These scenarios check the names of a server's input requests and its state, which do not exist in
+			// sessions. They also check an error and an HTTP status that this server returns only without sessions.
 			[]string{"input-required-result-basic-elicitation", "input-required-result-multi-round", "server-stateless"},
 		},
 	} {

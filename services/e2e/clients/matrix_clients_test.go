@@ -18,12 +18,12 @@ import (
 
 type matrixClient struct {
 	name string
-	// lacks lists the features that the client does not support, and lacksAmongAll those that it does not support at the
-	// URL for all servers.
+	// lacks lists the features that the client does not support. lacksAmongAll lists the features that the client does
+	// not support at the URL that serves all servers.
 	lacks, lacksAmongAll []string
 	// lacksAt lists, for each server name, further features that the client does not support.
 	lacksAt map[string][]string
-	// use uses the features in tries at an endpoint and returns the result for each feature.
+	// The function use uses the features in tries at an endpoint and returns the result for each feature.
 	use func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult
 }
 
@@ -56,8 +56,8 @@ func matrixClients() []matrixClient {
 			m := npmtest.NewMcporter(t, url, token)
 			return useEach(tries, map[string]func(npmtest.FeatureUse) npmtest.FeatureResult{mcpTools: m.Tools, mcpResources: m.Resources})
 		}},
-		// mcp-remote opens a second session in addition to its client's session, and ends neither. If a caller has two
-		// sessions, a stdio server's requests and change notifications are sent to neither.
+		// mcp-remote opens a second session in addition to its client's session, and does not end either of them. If a
+		// caller has two sessions, neither session receives the requests and change notifications of stdio servers.
 		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, useSDK(programTransport(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.MCPRemote(t, url, token) }))},
 		{"sluice stdio", nil, nil, nil, useSDK(programTransport(sluiceStdioCommand))},
 	}
@@ -72,7 +72,8 @@ func useEach(tries map[string]npmtest.FeatureUse, can map[string]func(npmtest.Fe
 	return did
 }
 
-// useLibrary returns a function that uses the features with the library name, one of [npmtest.Libraries].
+// useLibrary returns a function that uses the features with the library that has the given name, which is one of
+// [npmtest.Libraries].
 func useLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 		t.Helper()
@@ -80,7 +81,7 @@ func useLibrary(name string) func(t *testing.T, url, token string, tries map[str
 	}
 }
 
-// bearerTransport returns an HTTP transport to an endpoint that sends a token.
+// bearerTransport returns an HTTP transport that connects to an endpoint and sends a token.
 func bearerTransport(_ *testing.T, url, token string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: gosdk.Bearer{Token: token}}}
 }
@@ -106,8 +107,8 @@ func sluiceStdioCommand(t *testing.T, url, _ string) []string {
 	return args
 }
 
-// Claude Code connects to the mesh, and it reports an invalid token. It is not part of the matrix, because its sessions
-// need a login.
+// Claude Code connects to the mesh. With an invalid token, it reports that the token is invalid. Claude Code is not
+// part of the matrix, because its sessions need a login.
 func TestClaudeCode_Connects(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: stack.OpenPolicy})

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// matrixSDK is a session of the official Go SDK's client in the matrix.
+// matrixSDK is a session of the official Go SDK's client. It is one of the clients in the matrix.
 type matrixSDK struct {
 	*mcp.ClientSession
 
@@ -176,8 +176,8 @@ func (c *matrixSDK) cancelCall(ctx context.Context, try npmtest.FeatureUse) (str
 	return "given up", nil
 }
 
-// awaitChange waits for the notification that a resource has changed. If try names a tool, awaitChange calls the tool
-// to cause the change. If the tool switches changes on and off, awaitChange switches them off at the end.
+// awaitChange waits for the notification that a resource has changed. If try has the name of a tool, awaitChange calls
+// the tool to cause the change. If the tool switches changes on and off, awaitChange switches them off at the end.
 func (c *matrixSDK) awaitChange(ctx context.Context, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

@@ -20,8 +20,8 @@ type matrixServer struct {
 	name, entry string
 	// tries contains a use of each feature of the server.
 	tries map[string]matrixTry
-	// onlyAtOwnURL lists the features that are tested only at the server's own URL, because the server has them only there
-	// or the matrix limits them to it.
+	// onlyAtOwnURL lists the features that are tested only at the server's own URL. Either the server has the feature
+	// only there, or the matrix limits the test to that URL.
 	onlyAtOwnURL []string
 }
 
@@ -34,7 +34,8 @@ func matrixServers(t *testing.T) []matrixServer {
 	}
 	// Some tools have definitions that depend on the client's capabilities, so the definitions are not pinned.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
-	// By default the memory server writes next to its program, but the sandbox makes that directory read-only.
+	// By default the memory server writes to the directory of its program. The sandbox makes that directory read-only,
+	// so the server gets another path.
 	memory := strings.Replace(stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(dir, "memory.jsonl")), 1)
 	slow := []string{mcpSubscriptions} // the resource changes only every 3 s, so the test waits for it only once
 	conditional := []string{mcpSampling, mcpElicitation}
@@ -57,8 +58,9 @@ func matrixServers(t *testing.T) []matrixServer {
 	}
 }
 
-// officialTries returns a use of each feature of the official Go SDK's server. The tools that make server requests are
-// different with and without sessions. The server has no tool that runs long enough to be cancelled.
+// officialTries returns a use of each feature of the official Go SDK's server. The tools that make requests to the
+// client differ between servers that use sessions and stateless servers. The server has no tool that runs long enough
+// to be cancelled.
 func officialTries(samples, elicits string) map[string]matrixTry {
 	return map[string]matrixTry{
 		mcpTools:         {npmtest.FeatureUse{Name: "test_simple_text"}, "simple text"},

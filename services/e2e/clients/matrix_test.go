@@ -32,13 +32,13 @@ func features() []string {
 	return []string{mcpTools, mcpResources, mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 }
 
-// wholeMatrixVariable names the environment variable that selects all pairs of clients and servers. If it is not set, a
-// quarter of the pairs is tested. This quarter includes every client and every server at both URLs, but not each client
-// with each server.
+// wholeMatrixVariable is the name of the environment variable that selects all pairs of clients and servers. If it is
+// not set, a quarter of the pairs is tested. This quarter includes every client and every server, each at its own URL
+// and at the URL for all servers, but not each client with each server.
 const wholeMatrixVariable = "SLUICE_MATRIX"
 
-// isTested reports whether the client and the server with these indexes are tested. at is 0 for the server's URL and 1
-// for the URL for all servers.
+// isTested reports whether the client and the server with these indexes are tested together. at is 0 for the server's
+// own URL and 1 for the URL for all servers.
 func isTested(client, server, at int) bool {
 	return os.Getenv(wholeMatrixVariable) != "" || (client+server)%4 == 2*at
 }
@@ -59,9 +59,9 @@ func expectedCounts() map[string][2]int {
 	}
 }
 
-// Real clients use real servers through the gateway. The clients and servers support protocol revisions with sessions,
-// without sessions or both, over HTTP and stdio, at the URL for one server and at the URL for all servers. Each pair
-// uses the features that both sides support.
+// Real clients use real servers through the gateway. The clients and servers support protocol revisions that use
+// sessions, stateless revisions, or both. The test covers HTTP and stdio, the URL for one server and the URL for all
+// servers. Each pair uses the features that both sides support.
 func TestMatrix_ClientsUseServers(t *testing.T) {
 	t.Parallel()
 	servers, clients := matrixServers(t), matrixClients()
@@ -185,9 +185,9 @@ func (m *matrixCounts) runPair(t *testing.T, c matrixClient, s matrixServer, cal
 // several sessions of one caller can't send server requests.
 func matrixToken(i int) string { return fmt.Sprintf("matrix-token-of-the-client-number-%04d", i) }
 
-// triesAmongAll returns a use of each feature of a server under the names at the URL for all servers. It leaves out the
-// features of tools that the server lists only to some clients, because that URL serves the list that the gateway
-// itself has read.
+// triesAmongAll returns a use of each feature of a server, with the names that are valid at the URL for all servers. It
+// leaves out features that depend on tools that the server lists only to some clients, because that URL serves the list
+// that the gateway itself has read.
 func triesAmongAll(s matrixServer) map[string]matrixTry {
 	all := make(map[string]matrixTry)
 	for feature, try := range s.tries {

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A client of a revision with sessions opens a session with a server that has none. If policy allows it, the input
+// A client of a revision that uses sessions opens a session with a stateless server. If the policy allows it, the input
 // requests in the server's results reach the client as requests, and the client's responses reach the server. The
-// client's stream carries the notifications of changed lists.
+// client's stream delivers the notifications of changed lists.
 func TestBridge_SessionClientUsesSessionlessServer(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{

@@ -15,8 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The server requests that policy allows reach the client, over HTTP and stdio on both sides: sampling, elicitation and
-// notifications of changed lists. The records name the server as the sender of each request.
+// If the policy allows a request from a server, the request reaches the client. This is tested for sampling,
+// elicitation and notifications of changed lists, with HTTP and stdio both between client and mesh and between mesh and
+// server. The records contain the server as the sender of each request.
 func TestServerRequests_PermittedOnesReachTheClient(t *testing.T) {
 	t.Parallel()
 	program := gosdk.BuildServer(t)

@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The client and the server both use revision 2026-07-28. The client lists what policy shows, answers the server's
-// input requests if policy allows them, and receives the permitted notifications on a subscription. Each server request
-// is recorded.
+// The client and the server both use revision 2026-07-28. The client lists what the policy allows it to see, answers
+// the server's input requests if the policy allows them, and receives the permitted notifications on a subscription.
+// Each request from the server is recorded.
 func TestSessionless_ClientAndServer(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", gosdk.StartServer(t, true)), Policy: `version: 1
@@ -98,8 +98,8 @@ rules:
 	}
 }
 
-// Checks version 2 of the official TypeScript SDK without a session. It requests the supported revisions first, lists,
-// calls and reads, and receives a refusal as an error.
+// Version 2 of the official TypeScript SDK works without a session. It first requests the supported revisions. Then it
+// lists and calls tools, reads a resource, and receives a refusal as an error.
 func TestSessionless_TypeScriptClient(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", gosdk.StartServer(t, true)), Policy: `version: 1

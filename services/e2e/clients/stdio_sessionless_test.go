@@ -48,8 +48,8 @@ func runSessionlessProxy() int {
 	return 0
 }
 
-// Clients of 2026-07-28 and of the revisions with sessions use a stdio server that supports only 2026-07-28. They list
-// and call tools, answer server requests, and are notified of changed lists.
+// A stdio server supports only revision 2026-07-28. It is used by clients of that revision and by clients of the
+// revisions that use sessions. They list and call tools, answer server requests, and are notified of changed lists.
 func TestStdio_SessionlessProgramServesAllClients(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{

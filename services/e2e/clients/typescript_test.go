@@ -130,7 +130,7 @@ func TestTypeScriptSDK_RateLimitHolds(t *testing.T) {
 	})
 }
 
-// The gateway does not change unknown members or large numbers in lists, calls and results.
+// The gateway does not change unknown JSON members or large numbers in lists, calls and results.
 func TestTypeScriptSDK_ReceivesEveryByte(t *testing.T) {
 	t.Parallel()
 	const (

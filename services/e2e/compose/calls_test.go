@@ -117,7 +117,8 @@ func (c *caller) limit(t *testing.T) {
 	}
 }
 
-// checkShorterLimit shortens the limit's window while the mesh runs, and makes calls at random times for a minute.
+// checkShorterLimit shortens the limit's window while the mesh is running, and then makes calls at random times for a
+// minute.
 func (c *caller) checkShorterLimit(t *testing.T) {
 	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
 	c.d.changePolicy(t, was, is)
@@ -129,7 +130,7 @@ func (c *caller) checkShorterLimit(t *testing.T) {
 	}}.CallAtRandom(t, time.Minute)
 }
 
-// checkLimitReopens waits until the time that the refusal names, and then checks that a call succeeds.
+// checkLimitReopens waits until the time in the refusal, and then checks that a call succeeds.
 func (c *caller) checkLimitReopens(t *testing.T) {
 	<-time.After(time.Until(c.reopensAt))
 	if result := c.createNote(t); result.IsError {

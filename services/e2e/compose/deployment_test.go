@@ -32,13 +32,13 @@ type deployment struct {
 	// root is the repository's root directory, in which `docker compose` runs.
 	root string
 	env  []string
-	// port contains the ports published on 127.0.0.1. Its keys are the names of the environment variables that set them.
+	// port contains the ports published on 127.0.0.1, by the name of the environment variable that sets the port.
 	port map[string]int
-	// config is the directory with a copy of the configuration that the roles read.
+	// config is the directory with a copy of the configuration that the mesh services read.
 	config string
 	// keys is the directory with a copy of the keys that the setup service has created, including the CA's key.
 	keys string
-	// agent and operator are tokens.
+	// agent and operator are the tokens of the agent and of the operator.
 	agent, operator string
 }
 
@@ -80,8 +80,8 @@ func (d *deployment) down(t *testing.T) {
 	d.run(t, readyTime, "docker", "compose", "--profile", "cli", "down", "--volumes", "--remove-orphans")
 }
 
-// choosePorts chooses a free port for every published service, so that the tests do not use the ports of another mesh
-// on this machine.
+// choosePorts chooses a free port for every published service, so that the tests do not conflict with another mesh on
+// this machine.
 func (d *deployment) choosePorts(t *testing.T) {
 	t.Helper()
 	d.port = make(map[string]int)

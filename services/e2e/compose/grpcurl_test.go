@@ -16,7 +16,7 @@ const (
 		"subject": {"tenant": "default", "subject": "agent", "agent": "demo", "role": "TOKEN_ROLE_AGENT"}}`
 )
 
-// grpcurl runs the command grpcurl, which is built once and kept in the user's cache.
+// grpcurl runs the program grpcurl, which is built once and kept in the user's cache.
 type grpcurl struct {
 	d      *deployment
 	binary string

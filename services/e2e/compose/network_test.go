@@ -59,7 +59,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	}
 	t.Run("from its network the demo server responds", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
-			// The server does not serve TLS, but its error shows that it is reachable.
+			// The server does not use TLS, but this error shows that it is reachable.
 			if got := d.requestTools(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
 				t.Errorf("%s: got %q, want a response", host, got)
 			}
@@ -112,8 +112,8 @@ func (d *deployment) network(t *testing.T, name string) network {
 	return found[0]
 }
 
-// requestTools starts a container on a network, sends a tools/list request from it to an address, and returns the
-// error. It returns "" if there was no response within 10 s.
+// requestTools starts a container on a network, sends a tools/list request from the container to an address, and
+// returns the error. It returns "" if there was no response within 10 s.
 func (d *deployment) requestTools(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"

@@ -32,8 +32,8 @@ const (
 	console   = authv1.Role_ROLE_CONSOLE
 )
 
-// service is one of the five services with one of its methods. The contract allows the role caller to call the method,
-// and does not allow the role another.
+// service describes one of the five services and one of its methods. The contract allows the role in the field caller
+// to call the method, and does not allow the role in the field unauthorized to call it.
 type service struct {
 	role                 authv1.Role
 	port, method         string
@@ -103,8 +103,9 @@ func peerStories(t *testing.T, d *deployment) {
 	}
 }
 
-// clientCredentials returns credentials with a certificate that from has signed. The client presents the certificate
-// even if the server's list of CAs does not include from. If from is nil, the client presents no certificate.
+// clientCredentials returns credentials with a certificate that the authority from has signed. The client presents the
+// certificate even if the server's list of CAs does not include from. If from is nil, the client presents no
+// certificate.
 func clientCredentials(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test only checks how the server verifies the client
@@ -136,8 +137,8 @@ func callWithEmptyRequest(t *testing.T, addr, method string, creds credentials.T
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// callAsRole calls a method as the mesh's role s.caller. If the role may assert principals, the call is on behalf of an
-// agent.
+// callAsRole calls a method as the mesh service s.caller. If that service may assert principals, the call is made on
+// behalf of an agent.
 func callAsRole(t *testing.T, addr string, s service, ca *pki.Authority) error {
 	t.Helper()
 	certPEM, keyPEM, err := ca.Issue(pki.RoleLeaf(s.caller))

@@ -68,7 +68,7 @@ type approvedCall struct {
 	} `json:"votes"`
 }
 
-// intentOf returns the intent record of the call that ran with an approval.
+// intentOf returns the intent record of the call that ran under the given approval.
 func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	t.Helper()
 	got, err := g.ask(t, g.d.operator, "-d", `{"filter": {"tool": "refund", "kinds": ["RECORD_KIND_INTENT"]}}`,
@@ -88,8 +88,8 @@ func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	return approvedCall{}
 }
 
-// refundOnce requests a refund, calls approve with the approval's id, and requests the same refund twice. The first
-// request runs, and the second needs another approval. refundOnce returns the id of the first approval.
+// refundOnce requests a refund, calls approve with the approval's id, and then requests the same refund twice. The
+// first of these requests runs, and the second needs another approval. refundOnce returns the id of the first approval.
 func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {

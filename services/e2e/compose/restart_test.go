@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// healTime is the maximum time for which the mesh may refuse calls after the service that they need is available again.
+// healTime is the maximum time for which the mesh may refuse calls after a service that they need has become available
+// again.
 const healTime = 15 * time.Second
 
 // restartStories restarts the services that check calls and store records. denied is the id of an earlier decision.

@@ -8,7 +8,7 @@ import (
 )
 
 // ownServers and ownPolicies are the additions that deploy/README.md describes for servers.yaml. ownServers is added to
-// sluice.yaml, and ownPolicies contains further policy files.
+// sluice.yaml. ownPolicies contains additional policy files.
 const ownServers = `  everything: {http: {url: http://everything:8000/mcp}}
   files: {http: {url: http://files:8000/mcp}}
 `
@@ -29,7 +29,7 @@ tools:
 `,
 }
 
-// serverStories calls servers that npx would otherwise start. Each runs in its own container.
+// serverStories calls servers that would otherwise be started with npx. Here, each of them runs in its own container.
 func serverStories(t *testing.T, d *deployment) {
 	call := func(t *testing.T, args ...string) (string, error) {
 		t.Helper()

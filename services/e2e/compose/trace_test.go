@@ -77,7 +77,7 @@ func traceStories(t *testing.T, d *deployment) {
 	if diff := cmp.Diff(want, describeSpans(spans)); diff != "" {
 		t.Errorf("spans of trace %s (-want +got):\n%s", arrived.TraceID, diff)
 	}
-	// The server must receive the trace context of the span that covers sending the call.
+	// The server must receive the trace context of the span that covers sending the call to the server.
 	for _, s := range spans {
 		if arrived.TraceParent == "00-"+arrived.TraceID+"-"+s.ID+"-01" && s.Parent != "" && s.Service+" "+s.Name == call {
 			return
@@ -104,7 +104,7 @@ func describeSpans(spans []span) []string {
 	return out
 }
 
-// trace requests the spans of a trace from Jaeger. It returns none if Jaeger does not have the trace yet.
+// trace requests the spans of a trace from Jaeger. It returns nil if Jaeger does not have the trace yet.
 func (d *deployment) trace(t *testing.T, id string) []span {
 	t.Helper()
 	resp, err := http.Get("http://" + d.addr("JAEGER_PORT") + "/api/traces/" + id)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// admissionCases lists requests that the gateway refuses before it evaluates policy. For each request the client
+// admissionCases lists requests that the gateway refuses before it evaluates the policy. For each of them, the client
 // receives an error, the server receives no call, the journal has one record with the code, and no rate limit is
 // charged.
 var admissionCases = []struct {
@@ -153,7 +153,8 @@ func TestAdmission_CompressedBodyIsRefused(t *testing.T) {
 	}
 }
 
-// Case N1. Requests with a foreign Host or Origin header, or with another content type, are refused.
+// Case N1. A request is refused if its Host or Origin header belongs to another site, or if its content type is not
+// accepted.
 func TestAdmission_ForeignHostOrOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -188,7 +189,7 @@ func TestAdmission_ForeignHostOrOriginIsRefused(t *testing.T) {
 	}
 }
 
-// Case H2. A request is refused if it repeats header lines that two HTTP parsers could interpret differently.
+// Case H2. A request is refused if it repeats a header in a way that two HTTP parsers could interpret differently.
 func TestAdmission_RepeatedHeadersAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

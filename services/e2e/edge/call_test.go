@@ -83,7 +83,7 @@ func TestCall_RefusalIsAToolResult(t *testing.T) {
 	}
 }
 
-// Case T4. A request with a method that no rule names is refused with a JSON-RPC error. A notification with an unknown
+// Case T4. A request with a method that has no rule is refused with a JSON-RPC error. A notification with an unknown
 // method is answered with 202 and dropped.
 func TestMethods_WithoutARuleAreRefused(t *testing.T) {
 	t.Parallel()
@@ -144,7 +144,7 @@ func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
 	c := f.Connect(t)
-	// 400, 401, 403 and 410 are left out, because they may mean that the session is lost.
+	// The statuses 400, 401, 403 and 410 are left out, because they may mean that the session is lost.
 	// TestSession_LostUpstreamSessionEndsWith404 tests them.
 	for i, status := range []int{500, 402, 406, 405, 413, 415, 429, 503, 302, 200} {
 		f.Upstream.SetAnswer("limited", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(status) })
@@ -164,7 +164,8 @@ func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	}
 }
 
-// The server no longer accepts connections, so the call is not sent. The test checks that it is not counted.
+// The server no longer accepts connections, so the gateway can't send the call. The test checks that the call is not
+// counted.
 func TestRateLimit_UnsentCallIsNotCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
@@ -243,7 +244,7 @@ func TestCall_ProgressArrivesBeforeTheResult(t *testing.T) {
 	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
 		t.Errorf("events %q, want the progress", resp.Events)
 	}
-	// A line break in the data of an event becomes a space, which has the same meaning between JSON tokens.
+	// A line break in the data of an event becomes a space. Between JSON tokens, both have the same meaning.
 	if want := "{\"jsonrpc\":\"2.0\", \"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
 		t.Errorf("answer %q, want %q", resp.Body, want)
 	}
@@ -273,7 +274,7 @@ func TestSession_RequestWithoutSessionIsRefused(t *testing.T) {
 	}
 }
 
-// Case I3. With more sessions, a principal may make more calls, but not more than the principal's cap.
+// Case I3. A principal may make more calls by opening more sessions, but not more calls than the principal's cap.
 func TestRateLimit_SessionsOfAPrincipalShareTheCap(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

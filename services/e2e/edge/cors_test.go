@@ -38,7 +38,7 @@ func crossOrigin(t *testing.T, method, url, body string, head http.Header) (stat
 	return resp.StatusCode, cors
 }
 
-// Case N1. Pages from listed origins can use the mesh from a browser, and pages from other origins can't.
+// Case N1. Web pages from listed origins can use the mesh from a browser, and web pages from other origins can't.
 func TestCORS_OnlyListedOriginsAreAllowed(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -111,7 +111,7 @@ fetch("URL", {method: "POST", headers: {"Authorization": "Bearer TOKEN", "Conten
   .catch(e => document.body.innerText = "failed: " + e.message)
 </script>`
 
-// startPage serves the page on an origin of its own, which it returns. The page opens a session at the URL *mcp.
+// startPage serves the page on a separate origin and returns that origin. The page opens a session at the URL in mcp.
 func startPage(t *testing.T, mcp *string) string {
 	t.Helper()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -125,8 +125,7 @@ func startPage(t *testing.T, mcp *string) string {
 	return site.URL
 }
 
-// Case N1. Checks in a real browser that a page of a listed origin can use the mesh, and that a page of another origin
-// can't.
+// Case N1. In a real browser, a page of a listed origin can use the mesh, and a page of another origin can't.
 func TestCORS_OnlyListedOriginsAreAllowedInABrowser(t *testing.T) {
 	t.Parallel()
 	browser, err := exec.LookPath("chromium")

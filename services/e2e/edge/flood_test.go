@@ -18,7 +18,7 @@ import (
 )
 
 // After 1,000 refusals of a principal in a minute, further refusals are counted but not recorded individually. Each
-// caller still receives the reason for its refusal and the id of a recorded decision. The refusals of other principals
+// caller still receives the reason for the refusal and the id of a recorded decision. The refusals of other principals
 // are still recorded, and allowed calls run.
 func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	t.Parallel()
@@ -70,8 +70,8 @@ func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	}
 }
 
-// Case N2. The test sends many bad credentials, opens many sessions and many silent connections. Other callers are not
-// affected.
+// Case N2. The test sends many bad credentials, and opens many sessions and many connections that send nothing. Other
+// callers are not affected.
 func TestFlood_OtherCallersAreNotAffected(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

@@ -94,8 +94,8 @@ func TestIdentity_DeclaredIdentityIsIgnored(t *testing.T) {
 	}
 }
 
-// Case I4. A request in another principal's session gets the same response as a request in a session that does not
-// exist.
+// Case I4. A request with the id of another principal's session gets the same response as a request with the id of a
+// session that does not exist.
 func TestIdentity_ForeignSessionIsUnknown(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -117,7 +117,7 @@ func TestIdentity_ForeignSessionIsUnknown(t *testing.T) {
 	}
 }
 
-// Case I2. An agent's token may call no RPC except health, and a forged principal is refused.
+// Case I2. An agent's token may call no RPC except health, and a principal that is forged in the request is refused.
 func TestIdentity_AgentTokenIsRefusedOverGRPC(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -157,7 +157,7 @@ func TestIdentity_AgentTokenIsRefusedOverGRPC(t *testing.T) {
 	}
 }
 
-// forgePrincipal returns a principal signed with a key that belongs to no role.
+// forgePrincipal returns a principal signed with a key that belongs to none of the mesh services.
 func forgePrincipal(t *testing.T) string {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)

@@ -21,7 +21,7 @@ import (
 )
 
 // The MCP edge listens on non-loopback addresses only with TLS or behind a proxy. Otherwise tokens would be sent in
-// plaintext to other machines. The rule applies to addresses in the configuration and in flags.
+// plaintext to other machines. This rule applies to addresses in the configuration and in flags.
 func TestListen_PlaintextIsServedOnlyOnLoopback(t *testing.T) {
 	t.Parallel()
 	_, cert := newCertificate(t, t.TempDir())
@@ -53,8 +53,8 @@ func TestListen_PlaintextIsServedOnlyOnLoopback(t *testing.T) {
 	}
 }
 
-// newCertificate creates a CA, and writes a certificate that it signs to DIR/mcp.pem and DIR/mcp-key.pem. It returns
-// the CA and the string DIR/mcp.
+// newCertificate creates a CA and a certificate that the CA has signed. It writes the certificate to DIR/mcp.pem and
+// the certificate's key to DIR/mcp-key.pem. It returns the CA and the string DIR/mcp.
 func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	t.Helper()
 	authority, err := pki.NewAuthority()
@@ -66,7 +66,7 @@ func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	return authority, name
 }
 
-// renewCertificate replaces the certificate and the key whose paths begin with name.
+// renewCertificate replaces the certificate file and the key file whose paths begin with name.
 func renewCertificate(t *testing.T, authority *pki.Authority, name string, life time.Duration) {
 	t.Helper()
 	cert, key, err := authority.Issue(pki.Leaf{Name: "mcp", Life: life})

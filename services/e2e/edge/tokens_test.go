@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// tokenMesh is a mesh in a process of its own, whose server notes when calls arrive.
+// tokenMesh is a mesh in a separate process. Its server records when calls arrive.
 type tokenMesh struct {
 	*stack.Process
 	t *testing.T
@@ -102,9 +102,10 @@ func (c *tokenCaller) awaitRuns(t *testing.T, n int64) {
 	}
 }
 
-// Case I1. An operator creates a token for each of two clients of one person. The records tell which client has called. The
-// operator revokes one of the tokens while both clients call. After the command has ended, no call with that token
-// reaches the server, the answer has the reason, and the other client's calls run. A restart changes nothing.
+// Case I1. An operator creates a token for each of two clients of one person. The records show which client has called.
+// The operator revokes one of the tokens while both clients make calls. When the revoke command has finished, no more
+// calls with the revoked token reach the server, the refusal contains the reason, and the other client's calls run. All
+// of this is still true after a restart.
 func TestTokens_EachClientHasItsOwn(t *testing.T) {
 	t.Parallel()
 	m := startTokenMesh(t)
@@ -155,7 +156,7 @@ func TestTokens_EachClientHasItsOwn(t *testing.T) {
 	m.checkRefusals()
 }
 
-// checkList checks the lists of tokens. They contain no secret.
+// checkList checks the output of `token list`, with and without revoked tokens. The output must contain no secret.
 func (m *tokenMesh) checkList(revoked, valid createdToken) {
 	m.t.Helper()
 	list, all := m.run("token", "list"), m.run("token", "list", "--all")
@@ -167,13 +168,14 @@ func (m *tokenMesh) checkList(revoked, valid createdToken) {
 	if strings.Contains(list.Stdout, revoked.Token.ID) || !strings.Contains(all.Stdout, revoked.Token.ID) || !strings.Contains(all.Stdout, "by operator") {
 		m.t.Errorf("%s\n%s", list.Stdout, all.Stdout)
 	}
-	// The token that expires in two days has a life of two days, so it is not reported yet.
+	// The token that expires in two days was created for only two days, so `status` does not report yet that it expires
+	// soon.
 	if ran := m.run("status"); strings.Contains(ran.Stdout, "expires soon") {
 		m.t.Errorf("%s", ran.Stdout)
 	}
 }
 
-// checkRefusals checks the messages of commands that fail, and the file with a token.
+// checkRefusals checks the token file that `token create` writes, and the messages of token commands that fail.
 func (m *tokenMesh) checkRefusals() {
 	m.t.Helper()
 	file := filepath.Join(m.Dir, "cursor.token")

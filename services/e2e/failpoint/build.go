@@ -17,14 +17,14 @@ import (
 const (
 	// gofail is the module that contains the tool and its runtime, at a pinned version.
 	gofail = "go.etcd.io/gofail@v0.2.0"
-	// patience is the maximum time for a build, including the wait for another process.
+	// patience is the maximum time for a build, including the time spent waiting for another process.
 	patience  = 10 * time.Minute
 	lockRetry = 100 * time.Millisecond
 	// cacheLifetime is the time for which an unused build stays in the cache.
 	cacheLifetime = 7 * 24 * time.Hour
 )
 
-// programs returns the packages to build, relative to the directory services.
+// programs returns the packages of the programs to build, relative to the directory services.
 func programs() []string { return []string{"./sluice/cmd/sluice", "./approval/cmd/approval"} }
 
 // Build is a set of programs with failpoints enabled.
@@ -37,8 +37,8 @@ type Build struct {
 	Points []string
 }
 
-// Open returns the programs of the source tree that contains the working directory. If they are not in the cache, Open
-// builds them. Concurrent calls wait for each other, even in different processes.
+// Open returns the programs that are built from the source tree that contains the working directory. If they are not in
+// the cache, Open builds them. Concurrent calls wait for each other, even in different processes.
 func Open(ctx context.Context) (Build, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -60,7 +60,7 @@ func Open(ctx context.Context) (Build, error) {
 	return b, nil
 }
 
-// buildIfMissing builds the programs unless their directory exists.
+// buildIfMissing builds the programs into dir unless dir exists.
 func (t tree) buildIfMissing(ctx context.Context, cache, dir string) (err error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return err
@@ -100,7 +100,8 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds the programs in the directory unfinished and moves them to dir. It always removes unfinished at the end.
+// build builds the programs in the directory unfinished and moves them to dir. Before it returns, it always removes
+// unfinished.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
 		return err

@@ -2,7 +2,7 @@
 // there.
 //
 // A failpoint is a comment in the code, `// gofail: var NAME struct{}`. It has no effect in released programs. The
-// package copies the source tree, converts the comments in the copy to code with gofail, and builds the copy. Builds
+// package copies the source tree, uses gofail to convert the comments in the copy to code, and builds the copy. Builds
 // are cached in `sluice/failpoints` in the user's cache directory, and are removed a week after their last use. A
-// build's key is a digest of its sources. The directory may be deleted.
+// build's key is a digest of its sources. The cache may be deleted at any time.
 package failpoint

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
 
 const policy = "version: 1\nname: p\nserver: raw\ndefault: deny\ntools: {safe: {action: allow}}\n"
 
-// A program that is built for tests contains the failpoints of the code. It blocks at a failpoint when the number of
-// hits exceeds Pass.
+// A program that package failpoint has built contains all failpoints in the code. It blocks at a failpoint when the
+// number of hits exceeds Pass.
 func TestTrap_ProgramBlocksAtTheFailpoint(t *testing.T) {
 	t.Parallel()
 	build, err := failpoint.Open(t.Context())

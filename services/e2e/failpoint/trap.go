@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process before it passes.
+	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process before this time is
+	// over.
 	blockTime = time.Hour
-	// pollInterval is the time between two requests of Await for the number of hits.
+	// pollInterval is the interval at which Await requests the number of hits.
 	pollInterval = time.Millisecond
 )
 
@@ -37,7 +38,7 @@ func (tr Trap) Env() []string {
 	return []string{"GOFAIL_FAILPOINTS=" + tr.Point + "=" + term, "GOFAIL_HTTP=" + tr.Addr}
 }
 
-// Await waits until a hit blocks at the failpoint. It returns an error if ctx ends first.
+// Await waits until a hit blocks at the failpoint. It returns an error if ctx is done first.
 func (tr Trap) Await(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// point matches a failpoint's comment.
+// point matches the comment that defines a failpoint.
 var point = regexp.MustCompile(`(?m)^\s*// gofail: var (\w+) struct\{\}$`)
 
 type file struct {
@@ -26,8 +26,8 @@ type file struct {
 	text []byte
 }
 
-// tree contains the source files of the programs, sorted by name: the files in the workspace's modules, except for
-// tests and test helpers.
+// tree contains the source files of the programs, sorted by name. These are the files in the workspace's modules,
+// except for tests and test helpers.
 type tree []file
 
 // readTree reads the source tree that contains the working directory.
@@ -56,7 +56,7 @@ func readTree(ctx context.Context) (tree, error) {
 	return t, nil
 }
 
-// modules returns the directories that go.work names.
+// modules returns the directories of the modules that are listed in go.work.
 func modules(ctx context.Context, root string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "work", "edit", "-json")
 	cmd.Dir = root
@@ -103,7 +103,7 @@ func isForTests(dir string) bool {
 	return dir == "services/e2e" || dir == "services/bench"
 }
 
-// digest returns a hash of everything that the build's output depends on.
+// digest returns a hash of all inputs of the build.
 func (t tree) digest() string {
 	h := sha256.New()
 	fmt.Fprintln(h, gofail, programs(), runtime.Version(), runtime.GOOS, runtime.GOARCH)

@@ -1,3 +1,3 @@
-// Package framing tests request smuggling through common reverse proxies in front of the mesh: requests whose end two
-// HTTP implementations may locate at different bytes.
+// Package framing tests request smuggling through common reverse proxies in front of the mesh. It sends requests for
+// which two HTTP implementations may disagree about the byte at which the request ends.
 package framing

@@ -57,7 +57,7 @@ func (h *twoServerMesh) session(t *testing.T, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// callBody returns a call. Its id identifies the response.
+// callBody returns the body of a tool call. The test finds the response by the call's id.
 func callBody(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe"}}`, id)
 }
@@ -82,8 +82,8 @@ type ambiguity struct {
 
 func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
 
-// twoFramings returns a function that builds a request. Its Content-Length covers all bytes, and its Transfer-Encoding
-// ends earlier. lines are the header lines.
+// twoFramings returns a function that builds a request with two lengths: its Content-Length covers all bytes, and its
+// Transfer-Encoding ends before the smuggled request. lines contains the header lines.
 func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		all := chunk(body) + smuggled
@@ -91,8 +91,8 @@ func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	}
 }
 
-// shortLength returns a function that builds a request. Its Content-Length ends before the smuggled request, and
-// another header may extend the body over the smuggled request.
+// shortLength returns a function that builds a request whose Content-Length ends before the smuggled request. Another
+// header may extend the body so that it includes the smuggled request.
 func shortLength(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
@@ -151,9 +151,9 @@ func ambiguities() []ambiguity {
 	}
 }
 
-// Case H3. A proxy and the mesh may end a request at different bytes. The test checks that such a request does not
-// bypass the proxy's rules, and that no client receives the response to another client's request. The request is
-// refused, or every parser ends it at the same byte.
+// Case H3. A proxy and the mesh may locate the end of a request at different bytes. The test checks that such a request
+// does not bypass the proxy's rules, and that no client receives the response to another client's request. Either the
+// request is refused, or every parser ends it at the same byte.
 func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	t.Parallel()
 	for _, p := range proxies() {
@@ -187,7 +187,7 @@ func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	}
 }
 
-// exchange sends text on a new connection and returns the bytes that it receives within 150 ms.
+// exchange sends text on a new connection and returns the bytes that it receives in response within 150 ms.
 func exchange(t *testing.T, addr, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -203,8 +203,8 @@ func exchange(t *testing.T, addr, text string) string {
 	return string(got)
 }
 
-// victim is another client of the same proxy. The proxy forwards its requests and the attacker's on the same
-// connections to the mesh.
+// victim is another client of the same proxy. The proxy forwards the victim's requests to the mesh on the same
+// connections as the attacker's requests.
 type victim struct {
 	front, session string
 	client         *http.Client
@@ -218,8 +218,8 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// checkCalls makes two calls and checks that each receives the response with its id. after names the attack that came
-// before, for error messages.
+// checkCalls makes two calls and checks that each call receives the response with its own id. after is the name of the
+// preceding attack, for error messages.
 func (v *victim) checkCalls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {

@@ -27,10 +27,10 @@ import (
 // patience is the maximum time that a test waits for one event.
 const patience = 20 * time.Second
 
-// A proxy runs in front of the mesh and forwards only requests to the server "open".
+// A proxy is a reverse proxy in front of the mesh that forwards only requests to the server "open".
 type proxy struct {
 	name string
-	// start starts the proxy in front of the mesh at target, and returns its listen address.
+	// start starts the proxy in front of the mesh whose address is target, and returns the proxy's listen address.
 	start func(t *testing.T, target string) string
 }
 
@@ -232,7 +232,7 @@ func (n *naiveProxy) serve(client net.Conn) error {
 	}
 }
 
-// forward forwards one request and its response.
+// forward forwards one request to the mesh, and the response to the client.
 func (n *naiveProxy) forward(client net.Conn, request []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

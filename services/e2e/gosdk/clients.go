@@ -44,8 +44,8 @@ func EchoSample(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMess
 	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
 }
 
-// ConnectInteractive connects a client that responds to server requests. heard receives a string for each elicitation
-// and for each notification of a changed list. The caller must close the client.
+// ConnectInteractive connects a client that responds to requests from the server. The channel heard receives a string
+// for each elicitation and for each notification of a changed list. The caller must close the client.
 func ConnectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
@@ -71,8 +71,8 @@ func StreamingTransport(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: Bearer{Token: stack.AgentToken}}}
 }
 
-// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh, as clients do that can only
-// start programs.
+// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh. Clients that can connect to
+// servers only by starting programs do the same.
 func StdioTransport(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "stdio", "--server", server)

@@ -27,7 +27,7 @@ func BuildProgram(t *testing.T, name string) string {
 }
 
 // StartServer starts the program of [BuildServer] on a free port and returns its URL. If stateless is true, the server
-// has no sessions. The server is killed when the test ends.
+// uses no sessions. The server is killed when the test ends.
 func StartServer(t *testing.T, stateless bool) string {
 	t.Helper()
 	program := BuildServer(t)

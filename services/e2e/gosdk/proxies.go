@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// SessionsOnlyProxy returns the URL of a proxy for endpoint that accepts only the protocol revisions with sessions.
-// Without the proxy, the SDK's client and server would use 2026-07-28, which they prefer.
+// SessionsOnlyProxy returns the URL of a proxy for endpoint that accepts only the protocol revisions that use sessions.
+// Without the proxy, the SDK's client and server would use revision 2026-07-28, which both of them prefer.
 func SessionsOnlyProxy(t *testing.T, endpoint string) string {
 	t.Helper()
 	return startRevisionProxy(t, endpoint, true, "2025-11-25")
@@ -25,8 +25,8 @@ func SessionlessOnlyProxy(t *testing.T, endpoint string) string {
 }
 
 // startRevisionProxy returns the URL of a proxy that forwards either the requests of revision 2026-07-28 or the
-// requests of revisions with sessions. If refuses is true, the proxy refuses the requests of 2026-07-28. Its errors
-// name spoken as the supported revision.
+// requests of revisions that use sessions. If refuses is true, the proxy refuses the requests of revision 2026-07-28.
+// The proxy's errors report spoken as the supported revision.
 func startRevisionProxy(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)

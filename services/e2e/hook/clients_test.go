@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 )
 
-// A client is a client from npm that can be run without a terminal, with a model of its user.
+// A client is an MCP client from npm that can run without a terminal and with a model that the test provides.
 type client struct {
 	id string
 	// program is the path of the program in node_modules. A program that ends with .js is started with node.
 	program string
-	// tool is the name of the tool that runs commands, and arg that of its argument. host is the tool's name in the
-	// policy.
+	// tool is the name of the tool that runs commands, and arg is the name of that tool's argument. host is the tool's
+	// name in the policy.
 	tool, arg, host string
 	// args and env return the arguments and the environment variables for a run that uses the model at a URL.
 	args, env func(url string) []string
@@ -50,7 +50,7 @@ func codex(flags ...string) client {
 	}
 }
 
-// codexSettings returns the flags of Codex for the model at a URL.
+// codexSettings returns the flags that make Codex use the model at a URL.
 func codexSettings(url string) []string {
 	return []string{
 		"-c", `model_provider="scripted"`, "-c", `model="scripted"`, "-c", "check_for_update_on_startup=false",
@@ -69,17 +69,17 @@ func gemini(flags ...string) client {
 	}
 }
 
-// geminiSettings are settings that prevent the questions of Gemini CLI at its start.
+// geminiSettings contains settings that suppress the questions that Gemini CLI asks when it starts.
 const geminiSettings = `{"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false},
   "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false}}
 `
 
-// touch returns the call that runs `touch NAME`.
+// touch returns the model's request to run the command `touch NAME`.
 func (c client) touch(name string) scripted.Call {
 	return scripted.Call{Tool: c.tool, Args: `{` + strconv.Quote(c.arg) + `: "touch ` + name + `"}`}
 }
 
-// command returns the client's command in the project, with a model.
+// command returns the command that runs the client in the project with the given model.
 func (h *home) command(ctx context.Context, c client, m *scripted.Model, args []string) *exec.Cmd {
 	command := append([]string{filepath.Join(os.Getenv("SLUICE_TEST_CLIENTS"), c.program)}, args...)
 	if strings.HasSuffix(command[0], ".js") {
@@ -93,8 +93,8 @@ func (h *home) command(ctx context.Context, c client, m *scripted.Model, args []
 	return cmd
 }
 
-// begin starts a client with a model that asks it to touch files. The function that it returns waits until the client
-// has ended, and returns the results of the calls.
+// begin starts a client with a model that asks the client to touch files. The function that begin returns waits until
+// the client has exited, and returns the results of the calls.
 func (h *home) begin(c client, names ...string) func() []string {
 	h.t.Helper()
 	var calls []scripted.Call
@@ -104,7 +104,7 @@ func (h *home) begin(c client, names ...string) func() []string {
 	return h.beginCalls(c, calls...)
 }
 
-// beginCalls starts a client with a model that makes calls, like begin.
+// beginCalls starts a client with a model that requests the given calls. It returns the same kind of function as begin.
 func (h *home) beginCalls(c client, calls ...scripted.Call) func() []string {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A cloned project has entries behind the mesh for names that may also belong to other servers. Codex reads them only
-// if the person trusts the project, so without trust they make no call pass. In the names of tools, Codex writes
-// hyphens as underscores.
+// A cloned project configures MCP servers with the names of servers behind the mesh, although these are other servers.
+// Codex reads the project's configuration only if the user trusts the project. Therefore the hook does not allow a call
+// because of the configuration of an untrusted project. In tool names, Codex replaces hyphens with underscores.
 func TestHooks_IgnoreEntriesThatCodexDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

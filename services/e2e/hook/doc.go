@@ -1,3 +1,3 @@
-// Package hook tests the hooks of MCP clients with the program that people run. Each test has a home directory and a
-// mesh of its own.
+// Package hook tests the hooks of MCP clients with the same program that users run. Each test has its own home
+// directory and its own mesh.
 package hook

@@ -14,8 +14,8 @@ import (
 
 const settings = "{\n  // mine\n  \"hooks\": {\"PreToolUse\": [{\"matcher\": \"Bash\", \"hooks\": [{\"type\": \"command\", \"command\": \"true\"}]}]},\n}\n"
 
-// A person installs the hook of Claude Code, and policy decides about calls to the client's tools until the person
-// removes the hook.
+// A user installs the hook of Claude Code. Until the user removes the hook, the policy applies to the client's tool
+// calls.
 func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -87,7 +87,7 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	}
 }
 
-// A limit of the policy holds for the tools of a client, and counts a call once.
+// A rate limit of the policy applies to the tools of a client. A call counts once, even if two hook events report it.
 func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -124,7 +124,9 @@ func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 	}
 }
 
-// Gemini CLI has no output for an approved call: its own rules apply to it. A call without an approval is denied in JSON.
+// Gemini CLI has no hook output that approves a call. Therefore the hook prints nothing for a call that is allowed or
+// approved, and the client's own rules apply to it. A call that needs an approval and does not get one is denied in
+// JSON.
 func TestGemini_ApprovedCallsAreLeftToTheClient(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -154,7 +156,7 @@ func TestGemini_ApprovedCallsAreLeftToTheClient(t *testing.T) {
 	denied("repeated twice", h.run(test, "hook", "gemini", "--hold", "1ms"), "a person must approve this call")
 }
 
-// Whatever goes wrong, the call is denied in the way that the client understands.
+// Regardless of what goes wrong, the call is denied in a form that the client understands.
 func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -183,8 +185,8 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	h.blocks("the mesh can't start", h.run(h.event("Bash", `{"command":"ls"}`), "hook", "claude-code"), "nonsense")
 }
 
-// The hook lets calls to MCP servers behind the mesh pass. It denies calls to other servers, even if their entries look
-// like those of Sluice.
+// The hook allows calls to MCP servers behind the mesh. It denies calls to other servers, even if their configuration
+// entries look like the entries that Sluice writes.
 func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -230,7 +232,8 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	}
 }
 
-// Gemini CLI names the server and its command in the event. Both must be those of an entry behind the mesh.
+// Gemini CLI sends the server's name and command in the event. Both must match the configuration entry of a server
+// behind the mesh.
 func TestHooks_CompareTheCommandOfGeminiWithTheEntry(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -251,8 +254,8 @@ func TestHooks_CompareTheCommandOfGeminiWithTheEntry(t *testing.T) {
 	}
 }
 
-// A project's file is a device that never ends, or a pipe without a writer: the hook denies the call. A hook that is
-// stopped while it reads its input ends with exit code 2.
+// One of a project's files is a device that never ends, or a pipe without a writer. The hook denies the call at once. A
+// hook that receives a signal while it reads its input exits with code 2.
 func TestHooks_DenyAtOnceIfAFileCannotBeRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A home is the home directory of a person.
+// A home is a user's home directory.
 type home struct {
 	t       *testing.T
 	dir     string
@@ -26,7 +26,8 @@ type home struct {
 	calls   int
 }
 
-// newHome creates a home directory without a keychain. When the test ends, it ends the mesh that runs there.
+// newHome creates a home directory without a keychain. When the test ends, newHome's cleanup stops the mesh that runs
+// in that directory.
 func newHome(t *testing.T) *home {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,7 +45,7 @@ func newHome(t *testing.T) *home {
 	return h
 }
 
-// mesh returns the process of the mesh, or 0 if none runs.
+// mesh returns the process id of the mesh, or 0 if no mesh is running.
 func (h *home) mesh() int {
 	h.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.dir, ".local", "share", "sluice", "addresses.json"))
@@ -76,7 +77,7 @@ func (h *home) write(name, text string) {
 	stack.WriteFile(h.t, h.path(name), text)
 }
 
-// An output is what the program printed, and its exit code.
+// An output is what the program printed, together with its exit code.
 type output struct {
 	code           int
 	stdout, stderr string
@@ -105,7 +106,7 @@ func (h *home) run(input string, args ...string) output {
 	return wait()
 }
 
-// must runs the program, which must succeed, and returns what it printed.
+// must runs the program and returns what it printed. The test fails if the program fails.
 func (h *home) must(args ...string) string {
 	h.t.Helper()
 	out := h.run("", args...)
@@ -115,13 +116,14 @@ func (h *home) must(args ...string) string {
 	return out.stdout
 }
 
-// event returns an event of Claude Code or Codex before a call, with a new id.
+// event returns an event that Claude Code or Codex sends before a call, with a new id.
 func (h *home) event(tool, input string) string {
 	h.calls++
 	return fmt.Sprintf(`{"session_id":"s1","turn_id":"t1","cwd":%q,"hook_event_name":"PreToolUse","tool_name":%q,"tool_input":%s,"tool_use_id":"call-%d"}`, h.dir, tool, input, h.calls)
 }
 
-// denial returns the reason with which an output of Claude Code or Codex denies a call, or "" if it does not.
+// denial returns the reason with which an output of Claude Code or Codex denies a call, or "" if the output does not
+// deny the call.
 func (o output) denial() string {
 	var got struct {
 		Output struct {
@@ -135,13 +137,14 @@ func (o output) denial() string {
 	return ""
 }
 
-// approveOne waits until one approval is open, and approves it.
+// approveOne waits until exactly one approval is pending, and approves it.
 func (h *home) approveOne() {
 	h.t.Helper()
 	h.must("approvals", "approve", h.onlyApproval(), "--yes")
 }
 
-// onlyApproval waits until one approval is open, and returns its id. A real client needs time until it makes a call.
+// onlyApproval waits until exactly one approval is pending, and returns its id. A real client may need some time before
+// it makes a call.
 func (h *home) onlyApproval() string {
 	h.t.Helper()
 	var open []struct {
@@ -154,7 +157,7 @@ func (h *home) onlyApproval() string {
 	return open[0].ID
 }
 
-// silent checks that an output leaves the decision to the client.
+// silent checks that an output is empty, which leaves the decision to the client.
 func (h *home) silent(what string, o output) {
 	h.t.Helper()
 	if o != (output{}) {
@@ -162,7 +165,7 @@ func (h *home) silent(what string, o output) {
 	}
 }
 
-// denies checks that an output denies a call with a reason that contains a fragment.
+// denies checks that an output denies a call, and that the reason contains fragment.
 func (h *home) denies(what string, o output, fragment string) {
 	h.t.Helper()
 	if reason := o.denial(); reason == "" || !strings.Contains(reason, fragment) {
@@ -170,7 +173,7 @@ func (h *home) denies(what string, o output, fragment string) {
 	}
 }
 
-// blocks checks that an output denies a call that could not be evaluated.
+// blocks checks that an output blocks a call because the hook could not have it evaluated.
 func (h *home) blocks(what string, o output, fragment string) {
 	h.t.Helper()
 	if o.code != 2 || o.stdout != "" || !strings.Contains(o.stderr, fragment) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// commandPolicy allows some commands of a client, and holds two others for a person.
+// commandPolicy returns a policy that allows some commands of a client, and requires approval for two others.
 func commandPolicy(c client) string {
 	return `version: 1
 server: host-` + c.id + `
@@ -27,7 +27,7 @@ rules:
 `
 }
 
-// ran checks whether the command `touch NAME` has run.
+// ran checks whether the command `touch NAME` has run. The parameter want is the expected result.
 func (h *home) ran(name string, want bool) {
 	h.t.Helper()
 	if _, err := os.Stat(h.path("project/" + name)); (err == nil) != want {
@@ -35,8 +35,8 @@ func (h *home) ran(name string, want bool) {
 	}
 }
 
-// Claude Code from npm runs what policy allows, and what a person approves. It runs nothing if the hook denies a call
-// or can't answer.
+// Claude Code from npm runs the calls that the policy allows and those that a person approves. It runs nothing if the
+// hook denies a call or can't answer.
 func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 	t.Parallel()
 	needsClients(t)
@@ -62,8 +62,8 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 	}
 }
 
-// Claude Code from npm does not run a call if the hook is missing, late or killed, or can't reach a mesh. It runs all
-// calls if hooks are off.
+// Claude Code from npm does not run a call if the hook is missing, too slow or killed, or if the hook can't reach a
+// mesh. It runs all calls if hooks are switched off.
 func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	needsClients(t)
@@ -89,7 +89,8 @@ func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	h.refuses(c, "closed", "unknown key")
 }
 
-// Claude Code from npm runs the commands in a skill without a call to Bash. Their own event brings them to the hook.
+// Claude Code from npm runs the commands in a skill without a call to its tool Bash. It sends a separate event for
+// these commands, and the hook evaluates that event.
 func TestRealClients_ClaudeCodeAsksTheHookAboutCommandsInSkills(t *testing.T) {
 	t.Parallel()
 	needsClients(t)
@@ -117,7 +118,7 @@ func TestRealClients_ClaudeCodeAsksTheHookAboutCommandsInSkills(t *testing.T) {
 	h.refuses(claudeCode("Bash(touch closed)"), "closed", "unknown key") // an event that is not known has no effect
 }
 
-// refuses checks that a client does not run a call, and that its model reads a fragment.
+// refuses checks that a client does not run a call, and that its model receives a text that contains fragment.
 func (h *home) refuses(c client, name, fragment string) {
 	h.t.Helper()
 	results := h.begin(c, name)()

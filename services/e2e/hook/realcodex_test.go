@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// behindHook creates a home directory in which a client has the hook. The hook's program is the link bin/sluice.
+// behindHook creates a home directory in which the hook of a client is installed. The hook runs the program through the
+// symbolic link bin/sluice.
 func behindHook(t *testing.T, c client, settings string) *home {
 	t.Helper()
 	needsClients(t)
@@ -29,13 +30,14 @@ func behindHook(t *testing.T, c client, settings string) *home {
 	return h
 }
 
-// settings returns the path of the file in which the hook of a client is registered.
+// settings returns the path of the file in which the client's hook is registered.
 func (h *home) settings(c client) string {
 	return h.path(map[string]string{"codex": ".codex/hooks.json", "gemini": ".gemini/settings.json"}[c.id])
 }
 
-// obeys checks that a client runs the calls that policy allows and those that a person approves, and that its model
-// reads the reasons for refusing the others. It kills the mesh while the last call waits.
+// obeys checks that a client runs the calls that the policy allows and those that a person approves, and that its model
+// receives the reasons why other calls are refused. It kills the mesh while the last call waits for a person's
+// approval.
 func (h *home) obeys(c client) {
 	h.t.Helper()
 	wait := h.begin(c, "passes", "denied", "waits", "killed")
@@ -57,15 +59,15 @@ func (h *home) obeys(c client) {
 	h.refuses(c, "error", "unknown key")
 }
 
-// runs checks that a client runs a call that policy denies.
+// runs checks that a client runs a call even though the policy denies it.
 func (h *home) runs(c client, name string) {
 	h.t.Helper()
 	h.begin(c, name)()
 	h.ran(name, true)
 }
 
-// Codex from npm runs the calls that policy allows and those that a person approves. It does not run a call if the hook
-// denies it or reports an error.
+// Codex from npm runs the calls that the policy allows and those that a person approves. It does not run a call if the
+// hook denies the call or reports an error.
 func TestRealClients_CodexObeysTheHook(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -73,7 +75,7 @@ func TestRealClients_CodexObeysTheHook(t *testing.T) {
 	h.obeys(codex())
 }
 
-// Codex runs all calls if the hook is not trusted, changed, late, killed, missing or off.
+// Codex runs all calls if the hook is not trusted, changed, too slow, killed, missing or switched off.
 func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -98,8 +100,8 @@ func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	h.runs(codex(), "late")
 }
 
-// Codex would ask the person about each call. For a call that a person has approved in the mesh, the hook answers. For
-// a call that policy allows, Codex asks.
+// Codex is configured to ask its user about each call. If a person has approved a call in the mesh, the hook answers
+// Codex's question. If the policy merely allows a call, Codex asks its user.
 func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -116,10 +118,10 @@ func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	}
 }
 
-// codeMode are the flags for a model of Codex that calls tools from JavaScript.
+// codeMode contains the flags that select a model for which Codex lets tools be called from JavaScript.
 var codeMode = []string{"-c", `model="gpt-6.2-sol"`}
 
-// The hook also decides about the calls that a model of Codex makes from JavaScript, and about those of a patch.
+// Codex also runs the hook for calls that its model makes from JavaScript, and for patches.
 func TestRealClients_CodexAsksTheHookInCodeMode(t *testing.T) {
 	t.Parallel()
 	c := codex(codeMode...)
@@ -140,7 +142,7 @@ func TestRealClients_CodexAsksTheHookInCodeMode(t *testing.T) {
 	}
 }
 
-// Codex fires no hook if the model writes to the standard input of a command that runs.
+// Codex does not run the hook if the model writes to the standard input of a running command.
 func TestRealClients_CodexFiresNoHookForInputOfACommand(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")

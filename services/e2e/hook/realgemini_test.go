@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Gemini CLI from npm runs the calls that policy allows and those that a person approves, if its own rules allow them.
-// It does not run a call if the hook denies it or reports an error.
+// Gemini CLI from npm runs the calls that the policy allows and those that a person approves, if its own rules allow
+// them. It does not run a call if the hook denies the call or reports an error.
 func TestRealClients_GeminiObeysTheHook(t *testing.T) {
 	t.Parallel()
 	c := gemini("--yolo", "--skip-trust")
@@ -23,7 +23,8 @@ func TestRealClients_GeminiObeysTheHook(t *testing.T) {
 	h.obeys(c)
 }
 
-// Gemini CLI runs all calls if the hook is killed, late or off. It runs none if the program is missing.
+// Gemini CLI runs all calls if the hook is killed, too slow or switched off. It runs none if the hook's program is
+// missing.
 func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	c := gemini("--yolo", "--skip-trust")
@@ -44,7 +45,8 @@ func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 	h.runs(c, "off")
 }
 
-// The mesh decides first. A call that it allows or that a person approves then needs the consent of Gemini CLI.
+// The mesh evaluates a call first. If the mesh allows the call or a person approves it, Gemini CLI's own rules must
+// also allow it.
 func TestRealClients_GeminiAppliesItsRulesAfterTheHook(t *testing.T) {
 	t.Parallel()
 	c := gemini("--skip-trust", "--allowed-tools", "run_shell_command(touch passes)")
@@ -62,7 +64,8 @@ func TestRealClients_GeminiAppliesItsRulesAfterTheHook(t *testing.T) {
 	}
 }
 
-// If a program such as an editor drives Gemini CLI (ACP), it fires no hook, and asks only the program's user.
+// If a program such as an editor controls Gemini CLI by ACP, Gemini CLI does not run the hook. It only asks the user of
+// that program.
 func TestRealClients_GeminiFiresNoHookInEditors(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, gemini(), geminiSettings)
@@ -78,8 +81,8 @@ func TestRealClients_GeminiFiresNoHookInEditors(t *testing.T) {
 	}
 }
 
-// In a folder that is not trusted, Gemini CLI fires no hook of the settings. It asks the person about the call, and does
-// not start without a terminal.
+// In a folder that is not trusted, Gemini CLI runs no hook from the settings. It asks its user about the call, and does
+// not start if there is no terminal.
 func TestRealClients_GeminiFiresNoHookWithoutTrust(t *testing.T) {
 	t.Parallel()
 	c := gemini()

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// registered returns the arguments of the hook that is registered in a settings file. Their paths need no quotes.
+// registered returns the arguments of the hook that is registered in the settings file name. The paths in the arguments
+// must not need quotes.
 func (h *home) registered(name string) []string {
 	h.t.Helper()
 	var file struct {
@@ -31,7 +32,8 @@ func (h *home) registered(name string) []string {
 	return nil
 }
 
-// chooseOtherMesh sets four environment variables that name another mesh. The policy of that mesh allows all calls.
+// chooseOtherMesh creates the files of another mesh, whose policy allows all calls, and sets four environment variables
+// that select that mesh.
 func (h *home) chooseOtherMesh() {
 	h.t.Helper()
 	config := stack.ReadFile(h.t, h.path(".config/sluice/sluice.yaml"))
@@ -43,8 +45,8 @@ func (h *home) chooseOtherMesh() {
 		"SLUICE_CONFIG="+h.path("evil/sluice/sluice.yaml"), "SLUICE_DATA="+h.path("evil/data/sluice"))
 }
 
-// hook status prints the reason for which a hook does not work. init --undo also removes hooks, because without a mesh
-// they would deny all calls.
+// `hook status` prints why a hook does not work. `init --undo` also removes hooks, because hooks without a mesh would
+// deny all calls.
 func TestGemini_StatusAndUndo(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -13,18 +13,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 )
 
-// A server is a client that another program, such as an editor, drives with JSON-RPC over stdio.
+// A server is a running client that another program, such as an editor, would control by JSON-RPC over stdio. Here the
+// test controls it.
 type server struct {
 	t     *testing.T
 	to    io.WriteCloser
 	from  *bufio.Scanner
 	calls int
-	// asked contains the questions of the client about calls. Each is answered with answer.
+	// asked contains the client's questions about calls. Each question is answered with answer.
 	asked  []string
 	answer string
 }
 
-// message is a message of JSON-RPC. Codex writes no version, and ignores it.
+// message is a JSON-RPC message. Codex does not write the version, and ignores it.
 type message struct {
 	Version string          `json:"jsonrpc,omitempty"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -34,7 +35,7 @@ type message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// serve starts a client as a server. It ends when the test ends.
+// serve starts a client that is controlled over stdio. The client is stopped when the test ends.
 func (h *home) serve(c client, m *scripted.Model, answer string, args ...string) *server {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)
@@ -52,7 +53,7 @@ func (h *home) serve(c client, m *scripted.Model, answer string, args ...string)
 	return s
 }
 
-// codexServer starts `codex app-server`. The server declines each call about which Codex asks.
+// codexServer starts `codex app-server`. When Codex asks about a call, the test declines the call.
 func (h *home) codexServer(m *scripted.Model) *server {
 	h.t.Helper()
 	s := h.serve(codex(), m, `{"decision":"decline"}`, append([]string{"app-server"}, codexSettings(m.URL)...)...)
@@ -88,7 +89,7 @@ func (s *server) send(m message) {
 	}
 }
 
-// until reads messages until one matches, and answers the client's questions about calls.
+// until reads messages until a message matches. Meanwhile it answers the client's questions about calls.
 func (s *server) until(what string, match func(message) bool) message {
 	s.t.Helper()
 	for s.from.Scan() {
@@ -108,7 +109,7 @@ func (s *server) until(what string, match func(message) bool) message {
 	return message{}
 }
 
-// call calls a method, and reads its result into result unless it is nil.
+// call calls a method and unmarshals its result into result, unless result is nil.
 func (s *server) call(method string, params, result any) {
 	s.t.Helper()
 	s.calls++
@@ -141,7 +142,7 @@ func (s *server) begin(dir string) func() {
 	}
 }
 
-// trustHooks trusts all hooks, as a person does with /hooks.
+// trustHooks makes Codex trust all hooks, as a user does with /hooks.
 func (h *home) trustHooks() {
 	h.t.Helper()
 	s := h.codexServer(scripted.New(h.t))

@@ -18,18 +18,19 @@ import (
 )
 
 const (
-	// callers is the number of concurrent callers. Each pauses after a call.
+	// callers is the number of concurrent callers. Each caller pauses after a call.
 	callers = 4
 	pause   = 40 * time.Millisecond
 )
 
-// goodAgent is the well-behaved agent whose calls the test measures. Each call has a unique number.
+// goodAgent is the well-behaved agent whose calls the test measures. Each call contains a unique number.
 type goodAgent struct {
 	clients []*stack.Client
-	// made is the number of calls. refused is the number of refusals after which a call was made again.
+	// made is the number of calls that the agent has made. refused is the number of refusals after which it made the
+	// same call again.
 	made, refused atomic.Int64
-	// strict is true if no call may be refused. Otherwise a refusal may be retryable, because on a busy machine a decision
-	// may take longer than its timeout.
+	// strict is true if no call may be refused. Otherwise a retryable refusal is accepted, because on a busy machine
+	// the evaluation of a call may take longer than its timeout.
 	strict bool
 }
 
@@ -42,8 +43,8 @@ func newGoodAgent(t *testing.T, url string, strict bool) *goodAgent {
 	return a
 }
 
-// makeCalls makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a
-// call fails.
+// makeCalls makes calls until length has passed or ctx is done, and returns their durations, sorted. The test fails if
+// a call fails.
 func (a *goodAgent) makeCalls(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
@@ -84,7 +85,7 @@ func (a *goodAgent) call(ctx context.Context, client *stack.Client) (stack.Respo
 	}
 }
 
-// percentile returns the n-th percentile of sorted durations, or 0 if there are none.
+// percentile returns the n-th percentile of sorted durations, or 0 if there are no durations.
 func percentile(sorted []time.Duration, n int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -119,7 +120,8 @@ func (s *countingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check checks that the server received each of the agent's made calls exactly once.
+// check checks that the server received each of the made calls of the agent exactly once. made is the number of these
+// calls.
 func (s *countingServer) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

@@ -19,14 +19,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackersVariable names the environment variable that makes the test binary run the attackers and their servers. Real
-// attackers have their own machines. Here their process runs only on processor time that the mesh, the well-behaved
-// agent and its server do not use (SCHED_IDLE, by chrt). So the agent is slowed only by the work of the mesh.
+// attackersVariable is the name of the environment variable that makes the test binary run the attackers and their
+// servers. Real attackers have their own machines. In this test, the attackers' process gets only the processor time
+// that the mesh, the well-behaved agent and its server do not use (SCHED_IDLE, set by chrt). Therefore only the work of
+// the mesh can slow down the agent.
 const attackersVariable = "SLUICE_TEST_AS_ATTACKERS"
 
-// priorityVariable names the environment variable that is set in the process of the agent and its server after it has
-// got priority. Real agents also have their own machines. If the system allows it, this process has priority over all
-// others (SCHED_RR).
+// priorityVariable is the name of the environment variable that marks a process that already has priority: the process
+// of the well-behaved agent and its server. Real agents also have their own machines. If the system allows it, this
+// process has priority over all others (SCHED_RR).
 const priorityVariable = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -52,7 +53,7 @@ func runWithPriority() {
 }
 
 // serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads commands to attack or
-// to rest, and answers each with the number of times that each attack was made so far.
+// to rest. It answers each command with the number of times that each attack has been made so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt) // this process ends when its input ends
 	urls := make(map[string]string)
@@ -91,7 +92,8 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// startAttacks makes attacks until stop is called. stop returns after all attacks have ended.
+// startAttacks makes the attacks repeatedly until the returned function stop is called. stop returns after all attacks
+// have ended.
 func startAttacks(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
@@ -161,7 +163,7 @@ const (
 	commandRest   = "rest"
 )
 
-// switchTo makes the attackers attack or rest. It returns the number of times that each attack was made so far.
+// switchTo makes the attackers attack or rest. It returns the number of times that each attack has been made so far.
 func (a *attackers) switchTo(what string) (counts map[string]int64) {
 	a.t.Helper()
 	a.send(what)

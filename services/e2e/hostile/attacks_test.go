@@ -19,21 +19,21 @@ import (
 
 // target is the mesh that the attackers attack.
 type target struct {
-	// MCP is the base URL of the MCP edge, and GRPC is the address at which all services listen.
+	// MCP is the base URL of the MCP edge, and GRPC is the address at which all mesh services listen.
 	MCP, GRPC string
 	// Token is the attackers' agent token.
 	Token string
 }
 
-// attack is one kind of attack. Its workers repeat do, which reports whether the attack reached the mesh.
+// attack is one kind of attack. Its workers call do repeatedly. do reports whether the attack reached the mesh.
 type attack struct {
 	name    string
 	workers int
 	do      func(ctx context.Context, m target) bool
 }
 
-// attacks returns the attacks that clients and servers can make: those of the cases X1 to X10, those of other cases,
-// and variants.
+// attacks returns the attacks that clients and servers can make: the attacks of the cases X1 to X10, the attacks of
+// other cases, and variants of them.
 func attacks() []attack {
 	const most = 3 << 20
 	text := strings.Repeat("z", most)
@@ -90,8 +90,8 @@ func attacks() []attack {
 	}
 }
 
-// selectedAttacks returns the attacks whose names match the regular expression in SLUICE_ATTACKS, or all attacks if it
-// is not set.
+// selectedAttacks returns the attacks whose names match the regular expression in the environment variable
+// SLUICE_ATTACKS, or all attacks if it is not set.
 func selectedAttacks() []attack {
 	only := regexp.MustCompile(os.Getenv("SLUICE_ATTACKS"))
 	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
@@ -187,7 +187,7 @@ func readSlowly(ctx context.Context, m target) bool {
 	}
 }
 
-// holdConnection opens a connection, sends say, and leaves the connection open for 30 s.
+// holdConnection opens a connection, sends the string say, and leaves the connection open for 30 s.
 func holdConnection(ctx context.Context, addr, say string) bool {
 	defer sleep(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -200,8 +200,8 @@ func holdConnection(ctx context.Context, addr, say string) bool {
 	return err == nil
 }
 
-// smuggle sends a request with two lengths, followed by another request. The end of the first request depends on which
-// length a parser uses.
+// smuggle sends a request with two contradictory lengths, followed by another request. The end of the first request
+// depends on which length a parser uses.
 func smuggle(ctx context.Context, m target) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.edge())
 	if err != nil {
@@ -214,8 +214,8 @@ func smuggle(ctx context.Context, m target) bool {
 	return err == nil && n > 0
 }
 
-// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if it fails. The connection is closed when ctx
-// ends or end is called.
+// dialHTTP2 opens an HTTP/2 connection to the gRPC port. If this fails, it returns nil. The connection is closed when
+// ctx is done or when end is called.
 func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {
@@ -232,7 +232,8 @@ func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	return to, end
 }
 
-// encodeHeaders encodes the headers of a gRPC call, and additional fields with values of size bytes.
+// encodeHeaders encodes the headers of a gRPC call, and the given number of additional fields with values of size
+// bytes.
 func encodeHeaders(enc *hpack.Encoder, fields, size int) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // writing to memory does not fail
@@ -292,7 +293,7 @@ func rapidReset(ctx context.Context, m target) bool {
 	return true
 }
 
-// sleep waits for d, and reports whether ctx is still active.
+// sleep waits for d or until ctx is done. It reports whether ctx is not done.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestHostile_CostsOfAttacks logs the processor time that the mesh spends on each attack. A single worker makes each
-// attack in turn, for the duration in SLUICE_ATTACK_COSTS. With these numbers, two builds can be compared on a machine
-// that is too busy for TestHostile_WellBehavedCallerIsServedUnderAttack.
+// TestHostile_CostsOfAttacks logs the processor time that the mesh spends on each attack. A single worker makes the
+// attacks one after another, each for the duration in SLUICE_ATTACK_COSTS. With these numbers, two builds can be
+// compared on a machine that is too busy for TestHostile_WellBehavedCallerIsServedUnderAttack.
 func TestHostile_CostsOfAttacks(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SLUICE_ATTACK_COSTS"))
 	if err != nil {

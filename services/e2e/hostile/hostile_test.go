@@ -20,23 +20,24 @@ import (
 const (
 	// defaultDuration is the test's duration if SLUICE_HOSTILE is not set.
 	defaultDuration = 24 * time.Second
-	// measureTime is the duration of each measurement of the agent, first while the attackers rest and then while they
-	// attack. settleTime is the pause before each measurement, in which the effects of the previous one end.
+	// measureTime is the duration of each measurement of the well-behaved agent. One measurement is made while the
+	// attackers rest, and then one while they attack. settleTime is the pause before each measurement, in which the
+	// effects of the previous measurement subside.
 	measureTime = 6 * time.Second
 	settleTime  = 2 * time.Second
-	// maxSlowdown is the maximum ratio between the 99th percentiles under attack and at rest. The test uses the median of
-	// all rounds, so that a single delay of the machine does not matter.
+	// maxSlowdown is the maximum ratio of the 99th percentile under attack to the 99th percentile at rest. The test
+	// uses the median of all rounds, so that a single delay of the machine does not matter.
 	maxSlowdown = 2
-	// maxMemory is the maximum resident memory of the mesh, in MiB. It consists of the memory at rest and four times these
-	// quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's responses. The factor is
-	// four, because the garbage collector runs only when the heap has doubled, and because memory is returned to the
-	// system later.
+	// maxMemory is the maximum resident memory of the mesh, in MiB. It is the memory at rest plus four times these
+	// quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's responses. The factor
+	// is four, because the garbage collector runs only when the heap has doubled, and because freed memory is returned
+	// to the system later.
 	maxMemory = 768
 	// logInterval is the time between two log lines. endReserve is the time before the test timeout that is reserved for
 	// the checks at the end.
 	logInterval, endReserve = time.Minute, 3 * time.Minute
-	// patience is the maximum time for which the test continues until each attack was made at least once. Attackers get
-	// little processor time on a busy machine.
+	// patience is the maximum time by which the test is extended so that each attack is made at least once. On a busy
+	// machine, attackers get little processor time.
 	patience = 5 * time.Minute
 	// badToken is the attackers' token.
 	badToken = "test-attackers-token-B5n4M3c2X1z0L9"
@@ -62,7 +63,8 @@ tools:
 // TestHostile_WellBehavedCallerIsServedUnderAttack checks the calls of one agent while other agents, servers and
 // unauthenticated clients alternately attack the mesh and rest. Each of the agent's calls must succeed, reach its
 // server once and be recorded, and the mesh must stay within its memory limit. The latency is always logged, but
-// checked only if SLUICE_HOSTILE sets a duration. Without it, one of a hundred calls may be refused and made again. After Ctrl-C the test ends with the results so far.
+// checked only if SLUICE_HOSTILE sets a duration. If SLUICE_HOSTILE is not set, one of a hundred calls may be refused
+// and repeated. After Ctrl-C the test ends with the results so far.
 func TestHostile_WellBehavedCallerIsServedUnderAttack(t *testing.T) {
 	lasts, judged := defaultDuration, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {
@@ -124,7 +126,7 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	s := stack.WriteConfig(t, stack.Options{
 		Servers: servers, Policy: policy,
 		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
-		// In an hour the well-behaved agent makes more calls than its default journal quota holds.
+		// In an hour, the well-behaved agent makes more calls than fit in the default journal quota.
 		Extra: "approvals: {hold: 0s}\njournal: {calls_mib: 8192}\n",
 	})
 	s.OwnGroup = true

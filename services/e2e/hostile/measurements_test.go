@@ -19,8 +19,8 @@ type measurements struct {
 	// contains each round's ratio between the two 99th percentiles.
 	quiet, attacked []time.Duration
 	ratios          []float64
-	// attacks contains the number of times that each attack was made, by name. attacking is the total duration of the
-	// attacks.
+	// attacks contains the number of times that each attack was made, by the attack's name. attacking is the total
+	// duration of the attacks.
 	attacks   map[string]int64
 	attacking time.Duration
 	// now and most are the current and the highest resident memory of the mesh, in MiB.
@@ -29,8 +29,8 @@ type measurements struct {
 	restCPU, attackCPU time.Duration
 }
 
-// measureRound measures the agent while the attackers rest and while they attack. If ctx ends during the round, its
-// results are discarded.
+// measureRound measures the well-behaved agent while the attackers rest and then while they attack. If ctx is done
+// before the round is complete, the results of the round are discarded.
 func (w *measurements) measureRound(ctx context.Context, t *testing.T, caller *goodAgent, bad *attackers) {
 	t.Helper()
 	caller.makeCalls(ctx, t, settleTime)
@@ -52,7 +52,7 @@ func (w *measurements) measureRound(ctx context.Context, t *testing.T, caller *g
 	}
 }
 
-// ratio returns the median ratio of all rounds, or 0 if there are no rounds.
+// ratio returns the median of the ratios of all rounds, or 0 if there are no rounds.
 func (w *measurements) ratio() float64 {
 	if len(w.ratios) == 0 {
 		return 0

@@ -22,16 +22,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackerVariable names the environment variable that makes this test binary run as a stdio server (value "server") or
-// as a helper process of that server.
+// attackerVariable is the name of the environment variable that makes this test binary run as a stdio server (value
+// "server") or as a helper process of that server.
 const attackerVariable = "SLUICE_LIMITS_ATTACKER"
 
 const (
-	// maxChildren is the number of processes after which an attacker stops.
+	// maxChildren is the number of processes after which an attack stops starting more.
 	maxChildren = 3000
-	// maxThreads is the number of threads after which an attacker stops.
+	// maxThreads is the number of threads after which an attack stops starting more.
 	maxThreads = 2000
-	// maxMemory is the memory after which an attacker stops, in bytes.
+	// maxMemory is the amount of memory, in bytes, after which an attack stops allocating more.
 	maxMemory = 768 << 20
 )
 
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(stack.Main(m))
 }
 
-// runAttackerRole runs one of the attacker's roles and returns the exit code.
+// runAttackerRole runs the test binary in one of the attacker's roles, and returns the exit code.
 func runAttackerRole(role string) int {
 	switch role {
 	case "server":
@@ -132,8 +132,8 @@ func forkMany(sys *syscall.SysProcAttr) error {
 	return nil
 }
 
-// doubleFork starts groups of ten processes whose parent exits at once. Each group has its own session. Each process
-// sleeps for the given number of seconds.
+// doubleFork starts groups of ten processes. The parent of each group exits at once. Each group has its own session.
+// Each process sleeps for the given number of seconds.
 func doubleFork(seconds string) error {
 	for range maxChildren / 10 {
 		cmd := exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep "+seconds+" & done")
@@ -174,7 +174,7 @@ func allocateMemory() {
 	runtime.KeepAlive(kept)
 }
 
-// allocateInGrandchild makes an indirect child of this process allocate the memory.
+// allocateInGrandchild makes a grandchild of this process allocate the memory.
 func allocateInGrandchild() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -187,8 +187,8 @@ func allocateInGrandchild() error {
 	return err
 }
 
-// fillOneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is true, it removes the file's
-// name first.
+// fillOneFile writes to a file until the disk is full or the file has 512 MiB. If unlinked is true, it first unlinks
+// the file.
 func fillOneFile(name string, unlinked bool) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -237,7 +237,7 @@ func createSparseFile() error {
 	return errors.Join(f.Truncate(1<<40), f.Close())
 }
 
-// fillNestedFolder creates nested directories until the path is too long for a system call, and writes a large file to
+// fillNestedFolder creates nested directories until the path is too long for a system call, and writes a large file in
 // the innermost directory.
 func fillNestedFolder() error {
 	name := strings.Repeat("d", 250)
@@ -262,7 +262,7 @@ func exhaustInotify() error {
 	return nil
 }
 
-// writeFileOfSize writes a file of mib MiB.
+// writeFileOfSize writes a file whose size is mib MiB.
 func writeFileOfSize(mib string) error {
 	n, err := strconv.Atoi(mib)
 	if err != nil {

@@ -12,10 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// smallDisk mounts a file system of 96 MiB and 20,000 files for the mesh's data. It is unmounted when the mesh ends.
+// smallDisk is a shell command that mounts a file system of 96 MiB and 20,000 files for the mesh's data. It is
+// unmounted when the mesh exits.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// Case X20. A stdio server that fills its private directory is ended. In the meantime, calls to other servers succeed
+// Case X20. A stdio server that fills its private directory is terminated. Meanwhile, calls to other servers succeed
 // and are recorded.
 func TestLimits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
@@ -50,7 +51,7 @@ func (m *mesh) callOtherServer(n int) string {
 	return ""
 }
 
-// Case X20. A server is not ended because of a sparse file, which uses no blocks.
+// Case X20. A server is not terminated because of a sparse file, which uses no blocks.
 func TestLimits_SparseFileCountsOnlyItsBlocks(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "disk: 32MiB", "", "")
@@ -62,7 +63,8 @@ func TestLimits_SparseFileCountsOnlyItsBlocks(t *testing.T) {
 	}
 }
 
-// Case X20. A directory over its limit is not deleted. No process starts in it until an operator has deleted files.
+// Case X20. A server's directory that exceeds its limit is not deleted. No process is started in it until an operator
+// has deleted files.
 func TestLimits_FolderOverItsLimitIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "disk: 16MiB", "", "")

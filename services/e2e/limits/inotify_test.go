@@ -23,7 +23,7 @@ func inotifyInstances(pid int) int {
 }
 
 // Case X20. The gateway watches all stdio servers with one inotify instance. A stdio server can't use up the instances
-// that others need.
+// that other programs need.
 func TestLimits_ProgramUsesFewInotifyInstances(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {

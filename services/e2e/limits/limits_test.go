@@ -22,8 +22,8 @@ type mesh struct {
 	t *testing.T
 }
 
-// startLimitedMesh starts a mesh whose server `attacker` has the given limits. more contains further keys of `stdio`.
-// If setup is not empty, it is a shell script that runs before the mesh in a new mount namespace.
+// startLimitedMesh starts a mesh whose server `attacker` has the given limits. more contains additional keys of
+// `stdio`. If setup is not empty, it is a shell script that runs in a new mount namespace before the mesh starts.
 func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -67,7 +67,7 @@ func (m *mesh) checkOthersServe() {
 	}
 }
 
-// countProcesses returns the number of processes on this machine whose command line matches the expression text.
+// countProcesses returns the number of processes on this machine whose command lines match the regular expression text.
 func countProcesses(text string) int {
 	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
 	n := 0
@@ -77,12 +77,12 @@ func countProcesses(text string) int {
 
 const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 
-// enforcements contains a setup script for each way in which limits are enforced: by the kernel's cgroups, or by the
-// gateway, which watches the processes.
+// enforcements contains the ways in which limits are enforced, each with a setup script: by the kernel's cgroups, or by
+// the gateway, which watches the processes.
 var enforcements = map[string]string{"cgroup": "", "watched": noCgroups}
 
-// Case X20. A stdio server that starts processes or threads without end is ended with all its descendants. No other
-// process is affected.
+// Case X20. A stdio server that starts processes or threads without limit is terminated together with all its
+// descendants. No other process is affected.
 func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range enforcements {
@@ -102,7 +102,8 @@ func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// Case X20. A stdio server that allocates memory without end is ended, even if one of its descendants allocates it.
+// Case X20. A stdio server that allocates memory without limit is terminated, even if one of its descendants allocates
+// the memory.
 func TestLimits_ServerThatAllocatesWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range enforcements {
@@ -120,7 +121,7 @@ func TestLimits_ServerThatAllocatesWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// checkNamesLimit checks that a response names the limit's configuration key.
+// checkNamesLimit checks that a response contains the limit's configuration key.
 func (m *mesh) checkNamesLimit(got stack.Response, limit string) {
 	m.t.Helper()
 	if text := got.Text(m.t); !strings.Contains(text, "servers.attacker.stdio.limits."+limit) {
@@ -135,8 +136,8 @@ func (m *mesh) checkStatus(text string) {
 	}
 }
 
-// Case X20. A server that was ended because of a limit starts again only after a pause. Until then, the response gives
-// the reason.
+// Case X20. A server that was terminated because of a limit is started again only after a pause. Until then, responses
+// to calls contain the reason.
 func TestLimits_EndedServerStartsAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "tasks: 200", "", "")
@@ -163,8 +164,8 @@ func TestLimits_StatusReportsUnenforcedLimits(t *testing.T) {
 	}
 }
 
-// Case X20. A server starts even if its limits can't be enforced: in a container with a restricted /proc, and without
-// capabilities, as in a pod whose processes the kernel kills first.
+// Case X20. A server starts even if its limits can't be enforced. The test runs it in a container with a restricted
+// /proc, and without capabilities, as in a pod whose processes the kernel kills first.
 func TestLimits_ServerRunsIfLimitsCannotBeEnforced(t *testing.T) {
 	t.Parallel()
 	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`

@@ -20,14 +20,14 @@ import (
 const (
 	// loadCallers is the number of concurrent callers.
 	loadCallers = 4
-	// finishTimeLimit is the maximum time in which started calls must finish.
+	// finishTimeLimit is the maximum time within which calls that have started must finish.
 	finishTimeLimit = 90 * time.Second
-	// enoughDecisions is the minimum number of acknowledged verdicts. A run with fewer is inconclusive.
+	// enoughDecisions is the minimum number of acknowledged verdicts. A run with fewer verdicts is inconclusive.
 	enoughDecisions = 20
 )
 
-// approvalLoad is a group of callers and an approver. The callers make calls that need approval, and repeat each call
-// until it has run or is denied.
+// approvalLoad contains callers and an approver. The callers make calls that need approval, and repeat each call until
+// it has run or is denied.
 type approvalLoad struct {
 	a       *rawmesh.Distributed
 	people  approvalv1.ApprovalServiceClient
@@ -38,11 +38,12 @@ type approvalLoad struct {
 
 	mu   sync.Mutex
 	next int
-	// ends contains the result of each call, by its number: "ran" or a code.
+	// ends contains the result of each call, by the call's number. The result is "ran" or an error code.
 	ends map[int]string
 	// answers contains the number of times that callers received each code.
 	answers map[string]int
-	// approvals contains the approval ids of each call. acknowledged contains the acknowledged verdicts, by approval id.
+	// approvals contains the ids of the approvals that each call received, by the call's number. acknowledged contains
+	// the acknowledged verdicts, by approval id.
 	approvals    map[int][]string
 	acknowledged map[string]approvalv1.Verdict
 }
@@ -66,7 +67,7 @@ func startApprovalLoad(t *testing.T, a *rawmesh.Distributed) *approvalLoad {
 	return b
 }
 
-// finish waits until the approver has decided on enough calls, and then until the started calls have ended.
+// finish waits until the approver has voted on enough calls, and then until the calls that have started have finished.
 func (b *approvalLoad) finish(t *testing.T) {
 	t.Helper()
 	eventually.Within(t, finishTimeLimit, "enough calls were decided", func() bool {
@@ -101,7 +102,7 @@ func (b *approvalLoad) makeCalls(ctx context.Context, t *testing.T, c *stack.Cli
 	}
 }
 
-// callOnce makes a call and returns its result, or "" if it must be repeated.
+// callOnce makes a call and returns its result, or "" if the call must be repeated.
 func (b *approvalLoad) callOnce(t *testing.T, c *stack.Client, n int) (end string) {
 	resp, err := c.TryPost([]byte(stack.CallRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
 	if err != nil || resp.Status != 200 {
@@ -122,7 +123,7 @@ func (b *approvalLoad) callOnce(t *testing.T, c *stack.Client, n int) (end strin
 	return ""
 }
 
-// decidePending votes on pending approvals until ctx ends.
+// decidePending votes on pending approvals until ctx is done.
 func (b *approvalLoad) decidePending(ctx context.Context, t *testing.T) {
 	for ; ctx.Err() == nil; <-time.After(20 * time.Millisecond) {
 		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -139,7 +140,7 @@ func (b *approvalLoad) decidePending(ctx context.Context, t *testing.T) {
 	}
 }
 
-// checkError reports a test error if the approver receives an error that the contract does not allow here.
+// checkError fails the test if the approver receives an error that the API does not allow here.
 func (b *approvalLoad) checkError(t *testing.T, what string, err error) {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
@@ -173,8 +174,8 @@ func (b *approvalLoad) decideApproval(ctx context.Context, t *testing.T, id stri
 	}
 }
 
-// checkResults compares the responses to the callers and the approver with the calls that the server received and with
-// the stored approvals.
+// checkResults compares the responses that the callers and the approver received with the calls that reached the server
+// and with the stored approvals.
 func (b *approvalLoad) checkResults(t *testing.T) {
 	t.Helper()
 	ran := b.countReceived(t)
@@ -214,7 +215,8 @@ func (b *approvalLoad) countReceived(t *testing.T) map[int]int {
 	return out
 }
 
-// awaitState waits until an approval is in a state, because the result of a call may arrive at the store late.
+// awaitState waits until an approval is in a state. Waiting is necessary because the store may receive the result of a
+// call late.
 func (b *approvalLoad) awaitState(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
 	var got *approvalv1.GetApprovalResponse

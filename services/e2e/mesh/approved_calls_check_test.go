@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// checkResults compares the responses to the callers and the approver, and the calls that ran, with the stored state.
-// It is called after all work has ended.
+// checkResults compares the responses that the callers and the approver received, and the calls that ran, with the
+// stored state. It must be called after the callers and the approver have finished.
 func (p *paymentRun) checkResults(t *testing.T) {
 	t.Helper()
 	client := p.approvalClient(t)
@@ -51,7 +51,7 @@ func (p *paymentRun) approvalClient(t *testing.T) approvalv1.ApprovalServiceClie
 	return approvalv1.NewApprovalServiceClient(conn)
 }
 
-// checkStored checks that a reported approval is stored with the decision that was acknowledged.
+// checkStored checks that an approval whose id was received is stored with the verdict that was acknowledged.
 func (p *paymentRun) checkStored(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
 	t.Helper()
 	a := getApproval(t, client, id)

@@ -23,15 +23,15 @@ import (
 // pollInterval is the time between two checks of a condition.
 const pollInterval = 10 * time.Millisecond
 
-// paymentRun is a group of callers whose calls need approval, the approver, and the responses that they receive. The
-// mesh may be killed and restarted in the meantime.
+// paymentRun contains callers whose calls need approval, the approver, and the responses that they receive. While they
+// work, the mesh may be killed and restarted.
 type paymentRun struct {
 	meshConfig *stack.Stack
 	upstream   *rawmcp.Server
 	mcp        string // URL of the server at the gateway
 	dial       func() (*grpc.ClientConn, error)
-	// racers is the number of callers that make each call at the same time. denies reports whether the approver denies a
-	// call. If it is nil, no call is denied.
+	// racers is the number of callers that make each call at the same time. denies reports whether the approver denies
+	// a call. If denies is nil, no call is denied.
 	racers int
 	denies func(n int) bool
 
@@ -44,7 +44,7 @@ type paymentRun struct {
 	// decided contains, for each call number, the id of the first approval that the approver chose to approve.
 	decided map[int]string
 	// known contains the approval ids that a caller or the approver has received. verdicts contains the acknowledged
-	// decisions, by approval id.
+	// verdicts, by approval id.
 	known    map[string]bool
 	verdicts map[string]approvalv1.Verdict
 }
@@ -52,8 +52,8 @@ type paymentRun struct {
 // paymentConfig sets a short hold time, so that the tests are fast.
 const paymentConfig = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
-// newPaymentRun writes the configuration of a mesh in one process, and does not start it. database is the URL of the
-// approval database. If it is empty, the mesh uses the embedded database.
+// newPaymentRun writes the configuration of a mesh that runs in one process, and does not start the mesh. database is
+// the URL of the approval database. If it is empty, the mesh uses the embedded database.
 func newPaymentRun(t *testing.T, database string) *paymentRun {
 	t.Helper()
 	conf := paymentConfig
@@ -70,7 +70,8 @@ func newPaymentRun(t *testing.T, database string) *paymentRun {
 	return p
 }
 
-// newDistributedPaymentRun starts a mesh with roles in separate processes, which stores its approvals in a database.
+// newDistributedPaymentRun starts a mesh whose services run in separate processes. The mesh stores its approvals in a
+// database.
 func newDistributedPaymentRun(t *testing.T, database string) (*paymentRun, *rawmesh.Distributed) {
 	t.Helper()
 	a := rawmesh.StartDistributed(t, rawmesh.PayPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", paymentConfig, database))
@@ -90,7 +91,7 @@ func paymentRunFor(site *stack.Stack, up *rawmcp.Server) *paymentRun {
 }
 
 // startWork starts the callers and the approver. After stop is called, the callers start no further calls. wait calls
-// stop, and waits until every call has run or has received a final refusal, or ctx ends.
+// stop, and then waits until every call has run or has received a final refusal, or until ctx is done.
 func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)
@@ -195,7 +196,7 @@ func (p *paymentRun) addKnown(id string) {
 	p.known[id] = true
 }
 
-// decideAll votes on pending approvals until ctx ends. After each failure it connects again.
+// decideAll votes on pending approvals until ctx is done. After each failure it connects again.
 func (p *paymentRun) decideAll(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		conn, err := p.dial()
@@ -222,7 +223,8 @@ func (p *paymentRun) decidePending(ctx context.Context, client approvalv1.Approv
 	return err
 }
 
-// decideApproval approves the first approval of a call, unless denies selects the call. It denies every other approval.
+// decideApproval approves the first approval of a call, unless the function denies selects the call. It denies all
+// other approvals.
 func (p *paymentRun) decideApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
 	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
@@ -253,7 +255,7 @@ func (p *paymentRun) chooseVerdict(n int, id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// killMesh kills the mesh. It returns the approved calls that have no outcome in the journal, by decision id.
+// killMesh kills the mesh. It returns the approved calls whose outcome is not in the journal, by decision id.
 func (p *paymentRun) killMesh(t *testing.T, mesh *stack.Process) map[string]openCall {
 	t.Helper()
 	mesh.Kill()

@@ -47,13 +47,14 @@ const (
 	fateRefused // refused for another reason
 )
 
-// A timedCall is one call with its begin, end and result.
+// A timedCall is one call with its start time, its end time and its result.
 type timedCall struct {
 	begin, end time.Time
 	fate       fate
 }
 
-// A change is an operator's action with its begin and its acknowledgement. stops reports whether it stops calls.
+// A change is an action by an operator. begin is its start time, and acknowledged is the time of its acknowledgement.
+// stops is true if the change stops calls, and false if it permits them again.
 type change struct {
 	begin, acknowledged time.Time
 	stops               bool
@@ -64,7 +65,7 @@ type change struct {
 type changeTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
-	// proxy is between the second gateway and the policy service.
+	// proxy is a network proxy between the second gateway and the policy service.
 	proxy    *network.Proxy
 	upstream *rawmcp.Server
 	catalog  policyv1.CatalogServiceClient
@@ -93,7 +94,7 @@ func newChangeTest(t *testing.T) *changeTest {
 	return c
 }
 
-// callTools calls both tools in turn until ctx ends.
+// callTools calls both tools in turn until ctx is done.
 func (c *changeTest) callTools(ctx context.Context, gateway *stack.Distributed, token string) {
 	client := stack.NewClient(nil, gateway.MCP("echo"), token)
 	own := make(map[string][]timedCall)
@@ -130,8 +131,8 @@ func (c *changeTest) callTools(ctx context.Context, gateway *stack.Distributed, 
 	}
 }
 
-// changeToolState stops the calls to a tool or permits them again. It quarantines the tool say, and overrides the class
-// of the tool echo.
+// changeToolState stops the calls to a tool or permits them again. To do so, it quarantines the tool "say", and
+// overrides the class of the tool "echo".
 func (c *changeTest) changeToolState(tool string, stops bool) change {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 	defer cancel()
@@ -154,14 +155,14 @@ func (c *changeTest) changeToolState(tool string, stops bool) change {
 	return out
 }
 
-// checkCalls compares every call to a tool with the tool's changes. It returns the number of calls that could be
-// compared.
+// checkCalls compares the result of every call to a tool with the tool's changes. It returns the number of calls that
+// could be compared.
 func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0
 	for _, one := range c.calls[tool] {
-		// last is the last change that began before the call ended. If it was acknowledged before the call began, earlier
-		// changes do not matter.
+		// last is the index of the last change that began before the call ended. If that change was acknowledged before
+		// the call began, earlier changes do not matter.
 		last := len(changes) - 1
 		for last >= 0 && changes[last].begin.After(one.end) {
 			last--
@@ -182,9 +183,9 @@ func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	return held
 }
 
-// Two gateways must not check a new call against the old state after a change was acknowledged. During the test,
-// gateways and the policy role are suspended, killed and restarted, and the network between the second gateway and the
-// policy role fails.
+// After a change to a tool was acknowledged, neither of two gateways may evaluate a new call by the state before the
+// change. During the test, the gateways and the policy service are suspended, killed and restarted, and the network
+// between the second gateway and the policy service fails.
 func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	t.Parallel()
 	number := changesByDefault
@@ -242,7 +243,8 @@ func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	}
 }
 
-// faults returns functions that each start a fault in the mesh and return a function that ends it.
+// faults returns one function for each kind of fault. The function starts the fault in the mesh, and returns a function
+// that ends the fault.
 func (c *changeTest) faults() []func() (end func()) {
 	t, first, second := c.t, c.gateways[0], c.gateways[1]
 	stands := func(a *stack.Distributed, role authv1.Role) func() func() {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case F26. The test renews the keys and certificates of all roles, and no call fails. The roles log invalid files and
-// keep their old certificates.
+// Case F26. The test renews the keys and certificates of all mesh services, and no call fails. If a new file is
+// invalid, the services log this and keep their old certificates.
 func TestCertificates_RenewalFailsNoCall(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 100000, window: 60}}\n", "")

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// faultTimeVariable names the environment variable that sets the duration of each network fault.
+	// faultTimeVariable is the name of the environment variable that sets the duration of each network fault.
 	faultTimeVariable = "SLUICE_AWAY"
 	// databaseRefusalTimeLimit is the maximum time until a call is refused while the database is unavailable: 2 s for each
 	// call to the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 15 * time.Second
-	// recoveryTimeLimit is the maximum time from the end of a network fault until approvals can be requested again, on an
-	// otherwise idle machine. `make stress RUN=away` uses it, and other runs use busyRecoveryTimeLimit. The measured time
-	// includes holdTime, because the gateway responds only after it.
+	// recoveryTimeLimit is the maximum time from the end of a network fault until approvals can be requested again, on
+	// an otherwise idle machine. It applies to `make stress RUN=away`. Other runs use busyRecoveryTimeLimit. The
+	// measured time includes holdTime, because the gateway responds only after the hold time.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second
 )
 
-// networkFault is a way in which the network to the database fails.
+// networkFault is one way in which the network to the database can fail.
 type networkFault struct {
 	name   string
 	inject func(p *network.Proxy)
-	// repeated reports whether the fault is started repeatedly, with calls running in between.
+	// repeated reports whether the fault is started repeatedly, with calls between the repetitions.
 	repeated bool
 }
 
@@ -45,9 +45,9 @@ func networkFaults(t *testing.T) []networkFault {
 	}
 }
 
-// The network between the approval service and its database fails in every way that package network offers. In the
-// meantime, calls that need approval are refused within a bounded time, and other calls run. After each fault the same
-// processes accept approval requests again. No decision is lost, and no call runs twice.
+// The network between the approval service and its database fails in every way that package network can simulate.
+// Meanwhile, calls that need approval are refused within a bounded time, and other calls run. After each fault the same
+// processes accept approval requests again. No vote is lost, and no call runs twice.
 func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second
@@ -69,8 +69,8 @@ func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	busy.checkResults(t)
 }
 
-// callDuringFault injects a fault and makes calls until it ends. It checks the times until calls are refused and until
-// they are accepted again.
+// callDuringFault injects a fault and makes calls until the fault ends. It checks how long it takes until calls are
+// refused, and until calls are accepted again.
 func callDuringFault(t *testing.T, a *rawmesh.Distributed, proxy *network.Proxy, f networkFault, lasts time.Duration) {
 	t.Helper()
 	c := a.Connect(t)

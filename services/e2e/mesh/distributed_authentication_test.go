@@ -32,11 +32,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// guardedMethod is a role's method that an operator may call and that most roles may not call.
+// guardedMethod is a method of a mesh service. An operator may call the method, but most other mesh services may not.
 type guardedMethod struct {
 	role   authv1.Role
 	method string
-	// unauthorized is a role that the contract does not allow to call the method.
+	// unauthorized is a mesh service that the API does not allow to call the method.
 	unauthorized authv1.Role
 }
 
@@ -54,7 +54,7 @@ func callWithEmptyRequest(ctx context.Context, conn grpc.ClientConnInterface, me
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// isRefused reports whether an error means that the service refused the caller before the method ran.
+// isRefused reports whether an error means that the service refused the caller before it ran the method.
 func isRefused(err error) bool {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.Unavailable, codes.DeadlineExceeded:
@@ -64,7 +64,7 @@ func isRefused(err error) bool {
 	}
 }
 
-// Case I5. Each of the five services refuses every peer that its contract does not allow.
+// Case I5. Each of the five services refuses every peer that its API definition does not allow.
 func TestDistributed_ServicesRefuseUnauthorizedPeers(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -146,8 +146,8 @@ func TestDistributed_ServicesRefuseUnauthorizedPeers(t *testing.T) {
 	}
 }
 
-// assertion describes a signed principal. The zero value of a field selects the value that is correct when the gateway
-// calls the policy service. A test sets a field to make it wrong.
+// assertion describes a signed principal. The default of each field is the correct value for a call from the gateway to
+// the policy service. A test sets a field to make the assertion invalid.
 type assertion struct {
 	method    jwt.SigningMethod
 	key       any
@@ -198,7 +198,8 @@ func devPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "agent", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// Case I1. A service accepts a principal only from its signer, within its lifetime, and for its audience.
+// Case I1. A service accepts an asserted principal only from the correct signer, within the assertion's lifetime, and
+// for the intended audience.
 func TestDistributed_InvalidAssertionsOfTheGatewayAreRefused(t *testing.T) {
 	t.Parallel()
 	a := &rawmesh.Distributed{Distributed: stack.StartDistributed(t, stack.Options{Servers: "  raw: {http: {url: \"http://127.0.0.1:9/mcp\"}, pin: \"off\"}", Policy: stack.OpenPolicy})}
@@ -244,7 +245,7 @@ func TestDistributed_InvalidAssertionsOfTheGatewayAreRefused(t *testing.T) {
 	}
 }
 
-// Case I1. The wasmagent role may assert only agents that it runs.
+// Case I1. The wasmagent service may assert only the agents that it runs.
 func TestDistributed_WasmagentAssertsOnlyItsAgents(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")

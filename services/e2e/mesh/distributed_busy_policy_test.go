@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The policy service does not answer for a moment, as on a busy machine. Calls wait for it, also those that need it
-// only to check their token.
+// The policy service does not respond for a moment, as on a busy machine. Calls wait for the policy service, including
+// calls that need it only to check their token.
 func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -25,8 +25,8 @@ func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
 	}
 }
 
-// callDuringPause suspends the policy service for pause. It calls fn repeatedly until the service continues, and once
-// more when the service runs again.
+// callDuringPause suspends the policy service for pause. It calls fn repeatedly until the policy service continues, and
+// once more when the policy service is running again.
 func callDuringPause(t *testing.T, a *rawmesh.Distributed, pause time.Duration, fn func()) {
 	t.Helper()
 	a.Signal(t, policyRole, stack.SIGSTOP)

@@ -54,8 +54,8 @@ func runStatus(t *testing.T, a *rawmesh.Distributed, token string) (meshStatus, 
 // statusTimeLimit is the maximum duration of `sluice status`: its timeout of 2 s, and 8 s more for a busy machine.
 const statusTimeLimit = 2*time.Second + 8*time.Second
 
-// The gateway stays ready without the limiter, the approval service or the agents. /readyz and `sluice status` name the
-// unavailable service.
+// The gateway stays ready when the rate limit service, the approval service or the service that runs agents is
+// unavailable. /readyz and `sluice status` report the unavailable service.
 func TestReadiness_StaysWithoutLimiterApprovalOrAgents(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -75,7 +75,7 @@ func TestReadiness_StaysWithoutLimiterApprovalOrAgents(t *testing.T) {
 	}
 }
 
-// awaitDegraded waits until /readyz reports that the mesh is ready but degraded, with the reason why.
+// awaitDegraded waits until /readyz reports that the mesh is ready but degraded, and gives the reason why.
 func awaitDegraded(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -84,8 +84,8 @@ func awaitDegraded(t *testing.T, a *rawmesh.Distributed, why string) {
 	})
 }
 
-// `sluice status` names a role that hangs within statusTimeLimit if an operator runs it. Agents and callers with an
-// unknown token do not receive this information.
+// If an operator runs `sluice status` while a mesh service hangs, the command reports that service within
+// statusTimeLimit. Agents and callers with an unknown token do not receive this information.
 func TestStatus_NamesARoleThatHangs(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -115,8 +115,8 @@ func TestStatus_NamesARoleThatHangs(t *testing.T) {
 	}
 }
 
-// awaitUnavailable waits until the gateway reports that a role does not answer. If role is the gateway itself, it
-// returns at once.
+// awaitUnavailable waits until the gateway reports that a mesh service does not respond. If that service is the gateway
+// itself, awaitUnavailable returns at once.
 func awaitUnavailable(t *testing.T, a *rawmesh.Distributed, role authv1.Role) {
 	t.Helper()
 	if role == gatewayRole {
@@ -128,7 +128,8 @@ func awaitUnavailable(t *testing.T, a *rawmesh.Distributed, role authv1.Role) {
 	})
 }
 
-// checkUnavailable returns an error unless the status reports exactly the role name as unavailable.
+// checkUnavailable returns an error unless the status reports that the service with the given name, and no other
+// service, is unavailable.
 func (s meshStatus) checkUnavailable(name string) error {
 	for _, r := range s.Roles {
 		if (r.Status == "SERVING") == (r.Role == name) {

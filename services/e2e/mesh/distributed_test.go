@@ -22,7 +22,7 @@ const (
 	wasmagentRole = authv1.Role_ROLE_WASMAGENT
 )
 
-// hasRecord reports whether a decision has a record of this kind.
+// hasRecord reports whether the records contain a record of the given kind for the decision id.
 func hasRecord(records []*gatewayv1.Record, id string, kind gatewayv1.RecordKind) bool {
 	for _, r := range records {
 		if r.GetDecisionId() == id && r.GetKind() == kind {
@@ -82,8 +82,8 @@ func TestDistributed_CallsAreDecidedAndRecorded(t *testing.T) {
 	}
 }
 
-// refusalTimeLimit is the maximum time until a call is refused while a role is unavailable: about a second, and 9 s
-// more for a busy machine.
+// refusalTimeLimit is the maximum time until a call is refused while a mesh service is unavailable: about a second, and
+// 9 s more for a busy machine.
 const refusalTimeLimit = 10 * time.Second
 
 // checkRefusedInTime calls a tool and checks that it is refused with this code within refusalTimeLimit.
@@ -99,7 +99,7 @@ func checkRefusedInTime(t *testing.T, c *stack.Client, tool, code string) {
 	}
 }
 
-// awaitCallPasses repeats a call to a tool until it succeeds.
+// awaitCallPasses repeats a call to a tool until the call succeeds.
 func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	t.Helper()
 	eventually.Holds(t, tool+" passes", func() bool {
@@ -108,7 +108,7 @@ func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	})
 }
 
-// awaitNotReady waits until /readyz responds with status 503 and the reason why.
+// awaitNotReady waits until /readyz responds with status 503 and gives the reason why.
 func awaitNotReady(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -180,7 +180,7 @@ func TestDistributed_OnlyLimitedCallsAreRefusedWithoutTheLimiter(t *testing.T) {
 	awaitCallPasses(t, c, "limited")
 }
 
-// A role that hangs is treated as unavailable: calls that need it are refused.
+// A mesh service that hangs is treated as unavailable: calls that need it are refused.
 func TestDistributed_CallsAreRefusedWhileARoleHangs(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, rawmesh.StoryPolicy, "")

@@ -1,3 +1,3 @@
-// Package mesh tests roles in separate processes, and meshes whose processes are stopped, hang or are killed, or whose
-// database is unavailable.
+// Package mesh tests meshes whose services run in separate processes. It also tests meshes whose processes are stopped,
+// hang or are killed, and meshes whose database is unavailable.
 package mesh

@@ -11,7 +11,7 @@ import (
 )
 
 // report stores the result of each seed at each failpoint as one line in a file, so that an interrupted run can be
-// continued. Each line names its build. Results of other builds are ignored.
+// continued. Each line contains the build to which it belongs. Results of other builds are ignored.
 type report struct {
 	build string
 
@@ -21,7 +21,7 @@ type report struct {
 	counts map[string]int
 }
 
-// openReport opens the report file and creates it if necessary. If the name is empty, nothing is stored. The summary is
+// openReport opens the report file and creates it if necessary. If name is empty, nothing is stored. The summary is
 // written when the test ends.
 func openReport(t *testing.T, name, build string) *report {
 	t.Helper()
@@ -51,7 +51,8 @@ func openReport(t *testing.T, name, build string) *report {
 	return r
 }
 
-// runSeed runs a seed at a failpoint as a subtest and stores the result. It skips a seed that has passed before.
+// runSeed runs the test with one seed at a failpoint as a subtest, and stores the result. It skips a seed with which
+// the test has passed before.
 func (r *report) runSeed(t *testing.T, point string, seed int, run func(t *testing.T)) {
 	t.Helper()
 	r.mu.Lock()

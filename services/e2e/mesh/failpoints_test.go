@@ -20,13 +20,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// failpointCase is a failpoint and the condition for a call that was interrupted there.
+// failpointCase contains a failpoint, and a function that reports whether a call was interrupted at this failpoint.
 type failpointCase struct {
 	point string
-	// hits is the maximum number of hits, including the hit at which the process is killed.
+	// hits is the maximum number of hits of the failpoint in a run, including the hit at which the process is killed.
 	hits int
-	// interrupted reports whether an open call was interrupted at the failpoint, given its approval's final state. It is
-	// nil if the journal can't show that.
+	// interrupted reports whether a call that was open at the kill was interrupted at the failpoint. It is nil if the
+	// journal can't show this.
 	interrupted func(c interruptedCall) bool
 }
 
@@ -34,12 +34,12 @@ type failpointCase struct {
 type interruptedCall struct {
 	kind string // the kind of the call's newest record
 	ran  int
-	// history is the history of the call's approval, and killed is the time of the kill.
+	// history is the history of the call's approval. killed is the time at which the mesh was killed.
 	history []*approvalv1.Move
 	killed  time.Time
 }
 
-// reachedBeforeKill reports whether the approval reached a state before the kill.
+// reachedBeforeKill reports whether the approval reached the given state before the mesh was killed.
 func (c interruptedCall) reachedBeforeKill(state approvalv1.ApprovalState) bool {
 	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
 }
@@ -71,8 +71,8 @@ func failpointCases() []failpointCase {
 
 // Case A2. The test kills a mesh with SIGKILL while an approved call is at a failpoint, several times for each
 // failpoint. The seed determines the number of callers, how many of them make the same call, and the hit at which the
-// process is killed. A quarter of the seeds run again with approvals in PostgreSQL. For the approval service's
-// failpoints, a quarter run again with only that service killed.
+// process is killed. A quarter of the seeds run a second time with approvals in PostgreSQL. At the approval service's
+// failpoints, a quarter of the seeds also run a test that kills only the approval service.
 //
 // To run a single seed:
 //
@@ -150,8 +150,8 @@ func (p *paymentRun) drawParameters(t *testing.T, at failpointCase, seed int) (c
 	return callers, trap
 }
 
-// killApprovalAt kills only the approval service at a failpoint. The gateway survives, so the outcome of every approved
-// call is eventually known.
+// killApprovalAt kills only the approval service at a failpoint. The gateway keeps running, so the outcome of every
+// approved call is eventually known.
 func (p *paymentRun) killApprovalAt(t *testing.T, a *rawmesh.Distributed, build failpoint.Build, at failpointCase, seed int) {
 	t.Helper()
 	callers, trap := p.drawParameters(t, at, seed)
@@ -177,8 +177,8 @@ func (p *paymentRun) killApprovalAt(t *testing.T, a *rawmesh.Distributed, build 
 	}
 }
 
-// killMeshAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the
-// approval database. If it is empty, the mesh uses the embedded database.
+// killMeshAt starts a new mesh, kills it at a failpoint, starts it again, and checks the result. database is the URL of
+// the approval database. If it is empty, the mesh uses the embedded database.
 func killMeshAt(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) {
 	t.Helper()
 	p := startTrapped(t, build, at, seed, database)
@@ -210,8 +210,8 @@ type trappedMesh struct {
 	mesh    *stack.Process
 }
 
-// startTrapped starts a mesh that blocks at a failpoint. If another process takes one of the addresses first, it tries
-// again with other addresses.
+// startTrapped starts a mesh that blocks at a failpoint. If another process takes one of the mesh's addresses first,
+// startTrapped tries again with other addresses.
 func startTrapped(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) trappedMesh {
 	t.Helper()
 	for {

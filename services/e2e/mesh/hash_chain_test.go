@@ -21,13 +21,14 @@ type hashChain struct {
 	incompleteBytes int    // number of bytes after the last complete line
 	head            string // hash of the last line
 
-	// prevs contains each record's hash of the preceding record. Its index is the record's sequence number minus 1.
+	// prevs contains, for each record, the hash of the preceding record. The index in prevs is the record's sequence
+	// number minus 1.
 	prevs []string
-	// intents and outcomes count records by trace. decisions contains the decision ids of refusals.
+	// intents and outcomes contain the number of records by trace. decisions contains the decision ids of refusals.
 	intents, outcomes map[string]int
 	decisions         map[string]bool
 	recoveries        int
-	// orphans counts intents without an outcome.
+	// orphans is the number of intents without an outcome.
 	orphans int
 	// open contains the approved calls without a final record, by decision id.
 	open map[string]openCall
@@ -46,8 +47,8 @@ func newHashChain(dir, name string) *hashChain {
 
 func (c *hashChain) recordCount() int { return len(c.prevs) }
 
-// readNewRecords reads the records written since its last call. The test fails at the first line that does not continue
-// the chain. An incomplete last line is left for the next call.
+// readNewRecords reads the records that were written since its last call. The test fails at the first line that does
+// not continue the chain. An incomplete last line is left for the next call.
 func (c *hashChain) readNewRecords(t *testing.T) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(c.dir, c.name+"-*.jsonl"))

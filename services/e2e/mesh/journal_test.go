@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case X5. An agent without limits makes so many calls that its records would prune those of another principal. The
-// calls are refused before that, and no later one reaches the server.
+// Case X5. An agent without rate limits makes so many calls that its records would displace another principal's
+// records. The calls are refused before that happens, and no later call reaches the server.
 func TestJournal_FloodDoesNotPruneRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)

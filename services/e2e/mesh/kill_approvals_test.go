@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case A2. The test kills a mesh with SIGKILL at random times while approved calls run. No call runs more often than it
-// was approved, no decision is lost, and no approval stays claimed.
+// Case A2. The test kills a mesh with SIGKILL at random times while approved calls are running. No call runs more often
+// than it was approved, no vote is lost, and no approval stays claimed.
 func TestKill_NoApprovedCallRunsTwice(t *testing.T) {
 	t.Parallel()
 	kills := repetitions(t, "SLUICE_KILLS", 8)

@@ -30,9 +30,9 @@ const (
 	killCallers    = 32
 	// longestLife is the maximum time for which a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// restartTimeLimit is the maximum median time from a restart to the first answered call. It is checked only if
-	// SLUICE_KILLS is set. busyRestartTimeLimit is the maximum for any single restart, on a machine that also runs other
-	// tests.
+	// restartTimeLimit is the maximum for the median time from a restart to the first response to a call. It is checked
+	// only if SLUICE_KILLS is set. busyRestartTimeLimit is the maximum for any single restart. It allows for a machine
+	// that also runs other tests.
 	restartTimeLimit, busyRestartTimeLimit = 3 * time.Second, time.Minute
 )
 
@@ -49,7 +49,7 @@ tools:
 `
 
 // The test kills a gateway with SIGKILL at random times while 32 callers make calls. Every request to a server has an
-// intent in the journal, every result that a caller received is recorded, and the hash chains are intact.
+// intent record in the journal, every result that a caller received is recorded, and the hash chains are intact.
 func TestKill_JournalHasEveryCall(t *testing.T) {
 	t.Parallel()
 	kills := killsByDefault
@@ -92,7 +92,7 @@ func TestKill_JournalHasEveryCall(t *testing.T) {
 	}
 }
 
-// killTest is a mesh that is killed repeatedly, and what its callers and its server have observed.
+// killTest is a mesh that is killed repeatedly, together with what its callers and its server have observed.
 type killTest struct {
 	*stack.Stack
 
@@ -103,8 +103,8 @@ type killTest struct {
 	starts          []time.Duration // time from each start to the first answer, sorted
 
 	mu sync.Mutex
-	// received contains the traces of the calls whose results the callers have received. denied contains the decision ids
-	// of the refusals that they have received.
+	// received contains the trace ids of the calls whose results the callers have received. denied contains the
+	// decision ids of the refusals that the callers have received.
 	received, denied []string
 }
 
@@ -121,7 +121,7 @@ func newKillTest(t *testing.T) *killTest {
 	return k
 }
 
-// makeCalls makes calls until ctx ends. It opens a new session after each restart of the gateway.
+// makeCalls makes calls until ctx is done. It opens a new session after each restart of the gateway.
 func (k *killTest) makeCalls(ctx context.Context) {
 	c := stack.NewClient(nil, k.MCP("log"), stack.AgentToken)
 	open := false
@@ -164,7 +164,7 @@ func (k *killTest) storeResult(tool string, body []byte) {
 	}
 }
 
-// runRound starts the gateway, kills it, and checks the records.
+// runRound starts the gateway, kills it after some time, and checks the records.
 func (k *killTest) runRound(t *testing.T) {
 	t.Helper()
 	started := time.Now()
@@ -183,7 +183,7 @@ func (k *killTest) runRound(t *testing.T) {
 	}
 }
 
-// awaitService waits until a call is answered, and stores the time that this took.
+// awaitService waits until the restarted gateway answers a call, and stores the time that this took.
 func (k *killTest) awaitService(t *testing.T, p *stack.Process, started time.Time) {
 	t.Helper()
 	before := k.answered.Load()
@@ -197,7 +197,8 @@ func (k *killTest) awaitService(t *testing.T, p *stack.Process, started time.Tim
 	slices.Sort(k.starts)
 }
 
-// check reads the journal's new records, and compares them with the server's log and the received results.
+// check reads the journal's new records, and compares them with the calls that the server received and with the results
+// that the callers received.
 func (k *killTest) check(t *testing.T) {
 	t.Helper()
 	seen := k.upstream.traces()
@@ -229,7 +230,7 @@ func (k *killTest) check(t *testing.T) {
 	}
 }
 
-// compareWithRPC compares the newest records that the gateway lists with the journal's lines.
+// compareWithRPC compares the newest records that the gateway's API returns with the lines in the journal.
 func (k *killTest) compareWithRPC(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeLimit)
@@ -294,7 +295,7 @@ func startTraceLog(t *testing.T) *traceLog {
 	return l
 }
 
-// ServeHTTP stores a call before it responds. The result is the call's trace.
+// ServeHTTP stores a call before it responds. The result in the response is the trace id of the call.
 func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID     json.RawMessage
@@ -322,7 +323,7 @@ func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%q}]}}`, m.ID, trace)
 }
 
-// traces returns the number of calls by trace.
+// traces returns the number of received calls for each trace id.
 func (l *traceLog) traces() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests. If slowServer is set, the process runs as a test's stdio server instead.
+// TestMain runs the tests. If the environment variable slowServer is set, the process instead runs as a test's stdio
+// server.
 func TestMain(m *testing.M) {
 	if os.Getenv(slowServer) != "" {
 		os.Exit(runSlowServer())

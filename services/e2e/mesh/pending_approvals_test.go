@@ -28,7 +28,7 @@ const (
 )
 
 // The test kills a mesh repeatedly while a thousand approvals are pending and approvers vote. No approval and no
-// acknowledged decision is lost.
+// acknowledged vote is lost.
 func TestPendingApprovals_SurviveKills(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestPendingApprovals_SurviveKills(t *testing.T) {
 	})
 }
 
-// pendingRun is a mesh with many pending approvals, and the responses to its approvers.
+// pendingRun is a mesh with many pending approvals, and the responses that its approvers received.
 type pendingRun struct {
 	mcp      string
 	upstream *rawmcp.Server
@@ -70,11 +70,13 @@ type pendingRun struct {
 	// kill kills the process that stores the approvals with SIGKILL. start starts it again.
 	kill, start func()
 
-	// requested contains the approval ids in the order in which callers received them. Every third approval is denied.
+	// requested contains the ids of the approvals, in the order in which callers received them. Every third approval is
+	// denied.
 	requested []string
 
 	mu sync.Mutex
-	// sent contains the approvals whose decision was sent. acknowledged contains those whose decision was acknowledged.
+	// sent contains the approvals for which a vote was sent. acknowledged contains the approvals for which a vote was
+	// acknowledged.
 	sent, acknowledged map[string]bool
 }
 
@@ -96,7 +98,7 @@ func killWhileDeciding(t *testing.T, w *pendingRun) {
 	}
 }
 
-// requestApprovals makes all calls, each of which receives a ticket.
+// requestApprovals makes all calls. The response to each call is a ticket, which contains the approval's id.
 func (w *pendingRun) requestApprovals(t *testing.T) {
 	t.Helper()
 	const callers = 8
@@ -119,8 +121,8 @@ func (w *pendingRun) requestApprovals(t *testing.T) {
 	calling.Wait()
 }
 
-// requestTicket makes a call until the response is a ticket, and returns the approval's id. On a busy machine the first
-// responses may be approval_unavailable.
+// requestTicket makes a call until the response is a ticket, and returns the id of the approval in the ticket. On a
+// busy machine the first responses may be approval_unavailable.
 func requestTicket(c *stack.Client, n int) (string, error) {
 	for end := time.Now().Add(waitTimeLimit); ; time.Sleep(100 * time.Millisecond) {
 		resp, err := c.TryPost([]byte(stack.CallRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
@@ -135,8 +137,8 @@ func requestTicket(c *stack.Client, n int) (string, error) {
 	}
 }
 
-// decideUntil starts approvers. When the given number of decisions was acknowledged, it kills the process while they
-// still work.
+// decideUntil starts approvers. As soon as the given number of votes was acknowledged, it kills the process while the
+// approvers are still voting.
 func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*waitTimeLimit)
@@ -161,8 +163,8 @@ func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	deciding.Wait()
 }
 
-// decideAll votes on approvals one by one until ctx ends. A vote may fail, because the process is killed, or because a
-// busy machine does not answer in time.
+// decideAll votes on approvals one by one until ctx is done. A vote may fail, because the process is killed, or because
+// a busy machine does not answer in time.
 func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
 	for id := w.takeUndecided(); id != "" && ctx.Err() == nil; id = w.takeUndecided() {
 		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -181,7 +183,8 @@ func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalSe
 	}
 }
 
-// takeUndecided marks an approval without a decision as sent and returns its id. It returns "" if all have a decision.
+// takeUndecided chooses an approval for which no vote was sent, marks it as sent and returns its id. It returns "" if
+// votes were sent for all approvals.
 func (w *pendingRun) takeUndecided() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,8 +204,8 @@ func (w *pendingRun) verdictFor(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// checkApprovals compares all approvals with the responses to the approvers. It returns the number of approvals by
-// state.
+// checkApprovals compares all approvals with the responses that the approvers received. It returns the number of
+// approvals by state.
 func (w *pendingRun) checkApprovals(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.listApprovals(t)

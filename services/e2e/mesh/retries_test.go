@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case A2. Several sessions make 200 concurrent retries of an approved call. Exactly one reaches the server.
+// Case A2. Several sessions make 200 concurrent retries of an approved call. Exactly one of the retries reaches the
+// server.
 func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	t.Parallel()
 	const retries, sessions = 200, 8
@@ -46,8 +47,8 @@ func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	}
 }
 
-// callConcurrently makes calls at the same time, and counts the responses by their refusal code, which is "" for a
-// result.
+// callConcurrently makes the given number of calls at the same time, and counts the responses by refusal code. The code
+// of a response with a result is "".
 func callConcurrently(calls int, try func(i int) (stack.Response, error)) map[string]int {
 	var mu sync.Mutex
 	codes := make(map[string]int)

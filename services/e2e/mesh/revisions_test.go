@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// revisionChanges is the number of changes of the policy, and revisionCallers the number of callers of each tool at
+	// revisionChanges is the number of changes to the policy. revisionCallers is the number of callers of each tool at
 	// each gateway.
 	revisionChanges, revisionCallers = 6, 4
-	// revisionRuns is the number of calls that must run at each gateway after each change.
+	// revisionRuns is the number of calls that must succeed at each gateway after each change.
 	revisionRuns = 5
 )
 
-// revisionTools are the tools of the test. Each revision allows one of them.
+// revisionTools contains the tools of the test. Each policy revision allows only one of them.
 var revisionTools = [2]string{"even", "odd"}
 
 // revisionsTest is a mesh with two gateways, each with its own policy service. Both policy services use one database.
@@ -33,7 +33,7 @@ type revisionsTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
 	operator [2]policyv1.PolicyServiceClient
-	// ran counts the calls of each tool at each gateway.
+	// ran contains the number of successful calls of each tool at each gateway.
 	ran [2][2]atomic.Int64
 
 	mu sync.Mutex
@@ -67,7 +67,7 @@ func newRevisionsTest(t *testing.T) *revisionsTest {
 	return c
 }
 
-// apply makes the documents active that allow one tool, at one of the policy services.
+// apply activates, at one of the policy services, the policy documents that allow only one of the tools.
 func (c *revisionsTest) apply(number int) (requested, acknowledged time.Time) {
 	c.t.Helper()
 	text := fmt.Sprintf("version: 1\nname: p\ndefault: deny\ntools: {%s: {action: allow}}\n", revisionTools[number%2])
@@ -81,7 +81,7 @@ func (c *revisionsTest) apply(number int) (requested, acknowledged time.Time) {
 	return requested, time.Now()
 }
 
-// call calls a tool at a gateway until ctx ends.
+// call calls a tool at a gateway until ctx is done.
 func (c *revisionsTest) call(ctx context.Context, gateway, tool int) {
 	client := stack.NewClient(c.t, c.gateways[gateway].MCP("raw"), stack.AgentToken)
 	if err := client.Open(); err != nil {
@@ -102,7 +102,7 @@ func (c *revisionsTest) call(ctx context.Context, gateway, tool int) {
 	}
 }
 
-// awaitRuns waits until calls of a tool run at both gateways.
+// awaitRuns waits until calls of a tool succeed at both gateways.
 func (c *revisionsTest) awaitRuns(tool int) {
 	c.t.Helper()
 	for gateway := range c.gateways {
@@ -111,8 +111,8 @@ func (c *revisionsTest) awaitRuns(tool int) {
 	}
 }
 
-// Two policy services apply documents in turn, under calls at two gateways. No call that only the older documents allow
-// reaches the server after the newer ones were acknowledged.
+// Two policy services take turns applying policy documents while calls are made at two gateways. After the
+// acknowledgement of the newer documents, no call that only the older documents allow reaches the server.
 func TestRevisions_NoCallIsDecidedByOlderDocumentsAfterTheAcknowledgement(t *testing.T) {
 	t.Parallel()
 	c := newRevisionsTest(t)

@@ -6,17 +6,18 @@ import (
 	"time"
 )
 
-// maxLateCalls limits the messages about late calls.
+// maxLateCalls is the maximum number of messages about late calls.
 const maxLateCalls = 5
 
 // stopTimes contains the durations of all stops of a run.
 type stopTimes struct {
 	// acknowledged is the time from the request of a stop to its acknowledgement.
 	acknowledged []time.Duration
-	// lastCall and lastCallInFault are the times from the request of a stop to the last call that a server received, or 0
-	// if there was no such call. lastCallInFault is for stops that overlap a fault.
+	// lastCall and lastCallInFault contain, for each stop, the time from the request of the stop to the last call that
+	// a server received, or 0 if there was no such call. lastCallInFault is for the stops that overlap a fault.
 	lastCall, lastCallInFault []time.Duration
-	// resumed is the time from the request of a resume to the next call that a server received.
+	// resumed contains, for each stop, the time from the request to resume calls to the next call that a server
+	// received.
 	resumed []time.Duration
 }
 
@@ -62,8 +63,8 @@ func (c *stopTest) isDisturbed(p stopPeriod) bool {
 	return slices.ContainsFunc(c.faults, func(f stopFault) bool { return p.requested.Before(f.ended) && p.acknowledged.After(f.began) })
 }
 
-// check compares the times at which servers received calls with all stops. It reports calls that a server received
-// between the acknowledgement of a stop and the request of its end.
+// check compares the times at which servers received calls with the times of all stops. It reports each call that a
+// server received after a stop was acknowledged and before the end of that stop was requested.
 func (c *stopTest) check() (times stopTimes) {
 	c.t.Helper()
 	for _, target := range c.targets {
@@ -98,8 +99,8 @@ func (c *stopTest) check() (times stopTimes) {
 	return times
 }
 
-// lastArrival returns the time of the last call that the server received between two times, and whether it received
-// one.
+// lastArrival returns the time of the last call that the server received between the times from and to. It reports
+// whether there was such a call.
 func (s *stopTarget) lastArrival(from, to time.Time) (at time.Time, ok bool) {
 	i, _ := slices.BinarySearchFunc(s.arrivals, to, time.Time.Compare)
 	if i == 0 || s.arrivals[i-1].Before(from) {
@@ -108,8 +109,8 @@ func (s *stopTarget) lastArrival(from, to time.Time) (at time.Time, ok bool) {
 	return s.arrivals[i-1], true
 }
 
-// nextArrival returns the time of the next call that the server received. There is always one, because each resume
-// waits for calls that pass.
+// nextArrival returns the time of the first call that the server received after from. There is always such a call,
+// because each resume waits until calls are allowed again.
 func (s *stopTarget) nextArrival(from time.Time) time.Time {
 	i, _ := slices.BinarySearchFunc(s.arrivals, from, time.Time.Compare)
 	return s.arrivals[i]

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A role's program that receives SIGTERM finishes the call in flight and exits with status 0, which orchestrators
-// check. The test runs gateways with and without agents.
+// The program of a mesh service receives SIGTERM. It finishes the call in flight and exits with status 0, as
+// orchestrators expect. The test runs gateways with and without agents.
 func TestStop_RoleProgramExitsWithZeroAfterSIGTERM(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]string{

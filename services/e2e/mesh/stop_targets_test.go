@@ -16,16 +16,18 @@ import (
 )
 
 const (
-	// stopAgents and stopServers are the numbers of targets.
+	// stopAgents is the number of agents whose calls are stopped. stopServers is the number of servers whose calls are
+	// stopped.
 	stopAgents, stopServers = 20, 10
-	// stopCallsPerSecond is the rate of the calls of all targets together.
+	// stopCallsPerSecond is the total rate of the calls that are made for all targets.
 	stopCallsPerSecond = 1000
-	// wideReason is the reason of stops that cover all targets.
+	// wideReason is the reason that is given for stops that cover all targets.
 	wideReason = "a test of all targets"
 )
 
-// A stopTarget is an agent or a server, and a tool that only the target's calls use. A stop of another target does not
-// cover these calls: agents call a server that is not a target, and an agent that is not a target calls servers.
+// A stopTarget is an agent or a server whose calls are stopped. It has its own tool, and only the calls made for this
+// target use that tool. A stop of another target does not cover these calls: agent targets call a server that is not a
+// target, and server targets are called by an agent that is not a target.
 type stopTarget struct {
 	// name is the name of the target and of its tool.
 	name          string
@@ -39,8 +41,8 @@ type stopTarget struct {
 
 func (s *stopTarget) reason() string { return "a test of " + s.name }
 
-// stopResults counts the results of a target's calls at one gateway. other counts failed requests, for example while
-// the gateway can't check the token.
+// stopResults counts the results of the calls made for one target at one gateway. other counts failed requests, for
+// example while the gateway can't check the token.
 type stopResults struct{ ran, stopped, unavailable, other atomic.Int64 }
 
 func (r *stopResults) countRan() int64     { return r.ran.Load() }
@@ -96,7 +98,7 @@ func (c *stopTest) callTools() {
 	}
 }
 
-// startCallers starts one caller for each target at each gateway. They call until ctx ends.
+// startCallers starts one caller for each target at each gateway. The callers make calls until ctx is done.
 func (c *stopTest) startCallers(ctx context.Context) {
 	begin, interval := time.Now(), time.Second/stopCallsPerSecond
 	callers := len(c.targets) * len(c.gateways)
@@ -108,8 +110,8 @@ func (c *stopTest) startCallers(ctx context.Context) {
 	}
 }
 
-// callTarget calls the tool of a target through a gateway, at first and then at regular intervals. If calls are late,
-// they follow each other without a pause.
+// callTarget calls the tool of a target through a gateway, at the time first and then at regular intervals. Calls that
+// are behind schedule follow each other without a pause.
 func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway int, first time.Time, interval time.Duration) {
 	client := stack.NewClient(nil, c.gateways[gateway].MCP(target.server), target.token)
 	request := []byte(stack.CallRequest(fmt.Sprintf(`{"name":%q}`, target.name)))
@@ -136,8 +138,8 @@ func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway i
 	}
 }
 
-// countResult counts the response to a call of a target. The reason of a refusal must be that of the target's stop or
-// of a stop of all targets.
+// countResult counts the response to a call that was made for a target. If the call was refused, the reason must be the
+// reason for the target's stop or the reason for a stop of all targets.
 func (c *stopTest) countResult(target *stopTarget, gateway int, body []byte) {
 	results := &target.results[gateway]
 	stopped := func(reason string) bool { return bytes.Contains(body, []byte("Stopped by an operator: "+reason+".")) }
@@ -155,15 +157,16 @@ func (c *stopTest) countResult(target *stopTarget, gateway int, body []byte) {
 	}
 }
 
-// A resultGoal is a value that a counter of a target's results at a gateway must reach.
+// A resultGoal is a value that the counter of one target's results at one gateway must reach.
 type resultGoal struct {
 	target  *stopTarget
 	gateway int
 	value   int64
 }
 
-// awaitResults waits until count has grown by two for each target at each gateway, so that the last of the calls began
-// after awaitResults was called. It does not wait for the second gateway during a fault.
+// awaitResults waits until the counter that the function count selects has grown by two for each target at each
+// gateway. An increase by two shows that the last of these calls began after awaitResults was called. During a fault,
+// awaitResults does not wait for the second gateway.
 func (c *stopTest) awaitResults(ctx context.Context, targets []*stopTarget, what string, count func(*stopResults) int64) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeLimit)
 	defer cancel()

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// heldCall is a mesh with a call that its server has received. The server answers only when the test releases the call.
+// heldCall is a mesh with a call in flight that its server has received. The server answers only when the test releases
+// the call.
 type heldCall struct {
 	*stack.Process
 	client *stack.Client
@@ -119,8 +120,8 @@ func TestStop_CtrlCFinishesACallInFlight(t *testing.T) {
 	})
 }
 
-// holdingServer returns a server that answers calls to "safe" only after release is closed. arrived is closed when the
-// first call has arrived.
+// holdingServer returns a server that answers calls to "safe" only after the channel release is closed. The channel
+// arrived is closed when the first call has arrived.
 func holdingServer(t *testing.T) (up *rawmcp.Server, arrived, release chan struct{}) {
 	t.Helper()
 	up = rawmcp.Start(t, rawmcp.Tools)
@@ -147,8 +148,9 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// slowServer names the environment variable that makes this test binary run as a stdio server. Its value is a
-// directory. A call creates the file `arrived` in the directory, and is answered when the file `release` exists.
+// slowServer is the name of the environment variable that makes this test binary run as a stdio server. The variable's
+// value is a directory. When the server is called, it creates the file `arrived` in this directory, and answers when
+// the file `release` exists.
 const slowServer = "E2E_SLOW_SERVER"
 
 func runSlowServer() int {
@@ -180,7 +182,7 @@ func runSlowServer() int {
 	return 0
 }
 
-// A stop ends open streams instead of waiting for them.
+// When the gateway stops, it closes open streams instead of waiting for them to end.
 func TestStop_EndsOpenStreams(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", gosdk.BuildServer(t)), Policy: openAll}))

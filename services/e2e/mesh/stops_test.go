@@ -21,28 +21,30 @@ import (
 const (
 	// stopsByDefault is the number of stops if SLUICE_STOPS is not set.
 	stopsByDefault = 40
-	// stopsDuringFault is the number of stops for which a fault lasts: they are requested and acknowledged during the
-	// fault. stopsBetweenFaults is the number of stops from the end of a fault to the next fault.
+	// stopsDuringFault is the number of stops that are requested and acknowledged before a fault is ended.
+	// stopsBetweenFaults is the number of stops between the end of a fault and the start of the next fault.
 	stopsDuringFault, stopsBetweenFaults = 5, 20
-	// stopTimeLimit is the maximum time for a stop and its resume on a busy machine, and for the first calls.
+	// stopTimeLimit is the maximum time for a stop and the following resume, and for the first calls, on a busy
+	// machine.
 	stopTimeLimit = time.Minute
 )
 
-// stopTest is a mesh with two gateways, at which an operator stops and resumes the calls of several targets.
+// stopTest is a mesh with two gateways. An operator stops and resumes the calls of several targets.
 type stopTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
-	// proxy is between the second gateway and its policy service.
+	// proxy is a network proxy between the second gateway and its policy service.
 	proxy *network.Proxy
-	// policies are the policy services. There are two if they store stops in PostgreSQL. The second gateway uses the
-	// last one.
+	// policies contains the policy services. There are two if they store stops in PostgreSQL. The second gateway uses
+	// the last one in the list.
 	policies []*stack.Distributed
-	// operator is the connection of the only operator to each policy service.
+	// operator contains a connection to each policy service. All of them belong to the only operator.
 	operator []policyv1.PolicyServiceClient
 	targets  []*stopTarget
-	// callers are the goroutines that call tools, and workers those that stop and resume targets.
+	// callers are the goroutines that call tools. workers are the goroutines that stop and resume targets.
 	callers, workers sync.WaitGroup
-	// requested counts the stops that were requested. It selects the policy service of a stop.
+	// requested is the number of stops that were requested. It determines the policy service at which the next stop is
+	// requested.
 	requested atomic.Int64
 	// faulty reports whether the second gateway is cut off or suspended.
 	faulty atomic.Bool
@@ -58,8 +60,8 @@ type stopTest struct {
 // A stopFault is a fault of the second gateway.
 type stopFault struct{ began, ended time.Time }
 
-// A stopPeriod is one stop of the calls of targets: when it was requested and acknowledged, and when its end was
-// requested.
+// A stopPeriod is one stop of the calls of one or more targets: the times at which the stop was requested and
+// acknowledged, and the time at which its end was requested.
 type stopPeriod struct {
 	targets                          []*stopTarget
 	requested, acknowledged, resumed time.Time
@@ -98,10 +100,11 @@ func newStopTest(t *testing.T) *stopTest {
 	return c
 }
 
-// Agents and servers are stopped and resumed independently of each other, under 1,000 calls per second at two gateways.
-// In between, all calls are stopped. No call of a target reaches its server after the target's stop was acknowledged,
-// and calls pass again after each resume. The second gateway is repeatedly suspended or disconnected from policy: it
-// refuses calls when its lease ends, and must not send a call that it was about to send when it was suspended.
+// Agents and servers are stopped and resumed independently of each other, while 1,000 calls per second are made at two
+// gateways. From time to time, all calls are stopped. No call of a target reaches its server after the target's stop
+// was acknowledged, and calls are allowed again after each resume. The second gateway is repeatedly suspended or
+// disconnected from the policy service. It must then refuse calls as soon as its lease expires. When it continues after
+// a suspension, it must not send a call that it was about to send when it was suspended.
 func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	t.Parallel()
 	number := stopsWanted(t)
@@ -134,7 +137,7 @@ func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	c.report(number, time.Since(c.began))
 }
 
-// stopsWanted returns the number of stops.
+// stopsWanted returns the number of stops to make. SLUICE_STOPS overrides the default.
 func stopsWanted(t *testing.T) int {
 	t.Helper()
 	text, ok := os.LookupEnv("SLUICE_STOPS")
@@ -148,8 +151,8 @@ func stopsWanted(t *testing.T) int {
 	return number
 }
 
-// stopTargets stops and resumes targets until there were number stops. Each target has its own sequence of stops. In
-// the meantime, the second gateway has faults.
+// stopTargets stops and resumes targets until the given number of stops was made. Each target is stopped and resumed
+// independently. Meanwhile, the second gateway has faults.
 func (c *stopTest) stopTargets(number int) {
 	c.t.Helper()
 	from := time.Now()
@@ -167,7 +170,8 @@ func (c *stopTest) stopTargets(number int) {
 	}
 }
 
-// startStops starts the sequences of stops. The returned channel is closed when all of them have ended.
+// startStops starts a goroutine for each target that stops and resumes the target repeatedly. The returned channel is
+// closed when all of them have finished.
 func (c *stopTest) startStops(number int) chan struct{} {
 	var taken atomic.Int64
 	for _, target := range c.targets {
@@ -188,8 +192,9 @@ func (c *stopTest) startStops(number int) chan struct{} {
 	return done
 }
 
-// stopOnce stops the calls of targets and resumes them at another policy service if there are two. It waits until both
-// gateways refuse calls of each target, and until calls pass again.
+// stopOnce stops the calls of targets and then resumes them. If there are two policy services, it requests the resume
+// at the one that did not receive the stop. It waits until both gateways refuse the calls of each target, and later
+// until both gateways allow these calls again.
 func (c *stopTest) stopOnce(targets []*stopTarget, selector *policyv1.StopSelector, reason string) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), stopTimeLimit)
 	defer cancel()
@@ -247,8 +252,8 @@ func (c *stopTest) acknowledgedSince(from time.Time) (number int) {
 	return number
 }
 
-// beginFault begins a fault of the second gateway. The network to policy fails in every other fault, and the gateway is
-// suspended in the others. The returned function ends the fault and waits until the gateway is ready.
+// beginFault starts a fault of the second gateway. Two kinds of faults alternate: the network to the policy service
+// fails, or the gateway is suspended. The returned function ends the fault and waits until the gateway is ready.
 func (c *stopTest) beginFault() (end func()) {
 	c.t.Helper()
 	began, second := time.Now(), c.gateways[1]
@@ -274,7 +279,8 @@ func (c *stopTest) beginFault() (end func()) {
 	}
 }
 
-// unavailable returns the number of calls that the second gateway has refused because policy was unavailable.
+// unavailable returns the number of calls that the second gateway has refused because the policy service was
+// unavailable.
 func (c *stopTest) unavailable() (number int64) {
 	for _, target := range c.targets {
 		number += target.results[1].unavailable.Load()

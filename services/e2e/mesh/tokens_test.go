@@ -21,14 +21,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A revocationTest is a mesh with two gateways, at which callers call a tool with a token that is then revoked.
+// A revocationTest is a mesh with two gateways. Callers at both gateways call a tool with a token that is then revoked.
 type revocationTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
-	// proxy is between the second gateway and the policy service.
+	// proxy is a network proxy between the second gateway and the policy service.
 	proxy *network.Proxy
-	// ran counts the calls that returned the tool's result. unavailable counts those that a gateway refused because the
-	// policy service was unavailable.
+	// ran counts the calls that returned the tool's result. unavailable counts the calls that a gateway refused because
+	// the policy service was unavailable.
 	ran, unavailable atomic.Int64
 
 	mu       sync.Mutex
@@ -58,7 +58,7 @@ func newRevocationTest(t *testing.T) *revocationTest {
 	return c
 }
 
-// callTool calls the tool until ctx ends.
+// callTool calls the tool until ctx is done.
 func (c *revocationTest) callTool(ctx context.Context, gateway *stack.Distributed, token string) {
 	client := stack.NewClient(nil, gateway.MCP("echo"), token)
 	open := false
@@ -92,10 +92,10 @@ func (c *revocationTest) suspend() (end func()) {
 	}
 }
 
-// Case I1. A token is used at two gateways while it is revoked, three times. The second gateway is first connected, then
-// suspended, and last without a connection to the policy service. No call with the token reaches the server after the
-// acknowledgement, which comes within 2 s. Then both gateways refuse the token: with 401, or with policy_unavailable
-// without a connection.
+// Case I1. A token is revoked while it is used at two gateways. The test does this three times: the second gateway is
+// first connected to the policy service, then suspended, and finally disconnected from the policy service. No call with
+// the token reaches the server after the acknowledgement of the revocation, which arrives within 2 s. Then both
+// gateways refuse the token with 401, or with policy_unavailable if the gateway is disconnected.
 func TestTokens_NoCallBeginsAfterTheRevocation(t *testing.T) {
 	t.Parallel()
 	c := newRevocationTest(t)

@@ -10,19 +10,20 @@ import (
 // kind is the type name under which [direction] is registered with toxiproxy.
 const kind = "sluice"
 
-// The states of [Proxy.DropCommitResponses].
+// These constants are the states of [Proxy.DropCommitResponses].
 const (
 	commitsPass int32 = iota
 	commitAwaited
 	commitSeen
 )
 
-// commit is the end of the message with which a PostgreSQL client commits.
+// commit is the end of the message with which a PostgreSQL client commits a transaction.
 var commit = []byte("commit\x00")
 
 // faultState is the state of the faults that toxiproxy lacks. All connections of a proxy share it.
 type faultState struct {
-	// dropToggles counts the starts and ends of [Proxy.DropSilently]. The fault is active while dropToggles is odd.
+	// dropToggles is the number of times that [Proxy.DropSilently] was started or ended. The fault is active while
+	// dropToggles is odd.
 	dropToggles atomic.Int64
 	// commits is the state of [Proxy.DropCommitResponses]: commitsPass, commitAwaited or commitSeen.
 	commits atomic.Int32
@@ -57,8 +58,8 @@ func (d *direction) NewState() any {
 	return &link{togglesAtOpen: d.wire.dropToggles.Load()}
 }
 
-// isLost reports whether a connection drops all data: it was opened during [Proxy.DropSilently], or existed when
-// DropSilently was called.
+// isLost reports whether a connection drops all data. This is the case if the connection was opened during
+// [Proxy.DropSilently], or already existed when DropSilently was called.
 func (d *direction) isLost(l *link) bool {
 	return l.togglesAtOpen%2 == 1 || d.wire.dropToggles.Load() != l.togglesAtOpen
 }

@@ -1,5 +1,5 @@
-// Package network provides a proxy that simulates network faults between clients and a server. The faults are those of
-// toxiproxy, and two that toxiproxy lacks: [Proxy.DropSilently] and [Proxy.DropCommitResponses].
+// Package network provides a proxy that simulates network faults between clients and a server. It provides the faults
+// of toxiproxy, and two faults that toxiproxy lacks: [Proxy.DropSilently] and [Proxy.DropCommitResponses].
 package network
 
 import (
@@ -58,11 +58,12 @@ func (p *Proxy) Delay(t testing.TB, by time.Duration) {
 // Reset resets each connection as soon as data is sent on it.
 func (p *Proxy) Reset(t testing.TB) { p.addToxics(t, "reset_peer", `{"timeout": 0}`) }
 
-// DropSilently drops all data on existing connections and on those that are opened during the fault. The other end is
-// not told when a connection is closed, as with a firewall that has lost its state. These connections never recover.
+// DropSilently drops all data on existing connections and on connections that are opened during the fault. If one end
+// closes a connection, the other end is not informed, as with a firewall that has lost its state. The affected
+// connections never recover.
 func (p *Proxy) DropSilently(testing.TB) { p.wire.toggleDrop() }
 
-// DropCommitResponses forwards the next commit to PostgreSQL. After that it closes connections instead of forwarding
+// DropCommitResponses forwards the next commit to PostgreSQL. From then on, it closes connections instead of forwarding
 // the server's responses.
 func (p *Proxy) DropCommitResponses(testing.TB) { p.wire.commits.Store(commitAwaited) }
 

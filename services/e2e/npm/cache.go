@@ -23,11 +23,11 @@ const (
 	maxErrorOutput = 2000                   // maximum length of npm's output in an error, in bytes
 )
 
-// Cache is a directory in which sets are installed. Each version of a set has its own subdirectory. Several processes
-// may share a cache. The zero value has no directory and installs nothing.
+// Cache is a directory in which sets of npm packages are installed. Each version of a set has its own subdirectory.
+// Several processes may share a cache. The zero value has no directory and installs nothing.
 type Cache struct{ dir string }
 
-// Open returns the user's cache: sluice/npm in the directory [os.UserCacheDir]. It does not create it.
+// Open returns the user's cache: sluice/npm in the directory [os.UserCacheDir]. Open does not create the directory.
 func Open() (Cache, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -97,11 +97,11 @@ func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string
 	return c.installFresh(ctx, s, files, dir)
 }
 
-// installFresh installs into a temporary directory and renames it to dir when it is complete. The caller must hold the
-// lock.
+// installFresh installs the set into a temporary directory, and renames this directory to dir when the installation is
+// complete. The caller must hold the lock.
 func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	unfinished := filepath.Join(c.dir, ".unfinished-"+string(s))
-	// A process that was killed during an install or a removal may have left these directories.
+	// A process that was killed while it installed or removed a set may have left these directories.
 	if err := errors.Join(os.RemoveAll(unfinished), os.RemoveAll(dir)); err != nil {
 		return fmt.Errorf("remove an unfinished install: %w", err)
 	}
@@ -112,7 +112,8 @@ func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string)
 	if err := run(ctx, unfinished, s.install()); err != nil {
 		return err
 	}
-	// npm succeeds even if it can't fetch an optional package. Node's package for each platform is optional.
+	// npm succeeds even if it can't fetch an optional package. In the set Node, the package for each platform is
+	// optional.
 	if _, err := os.Stat(Dir(unfinished).Module(nodeLink)); s == Node && err != nil {
 		return fmt.Errorf("npm brought no Node for %s/%s: see that `npm ping` answers; if it does, sets/node lacks "+
 			"a package for this platform: add it and run relock.mjs", runtime.GOOS, runtime.GOARCH)

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// installFakeNpm installs script as the program npm. PATH contains only this program and those of the system. In the
-// script, $TALLY is the path of the file tally. A script counts its runs by appending a line to this file.
+// installFakeNpm installs script as the program npm. PATH contains only this program and the system's programs. In the
+// script, $TALLY is the path of the file tally. The script can count how often it was run by appending a line to this
+// file each time.
 func installFakeNpm(t *testing.T, script string) (tally string) {
 	t.Helper()
 	bin := t.TempDir()

@@ -1,6 +1,6 @@
-// Package npm installs the npm packages that end-to-end tests use: Node, and MCP clients and servers that are not part
-// of the project. Each set of packages is pinned by a lock file. It is installed once into the user's cache directory,
-// without install scripts. After that, a set needs neither a network nor npm.
+// Package npm installs the npm packages that end-to-end tests use: Node, and external MCP clients and servers. Each set
+// of packages is pinned by a lock file. It is installed once into the user's cache directory, without install scripts.
+// After that, a set needs neither a network nor npm.
 package npm
 
 import (
@@ -13,8 +13,8 @@ import (
 	"runtime"
 )
 
-// Set names packages that are installed together, separately from all other sets. Its manifest and lock file are in a
-// directory of that name below sets.
+// Set is the name of packages that are installed together, separately from all other sets. The manifest and the lock
+// file of a set are in the directory sets/NAME.
 type Set string
 
 const (
@@ -45,7 +45,7 @@ const (
 	AssemblyScript Set = "assemblyscript"
 	// Conformance is the official conformance suite.
 	Conformance Set = "conformance"
-	// Conformance2 is version 0.2 of the suite, which tests the requirements of each protocol revision.
+	// Conformance2 is version 0.2 of the conformance suite, which tests the requirements of each protocol revision.
 	Conformance2 Set = "conformance-2"
 )
 
@@ -60,10 +60,10 @@ var manifests embed.FS
 //go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
 var scripts embed.FS
 
-// ClientScripts returns a Node program that controls the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2]. It
-// reads its commands as JSON lines, which client.mjs describes. client is the content of client.mjs. sdk contains the
-// code that differs between the versions; the caller must save it as sdk.mjs, which client.mjs imports. Package npmtest
-// sends the commands.
+// ClientScripts returns a Node program that controls the MCP client of the set [TypeScriptSDK] or [TypeScriptSDK2]. The
+// program reads its commands as JSON lines, which client.mjs describes. The result client is the content of client.mjs.
+// The result sdk is the code that differs between the two versions. The caller must save it as sdk.mjs, because
+// client.mjs imports this file. Package npmtest sends the commands.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err
@@ -74,8 +74,8 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 	return client, sdk, nil
 }
 
-// ClientsScript returns a Node program that uses the features of a client in the sets [Clients], [TypeScriptSDK] or
-// [TypeScriptSDK2]. The program itself describes its arguments.
+// ClientsScript returns a Node program that uses MCP features through a client from the set [Clients], [TypeScriptSDK]
+// or [TypeScriptSDK2]. A comment in the program describes its arguments.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
 // Dir is the directory of an installed set. All tests on the machine share it: they may read and run its files, but not
@@ -105,8 +105,8 @@ func (s Set) files() (files fs.FS, digest string, err error) {
 	return files, hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
-// install returns npm's arguments. Optional packages are installed only for the sets that consist of one optional
-// package per platform.
+// install returns npm's arguments. Optional packages are installed only for sets that consist of one optional package
+// for each platform.
 func (s Set) install() []string {
 	optional := "--omit=optional"
 	if s == Node || s == ClaudeCode {

@@ -25,9 +25,9 @@ const (
 	longestLine  = 64 << 20        // size limit of one response, in bytes
 )
 
-// Client runs the official TypeScript SDK in a separate process. Its methods are safe for concurrent use. [Reply]
-// contains the SDK's errors. If the process itself fails, the test fails, and the reply contains an error named
-// HarnessError.
+// Client runs the official TypeScript SDK in a separate process. Its methods are safe for concurrent use. If the SDK
+// fails, the [Reply] contains the SDK's error. If the process itself fails, the test fails, and the reply contains an
+// error named HarnessError.
 type Client struct {
 	t testing.TB
 
@@ -49,7 +49,7 @@ type ToolCall struct {
 	Meta map[string]any
 	// Progress requests progress notifications. Each notification restarts the timeout.
 	Progress bool
-	// Timeout is the SDK's timeout, at least 1 ms; 0 means its default of 60 s.
+	// Timeout is the SDK's timeout. It must be 0 or at least 1 ms. If it is 0, the SDK's default of 60 s applies.
 	Timeout time.Duration
 }
 
@@ -202,7 +202,8 @@ func (c *Client) roundTrip(cmd command) Reply {
 	}
 }
 
-// failHarness fails the test because the process failed, not the SDK. It returns a reply with the error HarnessError.
+// failHarness fails the test because the process, and not the SDK, has failed. It returns a reply with the error
+// HarnessError.
 func (c *Client) failHarness(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
@@ -228,7 +229,7 @@ func (c *Client) send(cmd command) (<-chan Reply, error) {
 	return answer, nil
 }
 
-// readReplies delivers responses to the waiting callers until the output ends.
+// readReplies delivers responses to the waiting callers until the process's output ends.
 func (c *Client) readReplies(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, longestLine)
@@ -252,7 +253,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// failAll returns the error why to all waiting callers and for all later commands.
+// failAll returns the error why to all callers that are waiting, and to the callers of all later commands.
 func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

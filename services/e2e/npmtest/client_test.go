@@ -21,12 +21,13 @@ import (
 
 const (
 	token = "only-for-this-test"
-	// A client that parses numbers as doubles changes these numbers, and drops the fields that begin with x.
+	// oddTools and oddResult contain numbers that change if a client parses them as doubles. They also contain unknown
+	// fields, whose names begin with x. A client that parses the messages drops these fields.
 	oddTools  = `{"tools":[{"name":"odd","inputSchema":{"type":"object"},"xUnknown":{"n":9007199254740993},"_meta":{"x":1.50}}]}`
 	oddResult = `{"content":[{"type":"text","text":"hé"}],"structuredContent":{"n":18446744073709551615},"xUnknown":[1e400,-0.0]}`
 )
 
-// cannedServer responds with fixed bytes, some of which an SDK would change.
+// cannedServer responds with fixed bytes. An SDK would change some of these bytes.
 type cannedServer struct {
 	mu   sync.Mutex
 	seen []string // HTTP method and JSON-RPC method of each request
@@ -99,7 +100,7 @@ func respond(w http.ResponseWriter, message string) {
 	fmt.Fprint(w, message)
 }
 
-// startClient connects a client to a new canned server.
+// startClient connects a client to a new cannedServer.
 func startClient(t *testing.T) (*npmtest.Client, *cannedServer) {
 	t.Helper()
 	server := new(cannedServer)

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// ServerEverything returns the command that starts the official everything server over a transport: `stdio`, `sse` or
-// `streamableHttp`. With the last two it listens on the port in the environment variable PORT.
+// ServerEverything returns the command that starts the official everything server with a transport: `stdio`, `sse` or
+// `streamableHttp`. With `sse` or `streamableHttp`, the server listens on the port in the environment variable PORT.
 func ServerEverything(t testing.TB, transport string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}
@@ -27,7 +27,7 @@ func MCPRemote(t testing.TB, url, token string) []string {
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// FeatureUse is the tool, prompt or resource that a client uses when it tries an MCP feature.
+// FeatureUse contains the tool, prompt or resource that a client uses to try an MCP feature.
 type FeatureUse struct {
 	Name      string         `json:"name,omitzero"`
 	URI       string         `json:"uri,omitzero"`
@@ -38,12 +38,12 @@ type FeatureUse struct {
 type FeatureResult struct {
 	// Listed contains the names or URIs that the client has listed.
 	Listed []string `json:"listed"`
-	// Text is the text of the result. If there is no result, Error is the reason.
+	// Text is the text of the result. If there is no result, Error contains the reason.
 	Text  string `json:"text"`
 	Error string `json:"error"`
 }
 
-// Libraries returns the clients that [Library] supports and the sets that contain them.
+// Libraries returns the client libraries that the function [Library] supports, each with the set that contains it.
 func Libraries() map[string]npm.Set {
 	return map[string]npm.Set{
 		"typescript-sdk": npm.TypeScriptSDK, "typescript-sdk-2": npm.TypeScriptSDK2, "typescript-sdk-2, without sessions": npm.TypeScriptSDK2,
@@ -51,8 +51,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes a client use features at an endpoint in one session. name is a key of [Libraries]. The client must
-// support all features in tries.
+// Library makes a client library use features at an endpoint in one session. name is a key of [Libraries]. The client
+// must support all features in tries.
 func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -75,7 +75,7 @@ func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse)
 	return out
 }
 
-// Mcporter runs the mcporter command for one endpoint. Each use starts a process.
+// Mcporter runs the mcporter command for one endpoint. Each method call starts a process.
 type Mcporter struct {
 	t             testing.TB
 	program, file string

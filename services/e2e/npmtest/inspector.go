@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// toolFailed is the inspector's exit code for a result with isError.
+// toolFailed is the exit code of the inspector if a tool's result has isError.
 const toolFailed = 5
 
-// Inspector runs the official MCP inspector's command line. Each call starts a process with its own session. The
-// command line has no option for progress or for a timeout, so calls ignore both. The methods are safe for concurrent
-// use.
+// Inspector runs the command line of the official MCP inspector. Each call starts a process with its own session. The
+// command line has no option for progress or for a timeout, so calls ignore the fields Progress and Timeout. The
+// methods are safe for concurrent use.
 type Inspector struct {
 	t                testing.TB
 	node, cli        string

@@ -1,5 +1,5 @@
 // Package npmtest provides the programs of package npm to tests: Node, MCP servers and MCP clients. It installs missing
-// programs. If an install fails, the test fails with an error that describes what to do; it is not skipped.
+// programs. If an install fails, the test is not skipped but fails, with an error that describes what to do.
 package npmtest
 
 import (
@@ -28,16 +28,16 @@ func Node(t testing.TB) string {
 	return node
 }
 
-// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. The server must run in its own
-// writable directory. Its environment must contain only PATH and HOME, because it refuses to create agents if it finds
-// a provider's key.
+// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. The server must run in a writable
+// directory of its own. Its environment must contain only PATH and HOME, because the server refuses to create agents if
+// it finds a model provider's key.
 func ClaudeFlow(t testing.TB) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
-// Conformance returns the command that runs the official conformance suite for servers, in the version set. The caller
-// appends `--url` and the server's URL.
+// Conformance returns the command that runs the official conformance suite for servers, in the version that the set
+// contains. The caller appends `--url` and the server's URL.
 func Conformance(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
@@ -62,8 +62,8 @@ func ServerSequentialThinking(t testing.TB) []string {
 	return []string{Node(t), Install(t, npm.ServerSequentialThinking).Module("@modelcontextprotocol/server-sequential-thinking/dist/index.js")}
 }
 
-// ServerFilesystem returns the command that starts the official file system server over stdio. It serves only the given
-// directories, at least one.
+// ServerFilesystem returns the command that starts the official file system server over stdio. The server serves only
+// the given directories. At least one is required.
 func ServerFilesystem(t testing.TB, dirs ...string) []string {
 	t.Helper()
 	script := Install(t, npm.ServerFilesystem).Module("@modelcontextprotocol/server-filesystem/dist/index.js")

@@ -13,14 +13,14 @@ import (
 type Reply struct {
 	// ID is the id of the command.
 	ID int64 `json:"id"`
-	// Result is the value that the SDK returned. The program marshals it again, so numbers are doubles, and unknown fields
-	// are present only if the SDK's schema allows them. [Reply.Message] returns the bytes that were received.
+	// Result is the value that the SDK returned. The Node program encodes it again, so numbers are doubles, and unknown
+	// fields are present only if the SDK's schema allows them. [Reply.Message] returns the bytes that were received.
 	Result jsontext.Value `json:"result"`
 	// Error is the error that the SDK threw, or nil.
 	Error *Error `json:"error"`
-	// Progress contains the params of the progress notifications without the token, in order.
+	// Progress contains the params of the progress notifications in order, without the progress token.
 	Progress []jsontext.Value `json:"progress"`
-	// HTTP contains this command's POST requests that have a response, in the order of the responses.
+	// HTTP contains those POST requests of this command that received a response, in the order of the responses.
 	HTTP []Exchange `json:"http"`
 }
 
@@ -30,9 +30,9 @@ type Error struct {
 	Name string `json:"name"`
 	// Code is the JSON-RPC code or the HTTP status, or 0 if there is none.
 	Code int64 `json:"code"`
-	// Message is the error message. It begins with the SDK's own message, which the server's message follows.
+	// Message is the error message: the SDK's own message, followed by the server's message.
 	Message string `json:"message"`
-	// Data is the data of the JSON-RPC error, with numbers as doubles. It is nil if there is none.
+	// Data is the data of the JSON-RPC error, with numbers as doubles. It is nil if the error has no data.
 	Data jsontext.Value `json:"data"`
 }
 
@@ -52,7 +52,7 @@ type Exchange struct {
 	// Body is the response body, which may be an event stream. If it is incomplete, it contains the bytes that were
 	// received within two seconds after the SDK returned.
 	Body string `json:"body"`
-	// Broken is the reason for which the body is incomplete. It is empty if the body is complete.
+	// Broken is the reason why the body is incomplete. It is empty if the body is complete.
 	Broken string `json:"broken"`
 }
 
@@ -90,7 +90,7 @@ func events(stream string) []string {
 	return all
 }
 
-// Message returns the JSON-RPC response to the command, byte for byte. The test fails if there is none.
+// Message returns the JSON-RPC response to the command, byte for byte. The test fails if there is no response.
 func (r Reply) Message(t testing.TB) string {
 	t.Helper()
 	if len(r.HTTP) > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// noLook denies the server's tool to everyone except the agent `agent`.
+// noLook is a policy that denies the server's tool to everyone except the agent `agent`.
 const noLook = `version: 1
 name: addresses
 default: deny
@@ -62,8 +62,8 @@ func gitRepository(t *testing.T) (dir, first string) {
 	return dir, first
 }
 
-// Checks that packages are installed from the addresses of tarballs and git repositories, and that policy decides about
-// the tools of their servers.
+// Packages are installed from the addresses of tarballs and git repositories. The policy applies to the tools of the
+// servers in these packages.
 func TestNpx_PackagesAreInstalledFromAddresses(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -125,7 +125,8 @@ func programsWithoutGit(t *testing.T) (dir string) {
 	return dir
 }
 
-// Checks that the operator learns why a package was not installed from its address, and that callers get no text of npm.
+// A package can't be installed from its address. The operator receives the reason, and callers receive no text from
+// npm.
 func TestNpx_FailedAddressIsNamed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

@@ -22,10 +22,10 @@ const (
 	secret = "q7Rk2vX9pLm4Tz8WcB1n"
 )
 
-// acme is the manifest of a package with an install script.
+// acme is the manifest of a package that has an install script.
 var acme = map[string]any{"bin": map[string]string{"server": "cli.js"}, "scripts": map[string]string{"postinstall": "node install.js"}}
 
-// lookResult is the result of a call to the server's tool.
+// lookResult is the result of a call to the tool of the server in the test package.
 type lookResult struct {
 	Program, Version, Cwd, Key string
 	Args, Wrote                []string
@@ -37,7 +37,7 @@ type lookResult struct {
 	}
 }
 
-// mesh is a mesh with npx servers.
+// mesh is a mesh with servers that npx starts.
 type mesh struct {
 	*stack.Stack
 	registry *registry
@@ -79,7 +79,8 @@ func (m *mesh) call(t *testing.T, token, server string) stack.CommandResult {
 	})
 }
 
-// callLook calls the server's tool until its package is installed. A caller is answered earlier if that takes long.
+// callLook calls the server's tool. It repeats the call as long as the response says that the server is still starting
+// because its package is being installed.
 func (m *mesh) callLook(t *testing.T, token, server string) (got lookResult) {
 	t.Helper()
 	ran := m.call(t, token, server)
@@ -118,8 +119,8 @@ const servers = `  one: {stdio: {command: [npx, -y, "@acme/server@1.0.0", --flag
   open: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, sandbox: {mode: off}}}
 `
 
-// Case X21. A server's package is installed once, and without the server's secrets. Only the installation can write to
-// the package's directory, and only the server's processes can read it.
+// Case X21. A server's package is installed once, and the installation has no access to the server's secrets. Only the
+// installation process can write to the package's directory, and only the server's processes can read it.
 func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	t.Parallel()
 	held := os.Getenv("SLUICE_TEST_NO_SANDBOX") == ""
@@ -197,7 +198,7 @@ func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	}
 }
 
-// A failed installation is reported to agents and operators. Only operators receive npm's error.
+// A failed installation is reported to agents and operators. Only operators receive npm's error message.
 func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -266,7 +267,8 @@ func TestNpx_InterruptedInstallationIsRepeated(t *testing.T) {
 	}
 }
 
-// A package that no server uses is removed after a grace period, unless a server uses it again within that period.
+// A package that is no longer used by any server is removed after a grace period, unless a server uses it again within
+// that period.
 func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -308,7 +310,7 @@ func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 }
 
 // A package without an exact version is updated when its installation is a day old. If the registry is unavailable, the
-// older version stays in use.
+// older version is still used.
 func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -358,8 +360,8 @@ func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	eventually.Holds(t, "the older version is removed when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 
-// npx commands that the gateway does not install run unchanged. `config check` reports those that install their package
-// at each start.
+// npx commands whose packages the gateway does not install itself run unchanged. `config check` reports the commands
+// that install their package at each start.
 func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -396,7 +398,8 @@ func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	}
 }
 
-// Case X21. The server's limits apply to its installation, and the error names the limit's configuration key.
+// Case X21. The server's limits also apply to the installation of its package, and the error contains the limit's
+// configuration key.
 func TestNpx_LimitsApplyToTheInstallation(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// registry is an npm registry that records requests.
+// registry is a fake npm registry that records the requests that it receives.
 type registry struct {
 	url string
 
@@ -29,8 +29,8 @@ type registry struct {
 	tarballs map[string][]byte
 	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// requested receives the path of each requested archive. The archive is sent only after released is closed. If
-	// requested is nil, archives are sent at once.
+	// requested receives the path of each requested archive. The archive is sent only after the channel released is
+	// closed. If requested is nil, archives are sent at once.
 	requested chan string
 	released  chan struct{}
 	// unavailable makes the registry respond to every request with an error.
@@ -48,7 +48,7 @@ func startRegistry(t *testing.T) *registry {
 	return r
 }
 
-// publish adds a version of a package and makes it the latest. The files are executable.
+// publish adds a version of a package and makes it the latest version. The package's files are executable.
 func (r *registry) publish(t *testing.T, name, version string, manifest map[string]any, files map[string]string) {
 	t.Helper()
 	manifest = maps.Clone(manifest)
@@ -136,7 +136,8 @@ func (r *registry) downloadCount(name, version string) (n int) {
 	return n
 }
 
-// holdDownloads delays all archives until release is called. asked receives each delayed archive's path.
+// holdDownloads delays all archives until the function release is called. The channel asked receives the path of each
+// delayed archive.
 func (r *registry) holdDownloads() (asked <-chan string, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

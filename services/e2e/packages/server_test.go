@@ -1,7 +1,7 @@
 package packages_test
 
-// server is an MCP server in JavaScript. Its only tool reports the server's directory, the program files and other
-// paths that it can write to, and what its package's install script has recorded.
+// server is an MCP server in JavaScript. Its only tool reports the server's directory, the paths to which the server
+// can write (its program files and others), and what the package's install script has recorded.
 const server = `#!/usr/bin/env node
 const fs = require('fs'), path = require('path'), readline = require('readline');
 const here = path.dirname(__filename);
@@ -31,7 +31,7 @@ readline.createInterface({ input: process.stdin }).on('line', line => {
 });
 `
 
-// installScript is the install script of a package. It records its environment, and the places that it can write to.
+// installScript is the install script of a package. It records its environment and the places to which it can write.
 const installScript = `
 const fs = require('fs'), os = require('os'), path = require('path'), http = require('http');
 const tries = {

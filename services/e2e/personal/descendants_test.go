@@ -8,8 +8,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// When Copilot CLI and OpenCode end, they end all descendants of their servers. A mesh that a server has started stays
-// for other clients.
+// When Copilot CLI and OpenCode exit, they terminate all descendants of their servers. A mesh that one of these servers
+// has started keeps running for other clients.
 func TestStdio_TheMeshIsNotItsDescendant(t *testing.T) {
 	t.Parallel()
 	h := newOwnMesh(t)

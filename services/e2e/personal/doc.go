@@ -1,3 +1,3 @@
-// Package personal tests the mesh of one person: `sluice init` with configurations of clients, and the mesh that
+// Package personal tests the mesh of a single user: `sluice init` with clients' configurations, and the mesh that
 // `sluice stdio` starts on demand.
 package personal

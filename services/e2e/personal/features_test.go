@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// The reference server has tools, prompts, resources and completions. They work behind the mesh after init.
+// The reference server has tools, prompts, resources and completions. After init, all of them work behind the mesh.
 func TestInit_PromptsAndResourcesWork(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

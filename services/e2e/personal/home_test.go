@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A home is the home directory of a person, with the programs that run there.
+// A home is a user's home directory together with the programs that run there.
 type home struct {
 	t       *testing.T
 	dir     string
@@ -26,7 +26,8 @@ type home struct {
 	env     []string
 }
 
-// newHome creates a home directory without a keychain. When the test ends, it ends the mesh that runs there.
+// newHome creates a home directory without a keychain. When the test ends, newHome's cleanup stops the mesh that runs
+// in that directory.
 func newHome(t *testing.T) *home {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,13 +47,13 @@ func newHome(t *testing.T) *home {
 
 func (h *home) data() string { return filepath.Join(h.dir, ".local", "share", "sluice") }
 
-// A mesh is what a mesh says about itself in its data directory.
+// A mesh contains the address and the process id that a running mesh has written to its data directory.
 type mesh struct {
 	MCP string
 	PID int
 }
 
-// mesh returns the mesh that runs.
+// mesh returns the address and the process id of the running mesh. found is false if no mesh is running.
 func (h *home) mesh() (m mesh, found bool) {
 	h.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.data(), "addresses.json"))
@@ -68,7 +69,7 @@ func (h *home) mesh() (m mesh, found bool) {
 	return m, true
 }
 
-// end sends a signal to a mesh, and waits until its process has ended.
+// end sends a signal to a mesh, and waits until its process has exited.
 func (h *home) end(m mesh, signal syscall.Signal) {
 	h.t.Helper()
 	if err := syscall.Kill(m.PID, signal); err != nil {
@@ -103,7 +104,7 @@ func (h *home) run(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(raw)
 }
 
-// check runs the program, and checks the exit code and that the output contains all fragments.
+// check runs the program, and checks that it exits with the given code and that its output contains all fragments.
 func (h *home) check(code int, args []string, fragments ...string) string {
 	h.t.Helper()
 	got, out := h.run(args...)
@@ -118,7 +119,7 @@ func (h *home) check(code int, args []string, fragments ...string) string {
 	return out
 }
 
-// connect starts an entry as its client would.
+// connect starts the command from an entry in a client's configuration, as that client would, and connects to it.
 func (h *home) connect(command string, args ...string) *mcp.ClientSession {
 	h.t.Helper()
 	cmd := exec.Command(command, args...)
@@ -149,7 +150,7 @@ func (h *home) call(s *mcp.ClientSession, tool string, args map[string]any) (tex
 	return string(raw), result.IsError
 }
 
-// approveOne waits for an approval and gives it.
+// approveOne waits until an approval is pending, and approves it.
 func (h *home) approveOne() {
 	h.t.Helper()
 	var open []struct {

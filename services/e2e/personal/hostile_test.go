@@ -11,15 +11,16 @@ import (
 	"unicode"
 )
 
-// hostile is an untrusted string with control characters. It clears the screen by ESC and by its C1 form, returns to the
-// beginning of a line, reverses the direction, and begins another line with each kind of line break.
+// hostile is an untrusted string with control characters. It clears the screen with ESC and with the C1 form of that
+// sequence, returns to the beginning of the line, reverses the text direction, and begins another line with each kind
+// of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
-// hostileServer is the environment variable with which the test program plays an MCP server. Its value selects what the
-// server does.
+// hostileServer is the environment variable that makes the test program act as an MCP server. Its value selects what
+// the server does.
 const hostileServer = "SLUICE_TEST_HOSTILE_SERVER"
 
-// serveHostile plays an MCP server with hostile strings, and returns its exit code.
+// serveHostile acts as an MCP server with hostile strings, and returns the exit code.
 func serveHostile(kind string) int {
 	fmt.Fprintln(os.Stderr, hostile)
 	if kind == "dies" {
@@ -76,7 +77,7 @@ func quoted(t *testing.T, text string) string {
 	return string(raw)
 }
 
-// ascii is like quoted, and escapes all characters that are not ASCII.
+// ascii is like quoted, but also escapes all characters that are not ASCII.
 func ascii(t *testing.T, text string) string {
 	t.Helper()
 	var b strings.Builder
@@ -90,8 +91,8 @@ func ascii(t *testing.T, text string) string {
 	return b.String()
 }
 
-// newHostileHome creates a home whose files of clients contain hostile names, commands and secrets. One file can't be
-// parsed, and one names a directory with a hostile name.
+// newHostileHome creates a home directory in which the clients' files contain hostile names, commands and secrets. One
+// file can't be parsed, and another file refers to a directory with a hostile name.
 func newHostileHome(t *testing.T) *home {
 	t.Helper()
 	h := newHome(t)
@@ -123,7 +124,7 @@ func newHostileHome(t *testing.T) *home {
 	return h
 }
 
-// checkPrinted checks that an output has no control characters, and that no hostile string begins a line.
+// checkPrinted checks that an output contains no control characters, and that no line begins with the hostile string.
 func checkPrinted(t *testing.T, args []string, out string) {
 	t.Helper()
 	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
@@ -134,8 +135,8 @@ func checkPrinted(t *testing.T, args []string, out string) {
 	}
 }
 
-// Cases X7, S2. Files of clients and servers contain control characters. No command of init prints one of them, and none
-// prints the secret, which the files contain with escapes.
+// Cases X7, S2. Files of clients and servers contain control characters, and a secret that is written with escapes. No
+// init command prints a control character or the secret.
 func TestInit_EscapesHostileTexts(t *testing.T) {
 	t.Parallel()
 	h := newHostileHome(t)

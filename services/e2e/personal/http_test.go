@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// An elsewhere is a mesh that a team runs: with TLS, a certificate authority of its own, and the servers notes,
-// my-notes, local and extra.
+// An elsewhere is a remote mesh that is run by a team. It uses TLS and its own certificate authority, and has the
+// servers notes, my-notes, local and extra.
 type elsewhere struct {
 	*stack.Process
 
@@ -58,7 +58,7 @@ func tokenFile(t *testing.T, token string) string {
 	return path
 }
 
-// unchanged checks that nothing was written.
+// unchanged checks that the clients' files have not changed and that no data directory was created.
 func (h *home) unchanged() {
 	h.t.Helper()
 	if h.read(claudePath) != claudeFile(h) || h.read(cursorPath) != cursorFile(h) {
@@ -120,7 +120,8 @@ func TestInitHTTP_EntriesUseAMeshElsewhereAndUndoRestoresTheBytes(t *testing.T) 
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// In each case, init writes nothing and prints the problem with the way out.
+// In each case, `init` can't use the remote mesh. It writes nothing, and prints what the problem is and how to solve
+// it.
 func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -176,7 +177,8 @@ func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 	}
 }
 
-// A new token replaces the stored one, for entries that exist already. Another entry, which stays, does not prevent this.
+// If entries for the remote mesh already exist, `init` replaces the stored token with the new token. An entry that does
+// not use the mesh stays unchanged and does not prevent this.
 func TestInitHTTP_ReplacesTheToken(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -202,7 +204,7 @@ func TestInitHTTP_ReplacesTheToken(t *testing.T) {
 	}
 }
 
-// A client without MCP servers gets an entry for each server of the mesh.
+// A client without MCP servers gets an entry for each server of the remote mesh.
 func TestInitHTTP_AddsEntries(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

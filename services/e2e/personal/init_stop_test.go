@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// installer is a program that installs a package before it reads its standard input. A signal damages the package.
+// installer is a program that installs a package before it reads its standard input. If it receives a signal during the
+// installation, the package is damaged.
 const installer = `#!/bin/sh
 trap 'touch "$HOME/damaged"; exit 1' INT TERM
 touch "$HOME/begun"
@@ -20,7 +21,8 @@ cat > /dev/null
 touch "$HOME/installed"
 `
 
-// The test sends SIGINT to the process group of init, as Ctrl-C at a terminal does.
+// The test sends SIGINT to the process group of init, as Ctrl-C at a terminal does. The installation that init has
+// started still finishes.
 func TestInit_CtrlCLetsAnInstallationFinish(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

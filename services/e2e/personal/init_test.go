@@ -11,8 +11,8 @@ import (
 
 const secret = "abcDEF0123456789abcdefXYZ"
 
-// claudeFile is a configuration of Claude Code with a server of the person, one of a project, one that does not start,
-// and one that is disabled by the client.
+// claudeFile returns a configuration of Claude Code. It contains a server of the user, a server of a project, a server
+// that does not start, and a server with a credential in its arguments. init does not change the entry of the last one.
 func claudeFile(h *home) string {
 	return `{
   "numStartups": 3, // a comment
@@ -31,7 +31,8 @@ func claudeFile(h *home) string {
 }`
 }
 
-// cursorFile has the same server as the file of Claude Code, under another name, with the line ends of Windows.
+// cursorFile returns a configuration of Cursor. It contains the same server as the file of Claude Code, under another
+// name, and has Windows line endings.
 func cursorFile(h *home) string {
 	return "\ufeff{\"mcpServers\": {\r\n\t\"notes\": {\"command\": \"" + h.program + "\", \"args\": [\"demo-server\", \"--stdio\"], \"env\": {\"API_KEY\": \"" + secret + "\", \"LOG_LEVEL\": \"debug\"}}}}\r\n"
 }
@@ -109,7 +110,7 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// entry returns the command of an entry in a client's file.
+// entry returns the command and the arguments of a server's entry in a client's file.
 func (h *home) entry(path, name string) (command string, args []string) {
 	h.t.Helper()
 	var file struct {
@@ -125,7 +126,8 @@ func (h *home) entry(path, name string) (command string, args []string) {
 	return file.Servers[name].Command, file.Servers[name].Args
 }
 
-// The person who owns the agents approves their calls.
+// Calls behind the mesh that init creates are allowed, refused, or held for an approval. The person who owns the agents
+// approves the held calls.
 func TestInit_CallsRunAreRefusedAndWaitForTheOwner(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -172,7 +174,8 @@ func TestCallAs_StartsTheMeshAsAClient(t *testing.T) {
 	h.check(1, []string{"call", "notes", "list_notes"}, "this is your own mesh, whose calls come from a client: name one with --as, such as --as ", "--as cursor")
 }
 
-// A program that reads files of its person to log in gets these files, and no others.
+// A server's program reads files of the user in order to log in. The program gets access to these files, and to no
+// other files.
 func TestInit_AServerReadsTheFilesWithWhichItLogsIn(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -202,8 +205,8 @@ func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
 	}
 }
 
-// Undo restores an entry if only members of the client were changed in it. An entry with another connection stays until
-// undo is forced.
+// Undo restores an entry if the only changed members of the entry are those that belong to the client. If the
+// connection in an entry was changed, the entry stays until undo is forced.
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -235,8 +238,9 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A person renames an entry of init in one file, and removes another file. A client saves its file with default members.
-// Undo restores the other entries, and keeps what the renamed entry was, until the person removes it.
+// A user renames an entry that init has written in one file, and removes another file. A client saves its file and adds
+// default members. Undo restores the other entries. It keeps the original content of the renamed entry until the user
+// removes that entry.
 func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -266,8 +270,9 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A person has a mesh of their own making, which init extends. Undo restores the old bytes of its configuration. If a
-// hook also uses the mesh, undo removes the servers, and the hook still works.
+// A user has a mesh with a configuration that the user wrote, and init extends this configuration. Undo restores the
+// original content of the configuration. If a hook also uses the mesh, undo removes the servers, and the hook still
+// works.
 func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -294,7 +299,8 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
-// Removing a hook changes the record of init, which undo reads again.
+// Removing a hook changes the file in which init records its changes. Undo reads this file again after it has removed
+// the hook.
 func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -307,7 +313,8 @@ func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// Servers that are behind the mesh already are observed, too, also a second time.
+// A server is already behind the mesh. `init --observe` sets mode: observe for this server, so that the mesh only
+// records refusals and does not enforce them. Running the command again changes nothing.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// killedClients are the files of the homes in which init is killed.
+// killedClients lists the clients' files in the home directories in which the tests kill init.
 var killedClients = []string{claudePath, cursorPath}
 
-// newKilledHome creates a home with two clients. One has comments. The other has a byte order mark and the line ends of
-// Windows. Both have a secret.
+// newKilledHome creates a home directory with the files of two clients. One file has comments. The other file has a
+// byte order mark and Windows line endings. Both files contain a secret.
 func newKilledHome(t *testing.T) *home {
 	t.Helper()
 	h := newHome(t)
@@ -26,16 +26,18 @@ func newKilledHome(t *testing.T) *home {
 	return h
 }
 
-// A killed describes the files of clients before and after init, with the placeholder HOME for the home.
+// A killed contains the clients' files as they are before and after a complete run of init. In their contents, the
+// placeholder HOME stands for the home directory.
 type killed struct {
 	t *testing.T
 	// before and after map the files of clients to their contents.
 	before, after map[string]string
-	// init and undo are the steps.
+	// init contains the steps of the command init, and undo contains the steps of its undo. A step is a system call
+	// that creates, renames or removes a file.
 	init, undo []string
 }
 
-// learn runs init and its undo, and records the steps.
+// learn runs init and then its undo, and records the steps of both commands.
 func learn(t *testing.T) *killed {
 	t.Helper()
 	h := newKilledHome(t)
@@ -68,7 +70,7 @@ func clientFiles(h *home) map[string]string {
 	return out
 }
 
-// checkOldOrNew checks that each file has the bytes before or after init.
+// checkOldOrNew checks that each client's file has either its content from before init or its content from after init.
 func (k *killed) checkOldOrNew(h *home) {
 	h.t.Helper()
 	for path, text := range clientFiles(h) {
@@ -78,8 +80,8 @@ func (k *killed) checkOldOrNew(h *home) {
 	}
 }
 
-// checkRestored checks that the clients' files have their old bytes, and that nothing of init is left. The mesh keeps its
-// records, its own keys, and lock files.
+// checkRestored checks that the clients' files have their original content, and that init has left nothing behind. Only
+// the mesh's records, its own keys, and lock files are kept.
 func checkRestored(h *home, before map[string]string) {
 	h.t.Helper()
 	for path, text := range clientFiles(h) {
@@ -117,8 +119,8 @@ func checkRestored(h *home, before map[string]string) {
 	}
 }
 
-// kills returns the steps at which the test kills: all if SLUICE_INIT_KILLS is "all", otherwise this number, or n, chosen
-// at random.
+// kills returns the steps at which the test kills the program. If SLUICE_INIT_KILLS is "all", it returns all steps.
+// Otherwise it returns as many random steps as SLUICE_INIT_KILLS says, or n if that variable is not set.
 func kills(t *testing.T, steps []string, n int) []int {
 	t.Helper()
 	all := rand.Perm(len(steps))
@@ -135,8 +137,8 @@ func kills(t *testing.T, steps []string, n int) []int {
 	return all[:min(n, len(all))]
 }
 
-// Init and its undo are killed before steps that the test finds itself. The clients' files then have the old or the new
-// bytes. `--undo` restores everything, also if init runs again before.
+// Init and its undo are killed before steps that the test has recorded. After that, each client's file has either its
+// original content or its new content. `--undo` restores everything, even if init runs again first.
 func TestInit_KilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	k := learn(t)
@@ -161,7 +163,8 @@ func TestInit_KilledAtEachStep(t *testing.T) {
 	}
 }
 
-// nextCommands returns what runs after a kill: undo, and init before undo, or one of them unless all steps are tested.
+// nextCommands returns what to run after init was killed: "undo" means undo alone, and "init" means init and then undo.
+// If SLUICE_INIT_KILLS is set, nextCommands returns both. Otherwise it returns one of them at random.
 func nextCommands() []string {
 	both := []string{"undo", "init"}
 	if os.Getenv("SLUICE_INIT_KILLS") != "" {
@@ -170,7 +173,8 @@ func nextCommands() []string {
 	return both[rand.IntN(len(both)):][:1]
 }
 
-// killAndRestore kills the command before a step, and undoes everything.
+// killAndRestore runs the command, kills it before the given step, and then undoes all changes. If next is "init", it
+// runs init again before the undo.
 func (k *killed) killAndRestore(h *home, step int, next string, args ...string) {
 	h.t.Helper()
 	k.kill(h, step, args...)
@@ -204,7 +208,7 @@ func (k *killed) kill(h *home, step int, args ...string) {
 	k.checkOldOrNew(h)
 }
 
-// short returns a step without directories, and without the random and the hexadecimal parts of names.
+// short returns a step without directories, and without the random and the hexadecimal parts of file names.
 func short(step string) string {
 	name, path, _ := strings.Cut(step, " ")
 	base, _, _ := strings.Cut(filepath.Base(path), "-")

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// newOwnMesh creates a home with a mesh behind which Cursor has a server, and ends the mesh.
+// newOwnMesh creates a home directory with a mesh that is not running. Cursor's only server is behind this mesh.
 func newOwnMesh(t *testing.T) *home {
 	t.Helper()
 	h := newHome(t)
@@ -51,8 +51,9 @@ func TestStdio_ManyClientsAtOnceStartOneMesh(t *testing.T) {
 	}
 }
 
-// The test measures the time from the start of the client's command, without a mesh, to the result of its first call. It is
-// not limited, because it depends on the machine. SLUICE_COLD_STARTS is the number of measurements.
+// The test measures the time from the start of the client's command, while no mesh is running, to the result of the
+// client's first call. The time is not limited, because it depends on the machine. SLUICE_COLD_STARTS is the number of
+// measurements.
 func TestStdio_ColdStart(t *testing.T) {
 	t.Parallel()
 	n := 1
@@ -81,7 +82,8 @@ func TestStdio_ColdStart(t *testing.T) {
 	t.Logf("%d cold starts: median %v, p95 %v, longest %v", n, took[n/2].Round(time.Millisecond), took[(n*95-1)/100].Round(time.Millisecond), took[n-1].Round(time.Millisecond))
 }
 
-// A client keeps its process for days. The mesh may end meanwhile.
+// A client keeps its `sluice stdio` process for days. The mesh may be killed in the meantime, and the process then
+// finds the next mesh.
 func TestStdio_FindsAMeshAfterItWasKilled(t *testing.T) {
 	t.Parallel()
 	h := newOwnMesh(t)
@@ -99,7 +101,8 @@ func TestStdio_FindsAMeshAfterItWasKilled(t *testing.T) {
 	}
 }
 
-// A killed mesh leaves its addresses. If another program gets the port, it gets no token.
+// A killed mesh leaves its addresses behind in a file. If another program later listens on the mesh's port, that
+// program receives no token.
 func TestStdio_SendsNoTokenToAnotherProgram(t *testing.T) {
 	t.Parallel()
 	h := newOwnMesh(t)

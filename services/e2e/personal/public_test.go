@@ -15,8 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// playedPrograms are the programs of the configurations. npx and the others start the demo server. The mesh installs the
-// packages of npx by npm, so npm installs a package with the demo server as its program.
+// playedServer and playedNPM are scripts that stand in for the programs in the configurations. The script for npx and
+// similar programs starts the demo server. The mesh installs the packages of npx servers with npm, so the script for
+// npm installs a package whose program is the demo server.
 const (
 	playedServer = `#!/bin/sh
 exec '%[1]s' demo-server --stdio
@@ -34,9 +35,9 @@ chmod 700 node_modules/.bin/played
 `
 )
 
-// newPublicHome creates a home with configurations found in public, by their paths in the home. Their servers can't be
-// started without a network, so small programs with the names of npx, docker and others play them.
-// installs counts how often npm has installed each package.
+// newPublicHome creates a home directory with the given public configurations. files maps their paths in the home
+// directory to their names. Their servers can't be started without a network, so small programs with the names of npx,
+// docker and others stand in for them. installs counts how often npm has installed each package.
 func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[string]string, installs *installCount) {
 	t.Helper()
 	h, installs = newHome(t), newInstallCount(t)
@@ -46,7 +47,7 @@ func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[st
 			t.Fatal(err)
 		}
 	}
-	// Nothing listens at the proxy, so the test never reaches the servers of others.
+	// Nothing listens at the proxy's address, so the test never reaches real servers.
 	h.env = append(h.env, "PATH="+programs+":"+os.Getenv("PATH"), "HTTPS_PROXY=http://127.0.0.1:1")
 	texts = make(map[string]string)
 	for path, name := range files {
@@ -56,8 +57,8 @@ func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[st
 	return h, texts, installs
 }
 
-// An installCount counts packages, whose names it receives as lines of TCP connections, because npm's sandbox lets it
-// write to no file that remains.
+// An installCount counts the installations of packages. It receives the packages' names as lines over TCP, because
+// npm's sandbox does not allow npm to write to a file outside the installation.
 type installCount struct {
 	port int
 
@@ -111,7 +112,8 @@ func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
 		"Claude Desktop starts brave-search behind the mesh.", "Claude Desktop starts filesystem behind the mesh.",
 		"Claude Desktop starts github behind the mesh.", "Claude Desktop starts gdrive behind the mesh.",
 		"Claude Desktop starts google-workspace-mcp behind the mesh.")
-	// The mesh starts the packages that the trial has installed.
+	// The mesh starts the packages that init has installed when it tried out the servers. They are not installed a
+	// second time.
 	if counts := installs.all(); len(counts) == 0 || slices.Max(slices.Collect(maps.Values(counts))) != 1 {
 		t.Errorf("npm installed these packages so often for the mesh: %v", counts)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// countStarts plays a client that reads its file, changes the number of starts, and writes the file, until ctx ends. It
-// returns the last number.
+// countStarts acts as a client that repeatedly reads its file, increments the number of starts in it, and writes the
+// file, until ctx is done. It returns the last number.
 func countStarts(ctx context.Context, path string, inPlace bool) (starts int, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -47,8 +47,9 @@ func countStarts(ctx context.Context, path string, inPlace bool) (starts int, er
 	}
 }
 
-// A client rewrites its file all the time while init runs. What it wrote last is there, and each entry is the old or the
-// wrapped one. When the client is closed, init completes, and undo restores the entries.
+// A client rewrites its configuration file continually while init is running. The file always contains what the client
+// wrote last, and each of its entries is either the original entry or the entry that init has written. When the client
+// is closed, init completes, and undo restores the entries.
 func TestInit_AClientRewritesItsFile(t *testing.T) {
 	t.Parallel()
 	for way, inPlace := range map[string]bool{"by rename": false, "in place": true} {
@@ -95,8 +96,8 @@ func TestInit_AClientRewritesItsFile(t *testing.T) {
 	}
 }
 
-// The test measures the time from the first command to the first refused call, with one server. It is not limited,
-// because it depends on the machine. SLUICE_FIRST is the number of measurements.
+// The test measures the time from the user's first command to the first refused call, with one server. The time is not
+// limited, because it depends on the machine. SLUICE_FIRST is the number of measurements.
 func TestInit_FirstRefusal(t *testing.T) {
 	t.Parallel()
 	n := 1

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// fakeSystemctl records its arguments, and runs the command of the unit.
+// fakeSystemctl records its arguments, and runs the command of the systemd unit.
 const fakeSystemctl = `#!/bin/sh
 echo "$2 $3" >> "$HOME/systemctl.log"
 alive() { [ -f "$HOME/pid" ] && kill -0 "$(cat "$HOME/pid")" 2>/dev/null; }
@@ -32,7 +32,8 @@ exit 0
 
 const unitPath = ".config/systemd/user/sluice.service"
 
-// The connected client goes on with each mesh. The fake manager of services stands in for systemd.
+// Installing the mesh as a service replaces the mesh that a client started on demand. The service can be removed again.
+// The connected client keeps working with each of these meshes. fakeSystemctl stands in for systemd.
 func TestService_ReplacesTheMeshOnDemandAndCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

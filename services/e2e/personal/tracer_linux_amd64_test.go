@@ -15,11 +15,11 @@ import (
 )
 
 // A tracer runs a program and stops it before each system call that creates, renames or removes a file below a
-// directory. These are the steps of the program. Other processes that the program starts run freely.
+// directory. These system calls are the steps of the program. Other processes that the program starts are not stopped.
 type tracer struct {
-	// below is the directory.
+	// below is the directory in which changes to files count as steps.
 	below string
-	// killAt is the number of the step before which the program is killed, or 0 if it may end.
+	// killAt is the number of the step before which the program is killed. If it is 0, the program is not killed.
 	killAt int
 
 	steps []string
@@ -29,7 +29,7 @@ type tracer struct {
 // errNoTracing means that the system does not permit tracing.
 var errNoTracing = errors.New("tracing is not permitted")
 
-// run runs a program until it ends or is killed. It returns the exit code, or -1 if it was killed.
+// run runs a program until it exits or is killed. It returns the exit code, or -1 if it was killed.
 func (tr *tracer) run(program string, args, env []string, out *os.File) (code int, err error) {
 	done := make(chan error, 1)
 	go func() {
@@ -66,7 +66,7 @@ func (tr *tracer) trace(program string, args, env []string, out *os.File) (code 
 		return 0, err
 	}
 	for {
-		// The group excludes commands that this thread has started for other tests.
+		// Wait only for this process group. The same thread may have started commands for other tests.
 		thread, err := unix.Wait4(-tr.pid, &status, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -80,7 +80,8 @@ func (tr *tracer) trace(program string, args, env []string, out *os.File) (code 
 	}
 }
 
-// stopped handles a stopped thread. Errors are ignored, because a thread that was killed can't be continued.
+// stopped handles a thread that has stopped for the tracer. Errors are ignored, because a thread that was killed can't
+// be continued anyway.
 func (tr *tracer) stopped(thread int, status unix.WaitStatus) {
 	signal := int(status.StopSignal())
 	switch {
@@ -98,7 +99,7 @@ func (tr *tracer) stopped(thread int, status unix.WaitStatus) {
 	_ = unix.PtraceSyscall(thread, signal)
 }
 
-// stepOf describes the system call that a thread begins, or returns "" if it is not a step.
+// stepOf describes the system call that a thread is about to make, or returns "" if the call is not a step.
 func (tr *tracer) stepOf(thread int) string {
 	var regs unix.PtraceRegs
 	if unix.PtraceGetRegs(thread, &regs) != nil || regs.Rax != ^uint64(unix.ENOSYS)+1 { // the call has ended
@@ -137,8 +138,8 @@ func (tr *tracer) pathOf(thread, dir int, at uintptr) string {
 	return filepath.Join(parent, string(path))
 }
 
-// trace runs the program of a home. It is killed before a step, unless killAt is 0. trace returns the steps, the exit
-// code, and the output.
+// trace runs the program in a home directory under a tracer. If killAt is not 0, the program is killed before that
+// step. trace returns the steps, the exit code, and the output.
 func (h *home) trace(killAt int, args ...string) (steps []string, code int, out string) {
 	h.t.Helper()
 	file, err := os.CreateTemp(h.t.TempDir(), "out")

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// The policy service is killed after it has claimed the approval of a change, while it makes the change active. The
-// approval is then claimed again when its lease has ended, and the change becomes active once.
+// The policy service has claimed the approval of a policy change, and is killed while it activates the change. When the
+// lease of the claim has expired, the approval is claimed again, and the change becomes active once.
 func TestApprovedChanges_ServiceIsKilledDuringActivation(t *testing.T) {
 	t.Parallel()
 	const policyRole, approvalRole = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_APPROVAL
@@ -79,8 +79,8 @@ func TestApprovedChanges_ServiceIsKilledDuringActivation(t *testing.T) {
 	}
 }
 
-// lockActivations lets every activation in a database wait until the returned function is called. The activations can
-// still be read.
+// lockActivations locks the table of activations in a database. Every activation waits until the returned function is
+// called. The table can still be read.
 func lockActivations(t *testing.T, database string) (unlock func()) {
 	t.Helper()
 	db, err := sql.Open("pgx", database)

@@ -41,8 +41,8 @@ func changePeople() string {
     - {name: eve, token: %q, role: approver}`, anaToken, benToken, eveToken)
 }
 
-// startApprovedMesh starts a mesh whose policy changes need the approval of a member of security: of ana, who is an
-// operator, or of ben. The first policy is active, and ben has approved it.
+// startApprovedMesh starts a mesh whose policy changes need the approval of a member of the group security. The members
+// are ana, who is an operator, and ben. The first policy is active, and ben has approved it.
 func startApprovedMesh(t *testing.T) *revisionsMesh {
 	t.Helper()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "drop", "wipe"))
@@ -66,7 +66,7 @@ func startApprovedMesh(t *testing.T) *revisionsMesh {
 	return m
 }
 
-// pending runs `sluice policy`, which must end with a pending approval, and returns the id of the approval.
+// pending runs a `sluice policy` command that must result in a pending approval, and returns the id of that approval.
 func (m *revisionsMesh) pending(token string, args ...string) string {
 	m.t.Helper()
 	ran := m.policy(token, append(args, "-o", "json")...)
@@ -83,7 +83,7 @@ func (m *revisionsMesh) pending(token string, args ...string) string {
 	return got.Pending.Approval
 }
 
-// approvals runs `sluice approvals` with a token.
+// approvals runs a `sluice approvals` command with a token.
 func (m *revisionsMesh) approvals(token string, args ...string) stack.CommandResult {
 	m.t.Helper()
 	return stack.Run(m.t, stack.Command{Args: append([]string{"approvals"}, append(args, "--addr", m.GRPC)...), Dir: m.Dir, Env: []string{"SLUICE_TOKEN=" + token}})
@@ -100,7 +100,7 @@ func (m *revisionsMesh) history() []approvedRevision {
 	return stack.DecodeOutput[[]approvedRevision](m.t, m.policy(stack.ViewerToken, "revisions", "-o", "json"))
 }
 
-// An approvedRevision is a revision in the JSON output, with its approval.
+// An approvedRevision is a revision in the JSON output, together with its approval.
 type approvedRevision struct {
 	storedRevision
 
@@ -108,7 +108,7 @@ type approvedRevision struct {
 	ApprovedBy []string
 }
 
-// A change becomes active after another person has approved what the mesh shows, and only once.
+// A policy change becomes active once, after another person has approved exactly the change that the mesh shows.
 func TestApprovedChanges_BecomeActiveAfterTheApproval(t *testing.T) {
 	t.Parallel()
 	m := startApprovedMesh(t)
@@ -168,7 +168,8 @@ func TestApprovedChanges_BecomeActiveAfterTheApproval(t *testing.T) {
 	m.wantRun("drop", "denied_by_default")
 }
 
-// An approval is void when another revision became active, and after a denial.
+// The approval of a policy change becomes void if another revision becomes active in the meantime. A denied change is
+// not applied.
 func TestApprovedChanges_VoidApprovalsActivateNothing(t *testing.T) {
 	t.Parallel()
 	m := startApprovedMesh(t)
@@ -197,7 +198,8 @@ func TestApprovedChanges_VoidApprovalsActivateNothing(t *testing.T) {
 	}
 }
 
-// With --wait, the command waits for the approval and applies the change then. A restart keeps the pending approval.
+// With --wait, the command waits for the approval of the policy change and then applies the change. A pending approval
+// survives a restart of the mesh.
 func TestApprovedChanges_WaitForTheApproval(t *testing.T) {
 	t.Parallel()
 	m := startApprovedMesh(t)
@@ -236,7 +238,8 @@ func TestApprovedChanges_WaitForTheApproval(t *testing.T) {
 	}
 }
 
-// The setting needs policies in the store, and enough people.
+// The configuration key approvals.policy_changes is valid only if the policies are in the store and if enough people
+// can approve.
 func TestApprovedChanges_ConfigurationIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -259,8 +262,9 @@ func TestApprovedChanges_ConfigurationIsChecked(t *testing.T) {
 	}
 }
 
-// Each role runs in its own process. Without the approval service, no change becomes active, also not an approved one, and
-// the active policy decides. A restart of both services keeps the approval.
+// Each mesh service runs in its own process. While the approval service is not running, no policy change becomes
+// active, not even an approved one, and the active policy stays in force. The approval survives a restart of the
+// approval service and the policy service.
 func TestApprovedChanges_SeparateRoles(t *testing.T) {
 	t.Parallel()
 	const policyRole, approvalRole = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_APPROVAL
@@ -311,8 +315,8 @@ func TestApprovedChanges_SeparateRoles(t *testing.T) {
 	wantActive(1)
 }
 
-// The pipeline of docs/policy-changes.md ends with 3 until another person has approved the change, and applies it when it
-// runs again.
+// The pipeline in docs/policy-changes.md exits with code 3 until another person has approved the change. When it runs
+// again after the approval, it applies the change.
 func TestApprovedChanges_Pipeline(t *testing.T) {
 	t.Parallel()
 	r := newPolicyRepository(t)

@@ -32,8 +32,9 @@ const conditionsTools = `[{"name":"read","inputSchema":{"type":"object"}},
 {"name":"lend","inputSchema":{"type":"object","properties":{"days":{"type":"integer"}}}},
 {"name":"refund","inputSchema":{"type":"object","properties":{"amount":{"type":"number"}}}}]`
 
-// TestConditions_DecideByArguments checks that the server receives only the calls whose arguments meet the conditions.
-// Each refused caller receives the argument's name and the reason. `policy explain` prints the values.
+// TestConditions_DecideByArguments checks that the server receives only the calls whose arguments meet the conditions
+// of the policy. A caller whose call is refused receives the argument's name and the reason. `policy explain` prints
+// the values of the conditions.
 func TestConditions_DecideByArguments(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, conditionsTools)

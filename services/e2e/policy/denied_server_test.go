@@ -26,8 +26,8 @@ const closedPolicy = "version: 1\nname: closed\ndefault: deny\ntools:\n  danger:
 // mark is a string that an agent tries to send to a server.
 const mark = "MARK-7f3a"
 
-// recordingServer names the environment variable that makes this test binary run as a stdio server that records every
-// byte it receives. Its value is the path of the recording.
+// recordingServer is the name of the environment variable that makes this test binary run as a stdio server that
+// records every byte it receives. The variable's value is the path of the recording.
 const recordingServer = "SLUICE_TEST_RECORDING_SERVER"
 
 // runRecordingServer serves MCP over stdio and records every byte that it receives.
@@ -121,15 +121,15 @@ func (k *tap) bytes() string {
 	return string(k.recorded)
 }
 
-// markedInitializes contains initialize requests with the mark in every string that a client may choose.
+// markedInitializes contains initialize requests. Every string that a client may choose contains the mark.
 var markedInitializes = []string{
 	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
 		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
 }
 
-// messagesWithoutRule returns messages of every method that needs no rule. They contain the mark in every string that a
-// client may choose.
+// messagesWithoutRule returns messages of every method that is allowed without a rule. Every string that a client may
+// choose contains the mark.
 func messagesWithoutRule() []string {
 	long := strings.Repeat(mark, 100)
 	var out []string
@@ -199,8 +199,8 @@ func sendMarkedMessages(t *testing.T, url string) (sent int) {
 	return sent
 }
 
-// Case X4. Policy denies all requests to a server. No string chosen by the agent reaches the server in any part of any
-// message, over HTTP or stdio.
+// Case X4. The policy denies all requests to a server. No string that the agent chose reaches the server in any part of
+// any message, over HTTP or stdio.
 func TestDeniedServer_ReceivesNoTextOfAnAgent(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -239,8 +239,8 @@ func TestDeniedServer_ReceivesNoTextOfAnAgent(t *testing.T) {
 	}
 }
 
-// Case X4. A session that was opened while policy denied everything can be used after policy allows a request. Messages
-// that were withheld before are not sent later.
+// Case X4. A session is opened while the policy denies everything. The session can be used once the policy allows a
+// request. Messages that were withheld until then are not sent later.
 func TestDeniedServer_SessionWorksOncePolicyAllowsSomething(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, closedPolicy, "")
@@ -274,8 +274,8 @@ func TestDeniedServer_SessionWorksOncePolicyAllowsSomething(t *testing.T) {
 	}
 }
 
-// Case X4. If policy allows something, messages that need no rule are sent to the server, but the gateway builds them
-// from their known fields.
+// Case X4. If the policy allows anything on a server, messages that need no rule are also sent to the server. The
+// gateway does not forward them, but builds new messages that contain only the known fields.
 func TestDeniedServer_PassingMessagesAreBuiltFromKnownFields(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// lossPolicy requires an approval for tools that destroy something.
+// lossPolicy requires an approval for tools that destroy data.
 const lossPolicy = `version: 1
 name: team
 server: raw
@@ -20,8 +20,9 @@ rules:
   - {name: loss, match: {category: [destructive]}, action: require_approval}
 `
 
-// TestDiff_ShowsWhatAnOverrideOpens compares an override of a tool's class with the active catalog of a running mesh,
-// before and after the override is set.
+// TestDiff_ShowsWhatAnOverrideOpens checks that `policy diff` shows which calls an override of a tool's class would
+// newly allow. It compares the override with the active catalog of a running mesh, before and after the override is
+// set.
 func TestDiff_ShowsWhatAnOverrideOpens(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"delete_note","description":"Deletes a note permanently.","inputSchema":{"type":"object"}}]`)

@@ -28,8 +28,10 @@ rules:
   - {name: drops, match: {tool: drop}, action: allow}
 `
 
-// TestDiff_ShowsWhatADraftOpens compares a draft with the active documents of a running mesh and with its recorded
-// calls, and two files without a mesh. The exit code is 1 if something opens, 0 if not, and 2 after an error.
+// TestDiff_ShowsWhatADraftOpens checks that `policy diff` shows which calls a draft would newly allow. It compares a
+// draft with the active documents of a running mesh and with the mesh's recorded calls. It also compares two files
+// without a mesh. The exit code is 1 if the change allows calls that were refused before, 0 if it does not, and 2 after
+// an error.
 func TestDiff_ShowsWhatADraftOpens(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "pay", "drop"))

@@ -26,8 +26,8 @@ tests:
     want: {action: deny, code: denied_by_default}
 `
 
-// A policy whose tests pass takes effect. After an edit that makes a test fail, the old policy stays in force, and
-// `policy test`, `policy lint` and `sluice status` name the test with the reason.
+// A policy takes effect if the tests in it pass. After an edit that makes a test fail, the previous policy stays in
+// force. `policy test`, `policy lint` and `sluice status` report the failing test and the reason.
 func TestDocumentTests_AFailingTestKeepsTheOldPolicy(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -65,7 +65,7 @@ func TestDocumentTests_AFailingTestKeepsTheOldPolicy(t *testing.T) {
 	}
 }
 
-// checkReports runs failing tests in the running mesh, and checks the JUnit reports of both ways to run them.
+// checkReports runs failing policy tests offline and in the running mesh, and checks the JUnit report of each run.
 func checkReports(t *testing.T, p *stack.Process) {
 	t.Helper()
 	for _, args := range [][]string{{}, {"--live", "--config", p.Config, "--addr", p.GRPC}} {
@@ -86,7 +86,8 @@ func checkReports(t *testing.T, p *stack.Process) {
 	}
 }
 
-// The starter policy names the schema that `sluice up` writes, which is the schema that `policy schema` prints.
+// The starter policy refers to the schema file that `sluice up` writes. This file is the same as the output of `policy
+// schema`.
 func TestPolicySchema_IsWrittenBesideTheStarterPolicy(t *testing.T) {
 	t.Parallel()
 	dir := stack.WriteFolder(t, map[string]string{})

@@ -25,7 +25,7 @@ const (
 	absentServer = "zzz"
 )
 
-// hidingServerPolicies hide the whole server from the agent.
+// hidingServerPolicies contains policies that hide the whole server from the agent.
 var hidingServerPolicies = map[string]string{
 	"every tool is hidden":   "version: 1\nname: p\ndefault: allow\nrules:\n  - {name: unseen, match: {tool: \"*\"}, action: hide}\n",
 	"every method is hidden": "version: 1\nname: p\ndefault: allow\nrules:\n  - {name: unseen, match: {method: \"*\", principal: \"*\"}, action: hide}\n",
@@ -34,7 +34,8 @@ var hidingServerPolicies = map[string]string{
 	"a class is hidden, and all is denied": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {category: destructive}, action: hide}\n",
 }
 
-// shownPolicies allow the agent to see part of the server, or deny calls without hiding the tool.
+// shownPolicies contains policies that allow the agent to see part of the server, or that deny calls without hiding the
+// tool.
 var shownPolicies = map[string]string{
 	"a tool is denied with a reason": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n" +
 		"  - {name: told, match: {tool: safe}, action: deny, reason: ask the owners}\n",
@@ -47,7 +48,8 @@ var shownPolicies = map[string]string{
 
 const bareInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
-// requestsTo returns functions that build HTTP requests to one server. The key describes the request.
+// requestsTo returns functions that build HTTP requests to one server. Each key describes the request that its function
+// builds.
 func requestsTo(server string) map[string]func(base string) *http.Request {
 	out := make(map[string]func(string) *http.Request)
 	modern := func(method, params string) string {
@@ -95,7 +97,7 @@ func requestsTo(server string) map[string]func(base string) *http.Request {
 	return out
 }
 
-// responseText returns the whole response without the server's name and without the values that differ between the
+// responseText returns the whole response, but without the server's name and without the values that differ between the
 // responses to two equal requests.
 func responseText(t *testing.T, base, server string, r *http.Request) string {
 	t.Helper()
@@ -119,7 +121,7 @@ func maskVariableText(server, text string) string {
 	return strings.ReplaceAll(text, server, "NAME")
 }
 
-// Case X9. A server is hidden if policy hides at least one of its tools or methods and allows none. A request to a
+// Case X9. A server is hidden if the policy hides at least one of its tools or methods and allows none. A request to a
 // hidden server gets the same response as a request to a server that is not configured. The status, headers, body and
 // records are equal, and the server receives no request.
 func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
@@ -150,7 +152,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 	}
 }
 
-// checkEqualRecords compares the records of the hidden and the absent server.
+// checkEqualRecords checks that the records of the hidden server and the absent server are equal.
 func checkEqualRecords(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	of := make(map[string][]*gatewayv1.Record)
@@ -210,7 +212,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOneAtTheSharedURL(t *testing.T) {
 	}
 }
 
-// Case X9. A server is visible if its calls are denied without hiding it, or if part of it is shown.
+// Case X9. A server is visible if calls to it are denied but not hidden, or if the policy shows a part of the server.
 func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	t.Parallel()
 	for name, policy := range shownPolicies {
@@ -229,8 +231,8 @@ func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	}
 }
 
-// Case X9. A policy change applies to the next request. A server that the new policy allows is visible, and a server
-// that it hides is also hidden from existing sessions.
+// Case X9. A policy change applies to the next request. A server that the new policy allows is visible. A server that
+// the new policy hides is also hidden from existing sessions.
 func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"
@@ -249,7 +251,7 @@ func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 		t.Fatalf("%s", resp.Body)
 	}
 	stack.WriteFile(t, f.Policy, hides)
-	// c does not open another session, so only the new policy can cause the 404.
+	// The client c does not open another session, so its call can get a 404 only because of the new policy.
 	eventually.Holds(t, "the server is hidden from an existing session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("after the server was hidden again: %s", got)
@@ -261,8 +263,8 @@ func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 	}
 }
 
-// Case X9. The command line prints the same output for the hidden and the absent server. A hidden server does not make
-// listing the tools of all servers fail.
+// Case X9. The command line prints the same output for the hidden server and the absent server. Listing the tools of
+// all servers does not fail because of a hidden server.
 func TestHiddenServer_CommandLinePrintsTheSame(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, hidingTools)

@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// pairsVariable names the environment variable that sets the number of call pairs to time. If it is not set, the timing
-// test is skipped.
+// pairsVariable is the name of the environment variable that sets the number of pairs of calls to time. If it is not
+// set, the timing test is skipped.
 const pairsVariable = "SLUICE_PAIRS"
 
-// hidingPolicies hide some of the server's tools and some tool names that do not exist. The other tools are allowed,
-// need approval, or are denied.
+// hidingPolicies contains policies that hide some of the server's tools and some names of tools that do not exist. The
+// other tools are allowed, need approval, or are denied.
 var hidingPolicies = map[string]string{
 	"allowed by default": "version: 1\nname: p\ndefault: allow\ntools:\n  secret-a: {action: hide}\n" +
 		"rules:\n  - {name: paced, match: {tool: \"*\"}, rate_limit: {max: 1000000, window: 60, per: [session]}}\n  - {name: unseen, match: {tool: hidden-*}, action: hide, reason: not for you}\n",
@@ -35,8 +35,8 @@ var hidingPolicies = map[string]string{
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
 
-// These patterns match the values that always differ between the responses to two calls. The policy revision can
-// differ, because the server's first list creates a new revision, possibly between the calls.
+// These patterns match the values that differ between the responses to any two calls. The policy revision can also
+// differ: the server's first tool list creates a new revision, which may happen between the two calls.
 var (
 	decisionID     = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
 	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
@@ -50,8 +50,8 @@ func startHidingMesh(t *testing.T, policy string) (*rawmesh.Mesh, *stack.Client)
 	return f, f.Connect(t)
 }
 
-// Case X9. A call to a hidden tool has the same response as a call to an absent tool, except for the decision id. The
-// server receives no request, and the records have the same fields and length. This holds before and after the client
+// Case X9. A call to a hidden tool gets the same response as a call to an absent tool, except for the decision id. The
+// server receives no request, and the records have the same fields and length. This is true before and after the client
 // has listed the tools.
 func TestHiddenTool_AnswersLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
@@ -88,7 +88,8 @@ func TestHiddenTool_AnswersLikeAnAbsentOne(t *testing.T) {
 	}
 }
 
-// checkRecordShapes compares the record for a hidden tool with the record for an absent one.
+// checkRecordShapes checks that the record of a call to a hidden tool has the same fields and length as the record of a
+// call to an absent tool.
 func checkRecordShapes(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	var of [2]*gatewayv1.Record
@@ -109,7 +110,7 @@ func checkRecordShapes(t *testing.T, f *rawmesh.Mesh) {
 	}
 }
 
-// Case X9. A listed tool can be called before the client has listed it, and immediately after.
+// Case X9. A tool that is not hidden can be called before the client has listed the tools, and immediately after.
 func TestHiddenTool_ListedToolsCanBeCalled(t *testing.T) {
 	t.Parallel()
 	f, c := startHidingMesh(t, hidingPolicies["allowed by default"])
@@ -126,8 +127,9 @@ func TestHiddenTool_ListedToolsCanBeCalled(t *testing.T) {
 	}
 }
 
-// Case X9. The response time does not reveal whether a tool is hidden or absent. The test makes pairs of calls, one to
-// a hidden and one to an absent tool. In about half of the pairs, the call to the hidden tool must take longer.
+// Case X9. The response time does not reveal whether a tool is hidden or absent. The test makes pairs of calls, each
+// with one call to a hidden tool and one call to an absent tool. In about half of the pairs, the call to the hidden
+// tool must take longer.
 func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv(pairsVariable))
 	if pairs == 0 {
@@ -162,7 +164,8 @@ func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 // a minute is slowed down.
 const pairsPerCaller = 400
 
-// connectManyAgents starts a mesh with a policy that hides tools, and connects n agents. Each has its own session.
+// connectManyAgents starts a mesh with a policy that hides tools, and connects n agents. Each agent has its own
+// session.
 func connectManyAgents(t *testing.T, policy string, n int) []*stack.Client {
 	t.Helper()
 	up := rawmcp.Start(t, hidingTools)

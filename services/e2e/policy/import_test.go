@@ -32,8 +32,8 @@ tools:
 const hostedPolicy = `{"version":"1","default":"allow","hide":["drop"],"tools":{"pay":{"deny_if":[{"conditions":[],"on_deny":"Requires human approval."}]}}}
 `
 
-// A policy of another gateway is imported into a running mesh, which then enforces it: conditions, limits, and the rule
-// that could not be translated.
+// A policy that was written for another gateway is imported into a running mesh. The mesh then enforces the policy's
+// conditions, its limits, and a rule that stands for what could not be translated.
 func TestImport_TheMeshEnforcesAnImportedPolicy(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "pay", "drop"))
@@ -65,8 +65,8 @@ func TestImport_TheMeshEnforcesAnImportedPolicy(t *testing.T) {
 	}
 }
 
-// The exit code is 0 if everything is translated, and 1 if there is no translation. Without --from, the extension names
-// the format.
+// The exit code of `policy import` is 0 if everything was translated, and 1 if the policy can't be translated. Without
+// --from, the file extension determines the format.
 func TestImport_ExitCodesAndFormats(t *testing.T) {
 	t.Parallel()
 	dir := stack.WriteFolder(t, map[string]string{"a.json": hostedPolicy, "b.txt": hostedPolicy, "c.yaml": "tools: {}\n"})

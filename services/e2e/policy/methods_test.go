@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startLibraryServer serves prompts, resources, completions and a tool with the official SDK.
+// startLibraryServer starts a server of the official SDK with prompts, resources, completions and a tool.
 func startLibraryServer(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "library", Version: "1"}, &mcp.ServerOptions{
@@ -41,8 +41,8 @@ func startLibraryServer(t *testing.T) string {
 	return web.URL
 }
 
-// Case T4. A method is allowed if a rule names it. The initialize result declares a capability only to callers that may
-// use it. Each request is recorded as calls are.
+// Case T4. A method is allowed if a rule allows it by name. The initialize result declares a capability only to callers
+// that may use it. Each request is recorded in the same way as a tool call.
 func TestMethods_PassIfARuleNamesThem(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", startLibraryServer(t)), Policy: `version: 1
@@ -106,8 +106,8 @@ rules:
 	}
 }
 
-// Case T4. Checks that some methods are refused although policy allows every method: methods of another revision, and
-// server requests. A method name with different letter case is invalid.
+// Case T4. The policy allows every method. Nevertheless the mesh refuses methods of another protocol revision, and
+// methods that only servers may send. A method name with different letter case is invalid.
 func TestMethods_SomeAreRefusedDespiteARule(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n", "")

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// observedPolicy returns a document with two rules that are observed until a time, and a rule that is enforced.
+// observedPolicy returns a document with three rules. Two of them have mode: observe until the given time, which means
+// that they are not enforced but only recorded. The third rule is enforced.
 func observedPolicy(until time.Time) string {
 	return strings.ReplaceAll(`version: 1
 name: p
@@ -24,8 +25,9 @@ tools:
 `, "UNTIL", until.UTC().Format(time.RFC3339))
 }
 
-// The program runs with an observed rule and an observed server. Calls pass, hidden tools are listed, and the commands
-// for operators name what is observed. The rule is then observed for two more seconds, and enforced after them.
+// A rule and a server have mode: observe, so refusals are recorded but not enforced. Calls are allowed, hidden tools
+// are listed, and the operators' commands report the rule and the server. Then the rule is changed so that mode:
+// observe ends after two seconds. After that, the rule is enforced.
 func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	t.Parallel()
 	up, week := rawmcp.Start(t, rawmcp.ToolList("drop", "secret", "wipe")), time.Now().Add(7*24*time.Hour)
@@ -72,7 +74,7 @@ func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 		t.Errorf("the status names rules that are enforced:\n%s", status.Stdout)
 	}
 
-	// The mesh reads its configuration only when it starts.
+	// The mesh reads its configuration only at its start, so it still uses the old one.
 	stack.ReplaceInFile(t, s.Config, ", mode: observe, until: "+date, "")
 	_, found := stack.RunDoctor(t, "SLUICE_CONFIG="+s.Config, "SLUICE_TOKEN="+stack.OperatorToken, "SLUICE_ADDR="+m.GRPC)
 	if still := found["warning observed"]; !strings.Contains(still.Found, "still observes server calm") || !strings.Contains(still.Do, "restart the mesh") {
@@ -80,7 +82,7 @@ func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	}
 }
 
-// `sluice up` names what is observed when it starts.
+// When `sluice up` starts, it prints the rules and servers that have mode: observe.
 func TestObserve_BannerNamesWhatIsObserved(t *testing.T) {
 	t.Parallel()
 	date := time.Now().Add(7 * 24 * time.Hour).UTC().Format(time.DateOnly)

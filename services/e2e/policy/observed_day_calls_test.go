@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// dayCall is a call to a tool. refused is the code with which the policy of [dayPolicies] refuses the call, or empty if
-// the policy allows it. unknown reports whether the server has no such tool.
+// dayCall is a call to a tool. refused is the code with which the policies of [dayPolicies] refuse the call. It is
+// empty if they allow the call. unknown is true if the server has no such tool.
 type dayCall struct {
 	server, tool, args string
 	refused            string
@@ -21,18 +21,18 @@ type dayCall struct {
 
 func (c dayCall) String() string { return fmt.Sprintf("%s/%s %.120s", c.server, c.tool, c.args) }
 
-// dayAgent is an agent with its calls of a day.
+// dayAgent is an agent and the calls that it makes in a day.
 type dayAgent struct {
 	name, token string
-	// together reports whether the agent uses one URL for all servers.
+	// together is true if the agent uses one URL for all servers.
 	together bool
 	calls    []dayCall
 }
 
-// maxEntities is the number of calls of create_entities that the policy allows an agent in a day.
+// maxEntities is the maximum number of create_entities calls that the policy allows each agent in a day.
 const maxEntities = 40
 
-// dayPolicies returns the entries that a person changes in the suggested policies, by server and tool.
+// dayPolicies returns the policy entries that a person would change in the suggested policies, by server and tool.
 func dayPolicies(root string) map[string]map[string]string {
 	project := filepath.Join(root, "project")
 	below := func(reason string) string {
@@ -48,7 +48,8 @@ func dayPolicies(root string) map[string]map[string]string {
 		},
 		"memory": {
 			"create_entities": fmt.Sprintf("{action: allow, rate_limit: {max: %d, window: 1d, per: [principal]}}", maxEntities),
-			// The suggested limits by the minute depend on the speed of the machine, because the day has no pauses.
+			// These entries replace the suggested per-minute limits. Those limits depend on the speed of the machine,
+			// because the simulated day has no pauses.
 			"add_observations": "{action: allow}",
 			"create_relations": "{action: allow}",
 			"delete_entities":  "{action: require_approval, reason: the team needs its memory}",
@@ -74,7 +75,8 @@ func dayTokens() string {
 
 func dayToken(name string) string { return "test-token-of-a-day-" + name + "-T5r4E3w2Q1" }
 
-// dayAgents returns the agents with their calls, n in all, which seed selects.
+// dayAgents returns the agents with their calls. n is the total number of calls of all agents. seed determines which
+// calls they make.
 func dayAgents(root string, n int, seed uint64) []*dayAgent {
 	var out []*dayAgent
 	for i, habit := range []struct {
@@ -98,7 +100,7 @@ func dayAgents(root string, n int, seed uint64) []*dayAgent {
 	return out
 }
 
-// limitEntities marks the calls of create_entities that exceed the agent's limit.
+// limitEntities marks the create_entities calls that exceed the agent's limit.
 func limitEntities(calls []dayCall) []dayCall {
 	n := 0
 	for i, c := range calls {
@@ -112,7 +114,8 @@ func limitEntities(calls []dayCall) []dayCall {
 	return calls
 }
 
-// connect opens the agent's sessions, by server, or one session for all.
+// connect opens the agent's sessions. It returns one session for each server, or one session for all servers if the
+// agent uses one URL for all of them.
 func (a *dayAgent) connect(t *testing.T, s *stack.Stack) map[string]*stack.Client {
 	t.Helper()
 	out := make(map[string]*stack.Client)
@@ -162,7 +165,7 @@ func (a *dayAgent) call(clients map[string]*stack.Client, c dayCall) (result, er
 	}
 }
 
-// dayJSON returns a JSON object with these keys and values, which alternate.
+// dayJSON returns a JSON object. In pairs, keys and values alternate.
 func dayJSON(pairs ...any) string {
 	object := make(map[string]any)
 	for i := 0; i < len(pairs); i += 2 {

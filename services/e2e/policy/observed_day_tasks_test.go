@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// dayWork draws the calls of one agent.
+// dayWork generates the random calls of one agent.
 type dayWork struct {
 	*rand.Rand
 
@@ -20,7 +20,7 @@ func pick[T any](w *dayWork, list ...T) T { return list[w.IntN(len(list))] }
 // path returns the path of a file below the directory that the file system server serves.
 func (w *dayWork) path(name string) string { return filepath.Join(w.root, name) }
 
-// file returns the name of one of the files that agents write in the project.
+// file returns the name of one of the project files that the agent writes.
 func (w *dayWork) file() string { return fmt.Sprintf("project/%s-%d.md", w.agent, w.IntN(12)) }
 
 // text returns a text of about n characters in one of several languages.
@@ -56,7 +56,8 @@ func editFile(w *dayWork) []dayCall {
 	}
 }
 
-// writeOutside writes files that are not in the project, some of them with paths that programs could read differently.
+// writeOutside returns calls that write files outside the project. Different programs could interpret some of their
+// paths differently.
 func writeOutside(w *dayWork) []dayCall {
 	tool, more := "write_file", []any{"content", w.text(50)}
 	if w.IntN(3) == 0 {
@@ -144,7 +145,7 @@ func calculate(w *dayWork) []dayCall {
 	)}
 }
 
-// guessTools calls tools that no server has.
+// guessTools returns calls to tools that no server has.
 func guessTools(w *dayWork) []dayCall {
 	return []dayCall{pick(w,
 		dayCall{server: "files", tool: "delete_file", args: dayJSON("path", w.path(w.file())), refused: "denied_by_default", unknown: true},

@@ -24,11 +24,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// observedCalls names the environment variable that contains the number of calls of the observed day, and observedSeed
-// the variable with the seed that selects them.
+// observedCalls is the name of the environment variable that sets the number of calls in the simulated day.
+// observedSeed is the name of the environment variable that sets the seed for choosing these calls.
 const observedCalls, observedSeed = "SLUICE_OBSERVED_CALLS", "SLUICE_SEED"
 
-// day is a mesh with five real servers, three agents, and the calls that the agents make on each of its days.
+// day is a mesh with five real servers and three agents. The agents make the same calls on each simulated day.
 type day struct {
 	*stack.Stack
 
@@ -38,15 +38,15 @@ type day struct {
 	results map[string]int // the numbers of results by kind, on all days
 }
 
-// result is what an agent received for a call. code is empty if policy allowed the call.
+// result is the response that an agent received to a call. code is empty if the policy allowed the call.
 type result struct {
 	code, rule string
 	failed     bool // the server's result is an error
 }
 
-// Three agents call five real servers that are observed, first without a policy and then with one that a person makes
-// from suggestions. Then nothing is observed, and the agents make the same calls: exactly the calls that the report
-// predicted are refused. The day is compressed: the calls are those of a working day, without the pauses.
+// Three agents call five real servers that have mode: observe, first without a policy and then with a policy that a
+// person writes from suggestions. Then the policy is enforced, and the agents make the same calls again. Exactly the
+// calls that the report predicted are refused. The calls are those of a working day, without the pauses.
 func TestObservedDay_ReportPredictsTheRefusedCalls(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(observedCalls) == "" {
@@ -74,7 +74,7 @@ func TestObservedDay_ReportPredictsTheRefusedCalls(t *testing.T) {
 	t.Logf("results of all days: %v", d.results)
 }
 
-// startDay starts the mesh with the five servers, all observed, and a policy that denies everything.
+// startDay starts the mesh with the five servers, all with mode: observe, and with a policy that denies everything.
 func startDay(t *testing.T) *day {
 	t.Helper()
 	dir := writeProject(t)
@@ -82,7 +82,8 @@ func startDay(t *testing.T) *day {
 	d.Stack = stack.WriteConfig(t, stack.Options{
 		Servers: dayServers(t, dir),
 		Tokens:  dayTokens(),
-		// The report does not predict the limits of approvals, so these limits are larger than the number of calls.
+		// The report does not predict refusals because of the limits of approvals. These limits are larger than the
+		// number of calls, so that they have no effect.
 		Extra: "approvals: {hold: 0s, max_pending: 1000, max_asked: {max: 100000}}",
 	})
 	if err := os.Mkdir(filepath.Join(d.Dir, "policies"), 0o700); err != nil {
@@ -109,7 +110,8 @@ func writeProject(t *testing.T) string {
 	return dir
 }
 
-// dayServers returns the entries of the servers, which are observed for two weeks, for [stack.Options.Servers].
+// dayServers returns the entries of the servers for [stack.Options.Servers]. The servers have mode: observe for two
+// weeks.
 func dayServers(t *testing.T, dir string) string {
 	t.Helper()
 	until := time.Now().Add(14 * 24 * time.Hour).UTC().Format(time.DateOnly)
@@ -143,7 +145,7 @@ func dayNumber(t *testing.T, name string) int {
 	return n
 }
 
-// sluice runs a command as the operator. The test fails if the command does.
+// sluice runs a command as the operator. The test fails if the command fails.
 func (d *day) sluice(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
 	ran := d.try(t, args...)
@@ -158,8 +160,9 @@ func (d *day) try(t *testing.T, args ...string) stack.CommandResult {
 	return stack.Run(t, stack.Command{Args: append(args, "--config", d.Config, "--addr", d.GRPC), Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 }
 
-// refusesInsecureCalls checks that observed servers open only refusals by rules and defaults: not those of definitions
-// that no person accepted, of quarantines, of stops, of the parser and of the authentication.
+// refusesInsecureCalls checks that mode: observe allows only calls that rules and defaults would refuse. Other calls
+// are still refused: calls to tools whose definitions have not been accepted by a person, calls stopped by a quarantine
+// or a stop, and calls refused by the parser or the authentication.
 func (d *day) refusesInsecureCalls(t *testing.T) {
 	t.Helper()
 	a := d.agents[0]
@@ -202,7 +205,7 @@ func (d *day) refusesInsecureCalls(t *testing.T) {
 	}
 }
 
-// run lets all agents make their calls at the same time, each its own in order. It returns the time before the first
+// run runs all agents concurrently. Each agent makes its own calls in order. run returns the time before the first
 // call, and the results by agent.
 func (d *day) run(t *testing.T) (began time.Time, out map[string][]result) {
 	t.Helper()
@@ -237,7 +240,7 @@ func (d *day) run(t *testing.T) (began time.Time, out map[string][]result) {
 	return began, out
 }
 
-// count counts the results of a day and logs its duration.
+// count counts the results of a day and logs how long the day took.
 func (d *day) count(t *testing.T, results map[string][]result, took time.Duration) {
 	t.Helper()
 	calls := 0
@@ -250,7 +253,7 @@ func (d *day) count(t *testing.T, results map[string][]result, took time.Duratio
 	t.Logf("%d calls in %s", calls, took.Round(time.Millisecond))
 }
 
-// dayReport contains what the test reads of `sluice report -o json`.
+// dayReport contains the parts of the output of `sluice report -o json` that the test reads.
 type dayReport struct {
 	Complete         bool
 	Calls, Different int
@@ -264,7 +267,7 @@ type dayReport struct {
 	}
 }
 
-// report returns the report on the calls since a time, and checks its totals and the times in it.
+// report returns the report on the calls since a given time. It checks the report's totals and the times in it.
 func (d *day) report(t *testing.T, since time.Time) dayReport {
 	t.Helper()
 	ended := time.Now()
@@ -290,7 +293,8 @@ func (d *day) report(t *testing.T, since time.Time) dayReport {
 	return r
 }
 
-// rows returns the rows that a report must have if want returns the code with which a call would have been refused.
+// rows returns the rows that a report must contain. The function want returns the code with which a call would have
+// been refused.
 func (d *day) rows(want func(dayCall) string) map[string]int {
 	out := make(map[string]int)
 	for _, a := range d.agents {
@@ -303,7 +307,7 @@ func (d *day) rows(want func(dayCall) string) map[string]int {
 	return out
 }
 
-// checkRows compares the rows of a report with the rows that it must have.
+// checkRows compares the rows of a report with the expected rows in want.
 func checkRows(t *testing.T, what string, r dayReport, want map[string]int) {
 	t.Helper()
 	got := make(map[string]int)
@@ -318,8 +322,8 @@ func checkRows(t *testing.T, what string, r dayReport, want map[string]int) {
 	}
 }
 
-// writePolicies writes the policies as a person does: it takes the suggestions from the calls since a time, and changes
-// the entries for which a person knows more.
+// writePolicies writes the policies as a person would. It takes the policies that are suggested for the calls since a
+// given time, and changes the entries for which a person knows better.
 func (d *day) writePolicies(t *testing.T, since time.Time) {
 	t.Helper()
 	edits := dayPolicies(d.root)
@@ -347,7 +351,7 @@ func (d *day) await(t *testing.T) {
 	})
 }
 
-// enforce removes `mode: observe` from the configuration and starts the mesh again.
+// enforce removes `mode: observe` from the configuration and restarts the mesh.
 func (d *day) enforce(t *testing.T) {
 	t.Helper()
 	if err := d.process.Stop(t); err != nil {
@@ -370,8 +374,8 @@ func (d *day) records(t *testing.T, since time.Time) (out []*gatewayv1.Record) {
 	return out
 }
 
-// predictions returns the result that each call since a time would have had if nothing had been observed, by agent, in
-// the order of the calls.
+// predictions returns the results that the calls since a given time would have had without mode: observe. They are
+// listed for each agent, in the order of its calls.
 func (d *day) predictions(t *testing.T, since time.Time) map[string][]result {
 	t.Helper()
 	out := make(map[string][]result)
@@ -390,7 +394,8 @@ func (d *day) predictions(t *testing.T, since time.Time) map[string][]result {
 	return out
 }
 
-// compare compares the results of the enforced day with the predictions, call by call, and logs the refused calls.
+// compare compares, call by call, the predictions with the results of the day on which the policy is enforced. It logs
+// the refused calls.
 func (d *day) compare(t *testing.T, predicted, results map[string][]result) {
 	t.Helper()
 	counts := make(map[string]int)

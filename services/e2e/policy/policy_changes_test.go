@@ -16,21 +16,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// changesPage is the content of docs/policy-changes.md.
+// changesPage contains the parts of docs/policy-changes.md that the tests use.
 type changesPage struct {
-	// files contains the files of the repository, by their paths.
+	// files contains the files of the repository that docs/policy-changes.md describes, by their paths.
 	files map[string]string
-	// patches are the changes that the page shows: the first opens nothing, the second opens a call.
+	// patches contains the changes that docs/policy-changes.md shows. The first change allows no new calls. The second
+	// change allows a call that was refused before.
 	patches []string
-	// opened is what the page shows of the output for the second change.
+	// opened is the part of the pipeline's output for the second change that docs/policy-changes.md shows.
 	opened string
-	// acknowledge is the command that acknowledges the second change.
+	// acknowledge is the command in docs/policy-changes.md that acknowledges the second change.
 	acknowledge string
-	// check, apply and rollback are the commands of the workflow.
+	// check, apply and rollback are the commands of the workflow in docs/policy-changes.md.
 	check, apply, rollback string
 }
 
-// readChangesPage reads the parts of the page. The test fails if one is missing.
+// readChangesPage reads docs/policy-changes.md and returns its parts. The test fails if a part is missing.
 func readChangesPage(t *testing.T) *changesPage {
 	t.Helper()
 	text := stack.ReadFile(t, "../../../docs/policy-changes.md")
@@ -64,7 +65,7 @@ type policyRepository struct {
 	mesh *stack.Process // nil if the test has none
 }
 
-// newPolicyRepository creates a repository whose branch main has the files of the page.
+// newPolicyRepository creates a repository whose branch main has the files of docs/policy-changes.md.
 func newPolicyRepository(t *testing.T) *policyRepository {
 	t.Helper()
 	r := &policyRepository{changesPage: readChangesPage(t), t: t, dir: t.TempDir()}
@@ -81,7 +82,8 @@ func newPolicyRepository(t *testing.T) *policyRepository {
 	return r
 }
 
-// startPolicyRepository also starts a mesh, and applies the first policy as an operator.
+// startPolicyRepository creates a repository as newPolicyRepository does, starts a mesh, and applies the first policy
+// as an operator.
 func startPolicyRepository(t *testing.T) *policyRepository {
 	t.Helper()
 	r := newPolicyRepository(t)
@@ -92,7 +94,7 @@ func startPolicyRepository(t *testing.T) *policyRepository {
 	return r
 }
 
-// run runs a command line of a shell in the repository.
+// run runs a shell command line in the repository.
 func (r *policyRepository) run(env []string, line string) stack.CommandResult {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
@@ -109,7 +111,8 @@ func (r *policyRepository) run(env []string, line string) stack.CommandResult {
 	return stack.CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// operator returns the variables for commands of an operator, and viewer those for commands of a viewer.
+// operator returns the environment variables for an operator's commands. viewer returns the environment variables for a
+// viewer's commands.
 func (r *policyRepository) operator() []string {
 	return []string{"SLUICE_ADDR=" + r.mesh.GRPC, "SLUICE_TOKEN=" + stack.OperatorToken, "SLUICE_URL=" + r.mesh.URL, "SMOKE_TOKEN=" + stack.AgentToken}
 }
@@ -118,7 +121,7 @@ func (r *policyRepository) viewer() []string {
 	return []string{"SLUICE_ADDR=" + r.mesh.GRPC, "SLUICE_TOKEN=" + stack.ViewerToken}
 }
 
-// git runs git, which must succeed, and returns its output.
+// git runs git and returns its output. The test fails if git fails.
 func (r *policyRepository) git(args ...string) string {
 	r.t.Helper()
 	quoted := make([]string, len(args))
@@ -138,7 +141,7 @@ func (r *policyRepository) commit(messages ...string) {
 	r.git("commit", "-q", "--allow-empty", "-m", strings.Join(messages, "\n\n"))
 }
 
-// branch creates a branch from main, and applies a patch of the page.
+// branch creates a branch from main, and applies a patch to it.
 func (r *policyRepository) branch(name, patch string) {
 	r.t.Helper()
 	r.git("checkout", "-q", "-b", name, "main")
@@ -148,19 +151,19 @@ func (r *policyRepository) branch(name, patch string) {
 	r.commit(name)
 }
 
-// edit replaces text of the policy.
+// edit replaces the text old with the text with in the repository's policy.
 func (r *policyRepository) edit(old, with string) {
 	r.t.Helper()
 	stack.ReplaceInFile(r.t, filepath.Join(r.dir, "policies", "notes.yaml"), old, with)
 }
 
-// checkBranch runs the command of the workflow for a pull request.
+// checkBranch runs the workflow's command for a pull request.
 func (r *policyRepository) checkBranch(env ...string) stack.CommandResult {
 	r.t.Helper()
 	return r.run(append(env, "BASE=main"), r.check)
 }
 
-// merge merges a branch to main, and runs the command of the workflow for a push.
+// merge merges a branch into main, and runs the workflow's command for a push.
 func (r *policyRepository) merge(branch string) stack.CommandResult {
 	r.t.Helper()
 	r.git("checkout", "-q", "main")
@@ -168,13 +171,13 @@ func (r *policyRepository) merge(branch string) stack.CommandResult {
 	return r.push("HEAD^")
 }
 
-// push runs the command of the workflow for a push. before is the earlier commit of main.
+// push runs the workflow's command for a push to main. before is the previous commit of main.
 func (r *policyRepository) push(before string) stack.CommandResult {
 	r.t.Helper()
 	return r.run(append(r.operator(), "BASE="+r.git("rev-parse", before)), r.apply)
 }
 
-// active returns the active revision.
+// active returns the active policy revision.
 func (r *policyRepository) active() storedRevision {
 	r.t.Helper()
 	all := stack.DecodeOutput[[]storedRevision](r.t, r.run(r.viewer(), "sluice policy revisions -o json"))
@@ -193,9 +196,9 @@ func (r *policyRepository) wantCall(tool, want string) {
 	}
 }
 
-// The pipeline of docs/policy-changes.md runs as it is written. A change that opens nothing is applied. A change that
-// opens a call fails until it is acknowledged. After a rollback the call is refused again, and the pipeline applies
-// nothing until the change is reverted.
+// The pipeline in docs/policy-changes.md is run as it is written. A change that allows no new calls is applied. For a
+// change that allows a new call, the pipeline fails until the change is acknowledged. After a rollback the call is
+// refused again, and the pipeline applies nothing until the change is reverted on main.
 func TestPolicyChanges_FromThePullRequestToTheRollback(t *testing.T) {
 	t.Parallel()
 	r := startPolicyRepository(t)
@@ -217,7 +220,7 @@ func TestPolicyChanges_FromThePullRequestToTheRollback(t *testing.T) {
 	r.rollBack(limited)
 }
 
-// wantLimit checks that one session may create so many notes.
+// wantLimit checks that one session may create exactly as many notes as limit allows.
 func (r *policyRepository) wantLimit(limit int) {
 	r.t.Helper()
 	c := stack.Connect(r.t, r.mesh.MCP("notes"), stack.AgentToken)
@@ -231,8 +234,8 @@ func (r *policyRepository) wantLimit(limit int) {
 	}
 }
 
-// openRead makes the second change of the page. The pipeline names the opened call. It passes after the command of the
-// page, but not after a further change.
+// openRead makes the second change in docs/policy-changes.md. The pipeline prints the call that the change newly
+// allows. It passes after the acknowledge command was run, but no longer after a further change.
 func (r *policyRepository) openRead() {
 	r.t.Helper()
 	r.branch("read", r.patches[1])
@@ -255,8 +258,8 @@ func (r *policyRepository) openRead() {
 	r.wantCall("read_note", "")
 }
 
-// rollBack makes the revision before the newest one active again. Until the change is reverted on main, the pipeline
-// applies nothing.
+// rollBack makes the previous revision active again. Until the change is reverted on main, the pipeline applies
+// nothing.
 func (r *policyRepository) rollBack(before storedRevision) {
 	r.t.Helper()
 	ran := r.run(append(r.operator(), "REVISION="+before.ID[:8], "REASON=agents read private notes"), r.rollback)
@@ -279,7 +282,8 @@ func (r *policyRepository) rollBack(before storedRevision) {
 	r.wantCall("list_notes", "")
 }
 
-// The smoke test of the page fails after a change that was acknowledged, so the earlier policy is active again.
+// The smoke test in docs/policy-changes.md fails after an acknowledged change was applied. Therefore the pipeline makes
+// the previous policy active again.
 func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 	t.Parallel()
 	r := startPolicyRepository(t)
@@ -298,8 +302,8 @@ func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 	r.wantCall("delete_note", "denied_by_rule")
 }
 
-// refusedChanges are changes that fail the pipeline of a pull request, which has no mesh. want is in the output, and
-// report in the JUnit file.
+// refusedChanges contains changes for which the pipeline for pull requests fails. This pipeline runs without a mesh.
+// Its output contains want, and its JUnit file contains report.
 var refusedChanges = map[string]struct {
 	change       func(r *policyRepository)
 	want, report string
@@ -343,7 +347,7 @@ func TestPolicyChanges_CheckFails(t *testing.T) {
 	}
 }
 
-// Files that are not committed, and a mesh that can't be reached, fail the pipeline, too.
+// The pipeline also fails if the repository has uncommitted files, or if the mesh can't be reached.
 func TestPolicyChanges_CheckFailsIfItCantCompare(t *testing.T) {
 	t.Parallel()
 	r := newPolicyRepository(t)

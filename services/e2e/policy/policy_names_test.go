@@ -21,9 +21,9 @@ rules:
   - {name: r, match: {server: raw}, action: allow}
 `
 
-// `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing. Before the mesh has
-// run, they warn about an unknown server and about a tool name that is valid only at /mcp. After the gateway has listed
-// the server's tools, they also warn about an unknown tool.
+// `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing. Before the mesh is
+// started for the first time, they warn about an unknown server and about a tool name that is valid only at /mcp. After
+// the gateway has listed the server's tools, they also warn about an unknown tool.
 func TestPolicyNames_UnknownNamesAreWarnedAbout(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

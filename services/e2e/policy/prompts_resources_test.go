@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startArchiveServer starts a server with prompts, resources and resource templates. Policy hides some of them.
+// startArchiveServer starts a server with prompts, resources and resource templates. The policy hides some of them.
 func startArchiveServer(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "archive", Version: "1"}, nil)
@@ -49,7 +49,7 @@ rules:
 `
 
 // Case T4. An official client lists only the prompts and resources that it may use, and can't get others under any
-// name. The test uses the server's URL and the URL for all servers.
+// name. The test uses both the server's URL and the URL for all servers.
 func TestPromptsAndResources_OnlyAllowedNamesAreVisible(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  archive: {http: {url: %q}}", startArchiveServer(t)), Policy: archivePolicy})

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// proposedCalls returns the calls of an observed day. Each tool is called at most ten times, so that no rate limit
-// depends on the speed of the machine. site is the URL of a site.
+// proposedCalls returns the calls that are made in a day with mode: observe. Each tool is called at most ten times, so
+// that no rate limit depends on the speed of the machine. site is the URL of a website.
 func proposedCalls(root, site string) (out []dayCall) {
 	add := func(server, tool string, arguments ...string) {
 		for _, one := range arguments {
@@ -54,8 +54,8 @@ func proposedCalls(root, site string) (out []dayCall) {
 	return out
 }
 
-// neverFreed returns observed calls of tools that need a person, whatever was observed. The servers are asked for
-// nothing that exists.
+// neverFreed returns observed calls to tools that a proposed policy never allows without an approval. The calls refer
+// only to entities and files that do not exist.
 func neverFreed(root string) []dayCall {
 	return []dayCall{
 		{server: "memory", tool: "delete_entities", args: `{"entityNames":["no such entity"]}`},
@@ -63,7 +63,8 @@ func neverFreed(root string) []dayCall {
 	}
 }
 
-// proposalAttacks returns calls that were not observed, by a description.
+// proposalAttacks returns calls that were not observed and that a proposed policy must not allow. The keys describe the
+// calls.
 func proposalAttacks(root, site string) map[string]dayCall {
 	project := filepath.Join(root, "project")
 	read := func(path string) dayCall {
@@ -105,8 +106,8 @@ func proposalAttacks(root, site string) map[string]dayCall {
 	}
 }
 
-// startProposedDay starts the mesh with the five servers, all observed, with recorded arguments, and a policy that
-// denies everything.
+// startProposedDay starts the mesh with the five servers and a policy that denies everything. All servers have mode:
+// observe and record the arguments of calls.
 func startProposedDay(t *testing.T) *day {
 	t.Helper()
 	dir := writeProject(t)
@@ -123,7 +124,7 @@ func startProposedDay(t *testing.T) *day {
 		listed := d.sluice(t, "catalog", "servers").Stdout
 		return !slices.ContainsFunc(proposedServers(), func(server string) bool { return !strings.Contains(listed, "\n"+server+" ") })
 	})
-	// The classifier does not know what the tool does, so a person says it.
+	// The classifier can't tell what the tool does, so an operator sets the tool's class.
 	d.sluice(t, "catalog", "override", "thinking", "sequentialthinking", "--category", "read", "--risk", "low", "--reason", "it only thinks")
 	return d
 }
@@ -146,8 +147,8 @@ func (d *day) make(t *testing.T, calls []dayCall) []string {
 	return out
 }
 
-// A day of observed calls to five real servers becomes a policy. It lets the same calls pass when they are made again,
-// and refuses or asks about others.
+// A policy is proposed from the calls that are observed on five real servers in a day. It allows the same calls when
+// they are made again. It refuses other calls or requires approval for them.
 func TestPropose_ObservedDayBecomesAPolicy(t *testing.T) {
 	t.Parallel()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "text") }))
@@ -174,7 +175,7 @@ func TestPropose_ObservedDayBecomesAPolicy(t *testing.T) {
 	d.checkAttacks(t, proposalAttacks(d.root, site.URL))
 }
 
-// writeProposals writes what is proposed for each server to the policies, and checks them.
+// writeProposals writes the proposed policy for each server to the policy directory, and checks these policies.
 func (d *day) writeProposals(t *testing.T) {
 	t.Helper()
 	policies := filepath.Join(d.Dir, "policies")
@@ -217,8 +218,8 @@ rules:
   - {name: no-lists, match: {tool: list_notes}, action: deny}
 `
 
-// Only calls that were sent, and that no person approved, count. Without recorded arguments there are no bounds, and
-// only reading is allowed. Only operators can propose.
+// A policy proposal is based only on calls that were sent without a person's approval. If no arguments were recorded,
+// the proposal sets no bounds on arguments, and allows only tools that read. Only operators can request a proposal.
 func TestPropose_CountsOnlyCallsThatWereSentWithoutApproval(t *testing.T) {
 	t.Parallel()
 	raw := rawmcp.Start(t, proposeTools)
@@ -252,8 +253,8 @@ func TestPropose_CountsOnlyCallsThatWereSentWithoutApproval(t *testing.T) {
 	}
 }
 
-// makeNoteCalls makes calls that are allowed, refused and approved on the server notes, and calls that are allowed and
-// refused on the server plain.
+// makeNoteCalls makes calls to the servers notes and plain. On notes, the calls are allowed, refused or approved. On
+// plain, they are allowed or refused.
 func makeNoteCalls(t *testing.T, s *stack.Process) {
 	t.Helper()
 	for _, server := range []string{"notes", "plain"} {

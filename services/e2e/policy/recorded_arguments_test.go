@@ -21,8 +21,9 @@ tools:
   read: {action: allow}
 `
 
-// A rule, or the configuration of a server, records the arguments of calls. Operators read them without their secrets,
-// also after a restart. No answer to another caller and no file contains them.
+// The arguments of calls are recorded because of a rule or because of a server's configuration. Operators can read the
+// arguments, but not the secrets in them, even after a restart. No response to another caller and no file contains the
+// arguments in plain text.
 func TestRecordedArguments_OnlyOperatorsReadThem(t *testing.T) {
 	t.Parallel()
 	raw := rawmcp.Start(t, rawmcp.ToolList("read", "write"))
@@ -87,8 +88,8 @@ func TestRecordedArguments_OnlyOperatorsReadThem(t *testing.T) {
 	checkReplayedArguments(t, p)
 }
 
-// checkReplayedArguments replays recorded calls with a draft that reads arguments. The result is known for operators
-// if the arguments were recorded and no value was replaced in them.
+// checkReplayedArguments replays recorded calls with a draft whose conditions read arguments. For operators, the result
+// of a call is known if its arguments were recorded and no value in the arguments was redacted.
 func checkReplayedArguments(t *testing.T, p *stack.Process) {
 	t.Helper()
 	agent := stack.Connect(t, p.MCP("rule"), stack.AgentToken)

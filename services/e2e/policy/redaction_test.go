@@ -23,10 +23,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// secretServer is an environment variable that makes the test's program a stdio server whose answers contain secrets.
+// secretServer is the name of the environment variable that makes this test binary run as a stdio server. The server's
+// responses contain secrets.
 const secretServer = "SLUICE_TEST_SECRET_SERVER"
 
-// Invented values that must not reach a client.
+// These are the secrets, which must not reach a client. The values are invented.
 var (
 	secretKey   = "AKIA" + "Q3EGRZ7TKMNVXW2P"
 	secretMail  = "zelda" + "@hidden.example"
@@ -36,8 +37,8 @@ var (
 
 var allSecrets = []string{secretKey, secretMail, secretCard, secretPhone}
 
-// newSecretServer returns a server whose tools answer with secrets in every place that a result has. received gets the
-// arguments of each call.
+// newSecretServer returns a server whose tools respond with secrets in every part of a result. received is called with
+// the arguments of each call.
 func newSecretServer(received func(arguments string)) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "secrets", Version: "1"}, nil)
 	schema := json.RawMessage(`{"type":"object"}`)
@@ -87,7 +88,7 @@ rules:
       arguments: {detect: [email]}
 `
 
-// recordingTransport is an HTTP client that copies everything that it receives.
+// recordingTransport is an HTTP client that copies all bytes that it receives.
 type recordingTransport struct {
 	mu  sync.Mutex
 	got bytes.Buffer
@@ -105,7 +106,7 @@ func (r *recordingTransport) text() string {
 	return r.got.String()
 }
 
-// checkNoSecrets reports a secret in a text, and where it is.
+// checkNoSecrets fails the test if the text contains a secret. where describes the text.
 func checkNoSecrets(t *testing.T, where, text string) {
 	t.Helper()
 	for _, secret := range allSecrets {
@@ -117,8 +118,8 @@ func checkNoSecrets(t *testing.T, where, text string) {
 	}
 }
 
-// A server over HTTP and one over stdio answer with secrets in texts, in JSON, in resources, in errors and in progress.
-// No byte of them reaches the client, the log, the data of the mesh or the exported spans.
+// A server over HTTP and a server over stdio respond with secrets in texts, JSON, resources, errors and progress
+// notifications. No byte of the secrets reaches the client, the log, the mesh's data directory or the exported spans.
 func TestRedaction_SecretsReachNobody(t *testing.T) {
 	t.Parallel()
 	var received recordingTransport
@@ -155,7 +156,8 @@ func TestRedaction_SecretsReachNobody(t *testing.T) {
 	checkRawResponses(t, s)
 }
 
-// checkRawResponses checks every byte of the responses in both eras of MCP.
+// checkRawResponses checks every byte of the responses in revision 2025-11-25, which uses sessions, and in revision
+// 2026-07-28.
 func checkRawResponses(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	for _, server := range []string{"web", "program"} {
@@ -174,7 +176,7 @@ func checkRawResponses(t *testing.T, s *stack.Stack) {
 	}
 }
 
-// callLeakingTools calls the tools, and checks everything that the client receives.
+// callLeakingTools calls the tools whose results contain secrets, and checks everything that the client receives.
 func callLeakingTools(t *testing.T, url, prefix string) {
 	t.Helper()
 	var heard recordingTransport
@@ -208,7 +210,7 @@ func callLeakingTools(t *testing.T, url, prefix string) {
 	checkNoSecrets(t, url+" progress", heard.text())
 }
 
-// checkRedactedRecords checks the counts in the journal, and the command that shows them.
+// checkRedactedRecords checks the numbers of redactions in the journal, and the command that prints these numbers.
 func checkRedactedRecords(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	records := stack.ListRecords(t.Context(), t, gatewayv1.NewGatewayServiceClient(s.Operator(t)))
@@ -229,7 +231,8 @@ func checkRedactedRecords(t *testing.T, s *stack.Stack) {
 	stack.CheckCommand(t, explain, 0, explain.Stdout, "redacts in results: path /user/phone, by files/clean", "redacts in arguments: detector email, by files/clean")
 }
 
-// A person approves the replaced arguments, and the server receives them.
+// A policy redacts arguments of a call that needs approval. A person approves the call with the redacted arguments, and
+// the server receives exactly these arguments.
 func TestRedaction_ApprovalShowsTheReplacedArguments(t *testing.T) {
 	t.Parallel()
 	var received recordingTransport

@@ -32,9 +32,9 @@ rules:
   - {name: no-drop, match: {tool: drop}, action: deny}
 `
 
-// TestReplay_ShowsWhichRecordedCallsADraftChanges makes calls in a mesh and replays them with drafts. The exit code is
-// 1 if a call opens, 0 if not, and 2 if a call may open or the documents do not load. No call reaches the server
-// again.
+// TestReplay_ShowsWhichRecordedCallsADraftChanges makes calls in a mesh and replays them with draft policies. The exit
+// code is 1 if a draft allows a call that was refused, and 0 if it allows no such call. The exit code is 2 if it is
+// unknown whether a draft allows such a call, or if its documents do not load. No call reaches the server again.
 func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "write", "pay", "slow", "deploy", "drop"))
@@ -99,10 +99,11 @@ func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 	}
 }
 
-// replayedCalls names the environment variable that contains the number of recorded calls.
+// replayedCalls is the name of the environment variable that sets the number of recorded calls.
 const replayedCalls = "SLUICE_REPLAYED"
 
-// TestReplay_ManyCalls replays a journal with many calls by many callers. It takes at most a minute for 100,000 calls.
+// TestReplay_ManyCalls replays a journal with many calls by many callers. The replay may take at most a minute for
+// 100,000 calls.
 func TestReplay_ManyCalls(t *testing.T) {
 	t.Parallel()
 	n, err := strconv.Atoi(os.Getenv(replayedCalls))

@@ -27,8 +27,8 @@ rules:
   - {name: slow, match: {tool: read}, rate_limit: {max: 2, window: 1h}, mode: observe, until: UNTIL}
 `
 
-// TestReport_ShowsWhatObservedRulesWouldHaveDecided checks that calls pass observed rules and limits, and that `sluice
-// report` and `sluice decisions tail` show what would have happened to them.
+// TestReport_ShowsWhatObservedRulesWouldHaveDecided uses rules and limits with mode: observe. It checks that they
+// refuse no calls, and that `sluice report` and `sluice decisions tail` show what would have happened to the calls.
 func TestReport_ShowsWhatObservedRulesWouldHaveDecided(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "drop", "pay", "draft"))

@@ -16,7 +16,7 @@ const (
 	secondPolicy = firstPolicy + "  drop: {action: allow}\n"
 )
 
-// A storedRevision is a revision in the JSON output.
+// A storedRevision is a policy revision in the JSON output of `sluice policy`.
 type storedRevision struct {
 	ID, Author, Reason string
 	Number             int
@@ -24,7 +24,7 @@ type storedRevision struct {
 	Documents          []struct{ Path, Text string }
 }
 
-// revisionsMesh is a mesh whose policies are in its store, with folders of documents.
+// revisionsMesh is a mesh whose policies are in its store. The fixture also has directories with policy documents.
 type revisionsMesh struct {
 	*stack.Process
 	t *testing.T
@@ -46,7 +46,7 @@ func startRevisionsMesh(t *testing.T) *revisionsMesh {
 	return &revisionsMesh{stack.Start(t, s), t}
 }
 
-// policy runs `sluice policy` with a token.
+// policy runs a `sluice policy` command with a token.
 func (m *revisionsMesh) policy(token string, args ...string) stack.CommandResult {
 	m.t.Helper()
 	return stack.Run(m.t, stack.Command{Args: append([]string{"policy"}, append(args, "--addr", m.GRPC)...), Dir: m.Dir, Env: []string{"SLUICE_TOKEN=" + token}})
@@ -61,8 +61,8 @@ func (m *revisionsMesh) wantRun(tool, want string) {
 	}
 }
 
-// An operator applies documents, applies others, and rolls back. Each change is in force when the command ends, and a
-// restart keeps the last one.
+// An operator applies policy documents, applies other documents, and rolls back. Each change is in force as soon as the
+// command has finished. After a restart, the last change is still in force.
 func TestRevisions_AreAppliedAndRolledBack(t *testing.T) {
 	t.Parallel()
 	m := startRevisionsMesh(t)
@@ -133,8 +133,8 @@ func TestRevisions_AreAppliedAndRolledBack(t *testing.T) {
 	}
 }
 
-// wantExport checks that the documents of the second revision are printed and written to a folder, and that no file is
-// replaced.
+// wantExport checks that the documents of the second revision are printed and can be exported to a directory, and that
+// the export overwrites no file.
 func (m *revisionsMesh) wantExport(id string) {
 	m.t.Helper()
 	ran := m.policy(stack.ViewerToken, "revision", id[:8])

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// `policy explain --draft` shows what a draft would decide on a call. The active documents stay in force, and the
-// command names the place if the draft does not load.
+// `policy explain --draft` shows how a draft policy would evaluate a call. The active documents stay in force. If the
+// draft does not load, the command reports the position of the error.
 func TestExplain_DraftDecidesInsteadOfTheActiveDocuments(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "pay"))

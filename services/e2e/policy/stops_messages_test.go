@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// stopMessagesPolicy allows all methods, and distinguishes resources by their URIs.
+// stopMessagesPolicy allows all methods, and has a rule that selects resources by URI.
 const stopMessagesPolicy = `version: 1
 name: stops
 default: allow
@@ -28,8 +28,8 @@ rules:
   - {name: secrets, match: {uri: "file:///secret*"}, action: deny}
 `
 
-// taskServer is an MCP server with tasks and a stream of notifications. It uses revision 2026-07-28 if modern is true,
-// and sessions otherwise.
+// taskServer is an MCP server with tasks and a stream of notifications. If modern is true, it is a stateless server of
+// revision 2026-07-28. Otherwise it uses sessions.
 type taskServer struct {
 	modern bool
 	url    string
@@ -99,7 +99,8 @@ func taskServerResult(method string) string {
 	}
 }
 
-// stream sends the messages of say. In 2026-07-28, id is the id of the subscription.
+// stream writes to the response all notifications that are passed to the method say. In revision 2026-07-28, id is the
+// id of the subscription.
 func (s *taskServer) stream(w http.ResponseWriter, r *http.Request, id string) {
 	says := make(chan string, 100)
 	s.mu.Lock()
@@ -132,7 +133,8 @@ func (s *taskServer) stream(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// say sends a notification on all streams: its method and, after a blank, the URI of a resource.
+// say sends a notification on all streams. notification is the method, which may be followed by a space and the URI of
+// a resource.
 func (s *taskServer) say(notification string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +143,7 @@ func (s *taskServer) say(notification string) {
 	}
 }
 
-// count returns the number of received requests with a method.
+// count returns the number of requests with the given method that the server has received.
 func (s *taskServer) count(method string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,13 +155,13 @@ func (s *taskServer) count(method string) (n int) {
 	return n
 }
 
-// stopClient sends requests to a task server in its revision.
+// stopClient sends requests to a task server, in the protocol revision of that server.
 type stopClient struct {
 	t       *testing.T
 	server  *taskServer
 	url     string
 	session string
-	// task is the id of a task of the client.
+	// task is the id of a task that the client has created.
 	task string
 }
 
@@ -221,7 +223,7 @@ func (c *stopClient) post(method, name, params string) string {
 	return string(body)
 }
 
-// subscribe subscribes to a resource, and returns the messages of the stream of notifications.
+// subscribe subscribes to a resource, and returns the messages on the client's stream of notifications.
 func (c *stopClient) subscribe(uri string) <-chan string {
 	c.t.Helper()
 	req := c.request("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["`+uri+`"]}`)
@@ -246,8 +248,8 @@ func (c *stopClient) subscribe(uri string) <-chan string {
 	return messages
 }
 
-// taskMesh is a mesh with a task server with sessions and one of 2026-07-28. A client of each server has subscribed to a
-// resource.
+// taskMesh is a mesh with two task servers: one that uses sessions, and one of revision 2026-07-28. One client of each
+// server has subscribed to a resource.
 type taskMesh struct {
 	*stopMesh
 	servers map[string]*taskServer
@@ -296,7 +298,7 @@ func (m *taskMesh) sendTaskRequests() (received, responses []string) {
 	return received, responses
 }
 
-// awaitUpdate waits until each client is notified of a change of the resource.
+// awaitUpdate waits until the client of each server is notified that the resource has changed.
 func (m *taskMesh) awaitUpdate(uri string) {
 	m.t.Helper()
 	for name, server := range m.servers {
@@ -324,8 +326,8 @@ func (m *taskMesh) next(server string) string {
 	}
 }
 
-// checkStopped checks that only the servers for which running returns true receive requests about tasks and notify their
-// clients.
+// checkStopped checks which servers receive requests about tasks and can notify their clients. These must be exactly
+// the servers for which the function running returns true.
 func (m *taskMesh) checkStopped(running func(server string) bool) {
 	m.t.Helper()
 	received, responses := m.sendTaskRequests()
@@ -356,9 +358,9 @@ func (m *taskMesh) checkStopped(running func(server string) bool) {
 	}
 }
 
-// An operator stops an agent, and later each server. After the acknowledgement, the server receives no request about the
-// agent's tasks, and the agent is not notified about resources, in both kinds of revisions. Notifications of changed
-// lists still arrive. After the resume, requests and notifications arrive again.
+// An operator stops an agent, and later each server. After the acknowledgement of a stop, the server receives no
+// request about the agent's tasks, and the agent is not notified about resources. This is true with and without
+// sessions. Notifications of changed lists still arrive. After the resume, requests and notifications arrive again.
 func TestStop_EndsTasksAndUpdatesOfResources(t *testing.T) {
 	t.Parallel()
 	m := startTaskMesh(t)
@@ -377,8 +379,9 @@ func TestStop_EndsTasksAndUpdatesOfResources(t *testing.T) {
 	}
 }
 
-// A call waits for an approver as a task of the gateway. It is approved, and an operator stops the agent. When the
-// client gets the task, its call is refused. The approval stays valid, so that the repeated call runs after the resume.
+// A call waits for an approver as a task of the gateway. The call is approved, and then an operator stops the agent.
+// When the client requests the task, the call is refused. The approval stays valid, so that the call runs when it is
+// repeated after the resume.
 func TestStop_ApprovedTaskDoesNotRun(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)

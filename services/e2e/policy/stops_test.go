@@ -28,7 +28,7 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// stopMesh is a mesh in a process of its own, with the server raw and with agents.
+// stopMesh is a mesh in a separate process, with the server "raw" and with agents.
 type stopMesh struct {
 	*stack.Process
 	t        *testing.T
@@ -46,7 +46,7 @@ func startStopMesh(t *testing.T) *stopMesh {
 	return &stopMesh{Process: stack.Start(t, s), t: t, upstream: up}
 }
 
-// run runs a command from the directory of the configuration, as the operator.
+// run runs a command as the operator, in the directory that contains the configuration.
 func (m *stopMesh) run(args ...string) stack.CommandResult {
 	m.t.Helper()
 	return stack.Run(m.t, stack.Command{Args: args, Dir: filepath.Dir(m.Config), Env: []string{"SLUICE_CONFIG=" + m.Config, "SLUICE_TOKEN=" + stack.OperatorToken}})
@@ -61,10 +61,10 @@ func (m *stopMesh) mustRun(args ...string) string {
 	return ran.Stdout
 }
 
-// stopCallers calls the tool safe from several clients until it is stopped, and counts the results.
+// stopCallers calls the tool safe from several clients until stop is called, and counts the results.
 type stopCallers struct {
 	ran, refused atomic.Int64
-	// wrong is a response that is neither a result nor a refusal with the reason.
+	// wrong is a response that is neither a result nor a refusal with the expected reason.
 	wrong atomic.Pointer[string]
 	stop  context.CancelFunc
 	done  sync.WaitGroup
@@ -102,8 +102,9 @@ func (c *stopCallers) end() {
 	c.done.Wait()
 }
 
-// Several clients call a server, and an operator stops and resumes their calls with the command line. The server
-// receives no call between the acknowledgement of a stop and the beginning of the resume. Each refusal has the reason.
+// Several clients call a server. Meanwhile, an operator stops and resumes their calls from the command line. The server
+// receives no call between the acknowledgement of a stop and the beginning of the resume. Each refusal contains the
+// reason.
 func TestStop_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)
@@ -152,8 +153,8 @@ func TestStop_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	t.Logf("%d calls ran, %d were refused", callers.ran.Load(), callers.refused.Load())
 }
 
-// The mesh is killed and starts again. The stop stays in force, and status, doctor, explain, the journal and the
-// history show it.
+// The mesh is killed and started again. A stop of calls stays in force, and status, doctor, explain, the journal and
+// the history show it.
 func TestStop_SurvivesARestartAndIsShown(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)
@@ -207,7 +208,7 @@ func TestStop_SurvivesARestartAndIsShown(t *testing.T) {
 	}
 }
 
-// An approver has approved a call before an operator stops the agent. The call does not run until the calls are
+// An approver approves a call, and then an operator stops the agent. The call does not run until the agent's calls are
 // resumed.
 func TestStop_ApprovedCallRunsAfterTheResume(t *testing.T) {
 	t.Parallel()
@@ -230,8 +231,9 @@ func TestStop_ApprovedCallRunsAfterTheResume(t *testing.T) {
 	}
 }
 
-// An operator stops an agent of the mesh by its id, and later by its creator. Its prompt ends at the next call, with the
-// reason. After the calls are resumed, the agent continues.
+// An operator stops an agent that runs in the mesh: first by the agent's id, and later by the subject of the agent's
+// creator. The agent's prompt ends with the reason when the agent makes its next call. After the calls are resumed, the
+// agent continues.
 func TestStop_AgentOfTheMeshEndsItsPrompt(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)

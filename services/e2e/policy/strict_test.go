@@ -41,8 +41,8 @@ var strictTools = map[string]string{
 	"wait":  `{"type":"object"}`,
 }
 
-// startStrictServer starts a server that does not check arguments. The tool wait never answers. It returns the URL, and
-// the number of calls of the server's tools.
+// startStrictServer starts a server that does not check arguments. Its tool "wait" never responds. startStrictServer
+// returns the server's URL, and a counter of the calls to the server's tools.
 func startStrictServer(t *testing.T) (string, *atomic.Int64) {
 	t.Helper()
 	calls := new(atomic.Int64)
@@ -62,7 +62,7 @@ func startStrictServer(t *testing.T) (string, *atomic.Int64) {
 }
 
 // An official client sends arguments that the tool's schema does not allow. The server never receives them, the model
-// reads which argument is wrong, and no person is asked.
+// receives an error that says which argument is wrong, and no person is asked for approval.
 func TestStrict_RefusesArgumentsThatTheSchemaDoesNotAllow(t *testing.T) {
 	t.Parallel()
 	url, calls := startStrictServer(t)
@@ -107,7 +107,8 @@ func TestStrict_RefusesArgumentsThatTheSchemaDoesNotAllow(t *testing.T) {
 	stack.CheckCommand(t, explain, 0, explain.Stdout, "timeout: 300ms for the server's response, by files/soon")
 }
 
-// A server does not answer within the timeout of a rule that does not decide. The error names this rule.
+// A server does not respond within the timeout that a rule sets. The error contains the name of that rule, even though
+// the rule does not determine the decision on the call.
 func TestTimeout_NamesItsRule(t *testing.T) {
 	t.Parallel()
 	url, _ := startStrictServer(t)

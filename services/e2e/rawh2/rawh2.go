@@ -1,4 +1,4 @@
-// Package rawh2 sends single HTTP/2 frames, so that tests can violate the protocol, which gRPC clients do not do.
+// Package rawh2 sends individual HTTP/2 frames, so that tests can violate the protocol. gRPC clients can't do this.
 package rawh2
 
 import (
@@ -18,13 +18,13 @@ import (
 const (
 	// dialTimeout is the time limit of [Dial].
 	dialTimeout = 10 * time.Second
-	// newName is the first byte of a field with a new name that is added to the dynamic table. first is the index field
-	// for the table's newest entry (RFC 7541, sections 6.1, 6.2.1).
+	// newName is the first byte of a field that has a new name and is added to the dynamic table. first is the index
+	// field that refers to the table's newest entry (RFC 7541, sections 6.1, 6.2.1).
 	newName, first = 0x40, 0x80 | 62
 )
 
-// A Conn is an HTTP/2 connection on which the client may send any bytes. It is not safe for concurrent use. Unless it
-// was dialed with deaf, it reads and discards the server's data.
+// A Conn is an HTTP/2 connection on which the client may send any bytes. It is not safe for concurrent use. It reads
+// and discards the server's data, unless the parameter deaf of [Dial] was true.
 type Conn struct {
 	net.Conn
 	// Framer writes frames.
@@ -63,8 +63,8 @@ func (c *Conn) discardInput() {
 	_, _ = io.Copy(io.Discard, c.Conn) // only the end of the connection matters
 }
 
-// Ended returns a channel that is closed when the server has closed the connection. On a deaf connection it is
-// never closed.
+// Ended returns a channel that is closed when the server has closed the connection. If the connection never reads, the
+// channel is never closed.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
 // HeaderBlock returns the header block for a gRPC call with additional fields. It does not use the dynamic table.
@@ -119,7 +119,7 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	return id, nil
 }
 
-// SendPartialMessage sends have bytes of a gRPC message whose prefix declares claimed bytes.
+// SendPartialMessage sends the first have bytes of a gRPC message whose prefix declares a length of claimed bytes.
 func (c *Conn) SendPartialMessage(id uint32, claimed, have int) error {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	if err := c.WriteData(id, false, head); err != nil {

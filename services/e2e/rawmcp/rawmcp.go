@@ -1,5 +1,5 @@
-// Package rawmcp provides an MCP server that records the exact bytes it receives and responds with the exact bytes that
-// a test sets. It parses as little as possible, so that tests can compare the bytes on the wire.
+// Package rawmcp provides an MCP server that records the exact bytes that it receives, and responds with the exact
+// bytes that a test specifies. It parses as little as possible, so that tests can compare the bytes on the wire.
 package rawmcp
 
 import (
@@ -24,7 +24,7 @@ type Request struct {
 	Name string
 }
 
-// Server is an MCP server with responses that the test sets. It is safe for concurrent use.
+// Server is an MCP server whose responses are set by the test. It is safe for concurrent use.
 type Server struct {
 	// URL is the URL of the MCP endpoint.
 	URL string
@@ -45,7 +45,7 @@ func (s *Server) Stop() {
 	s.web.Close()
 }
 
-// Answer writes the response to a request. id is the JSON-RPC id of the request as raw JSON.
+// Answer is a function that writes the response to a request. id is the JSON-RPC id of the request as raw JSON.
 type Answer func(w http.ResponseWriter, r *http.Request, id string)
 
 // Result returns an Answer that sends the given JSON as the result.
@@ -56,8 +56,8 @@ func Result(raw string) Answer {
 	}
 }
 
-// Start starts a server that lists the tools in tools, a JSON array. It responds to every call with the text "ran", and
-// is stopped when the test ends.
+// Start starts a server that lists the tools in the JSON array tools, and responds to every call with the text "ran".
+// The server is stopped when the test ends.
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}
@@ -82,15 +82,15 @@ func (s *Server) SetTools(tools string) {
 	s.tools = tools
 }
 
-// SetSecondPage sets the tools on the list's second page, which has the cursor "2". If tools is empty, the list has one
-// page.
+// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list
+// has only one page.
 func (s *Server) SetSecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.second = tools
 }
 
-// Calls returns the received tools/call requests, or only those for one tool.
+// Calls returns the received tools/call requests. If a tool is given, it returns only the requests for that tool.
 func (s *Server) Calls(tool ...string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,17 +103,18 @@ func (s *Server) Calls(tool ...string) []Request {
 	return out
 }
 
-// ownSession is the id of the sessions in which the gateway lists the tools for itself.
+// ownSession is the id of the session in which the gateway lists the server's tools for itself.
 const ownSession = "own-session"
 
-// OwnRequests returns the messages received in sessions in which the gateway lists the tools for itself.
+// OwnRequests returns the messages that the server has received in sessions in which the gateway lists the tools for
+// itself.
 func (s *Server) OwnRequests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Request(nil), s.own...)
 }
 
-// Requests returns all messages received, except those in the gateway's own sessions.
+// Requests returns all messages that the server has received, except those in the gateway's own sessions.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +128,7 @@ func (s *Server) DropRequests() {
 	s.requests, s.own = nil, nil
 }
 
-// EndedSessions returns the ids of the sessions that were ended by DELETE, except the gateway's own.
+// EndedSessions returns the ids of the sessions that were ended by DELETE, except those of the gateway's own sessions.
 func (s *Server) EndedSessions() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Tools is the tool list that most servers in tests serve. Test policies have rules for these names.
+// Tools is the list of tools that most servers in tests have. Test policies have rules for these tools.
 var Tools = ToolList("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
 
 // ToolList returns a JSON array of tools with these names.

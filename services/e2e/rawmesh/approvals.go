@@ -11,8 +11,8 @@ import (
 // Approval contains the fields that most tests read from `sluice approvals list`.
 type Approval struct{ ID, State, Server, Tool string }
 
-// RunApprovals runs `sluice approvals` with a token. The output is human-readable, unlike that of
-// [Mesh.RunApprovalsJSON].
+// RunApprovals runs `sluice approvals` with a token. The output is human-readable, whereas [Mesh.RunApprovalsJSON]
+// produces JSON.
 func (m *Mesh) RunApprovals(t *testing.T, token string, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", m.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
@@ -30,7 +30,7 @@ func (m *Mesh) RunApprovalsJSONAs(t *testing.T, token string, args ...string) st
 	return m.RunApprovals(t, token, append([]string{"--output", "json"}, args...)...)
 }
 
-// ListApprovals runs `sluice approvals list` as the operator and returns the listed approvals.
+// ListApprovals runs `sluice approvals list` as the operator and returns the approvals in its output.
 func (m *Mesh) ListApprovals(t *testing.T, args ...string) []Approval {
 	t.Helper()
 	ran := m.RunApprovalsJSON(t, append([]string{"list"}, args...)...)
@@ -54,7 +54,7 @@ func (m *Mesh) AwaitOnePending(t *testing.T) string {
 	return ""
 }
 
-// AwaitOnlyState waits until the mesh has exactly one approval and it is in this state.
+// AwaitOnlyState waits until the mesh has exactly one approval and this approval is in the given state.
 func (m *Mesh) AwaitOnlyState(t *testing.T, state string) {
 	t.Helper()
 	var found []Approval
@@ -67,7 +67,7 @@ func (m *Mesh) AwaitOnlyState(t *testing.T, state string) {
 	t.Errorf("approvals are %v, want one that is %s", found, state)
 }
 
-// AwaitState waits until an approval is in a state.
+// AwaitState waits until the approval with the given id is in the given state.
 func (m *Mesh) AwaitState(t *testing.T, id, state string) {
 	t.Helper()
 	var found []Approval

@@ -10,16 +10,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Distributed is a mesh with one server and a separate process for each role.
+// Distributed is a mesh with one server. Each mesh service runs in a separate process.
 type Distributed struct {
 	*stack.Distributed
 	// Upstream is the mesh's server.
 	Upstream *rawmcp.Server
 }
 
-// StartDistributed starts a mesh with five processes and a server with [rawmcp.Tools]. extra is YAML that is added at
-// the top level of the configuration, and env contains additional environment variables. The processes are killed when
-// the test ends.
+// StartDistributed starts a server with [rawmcp.Tools], and a mesh that consists of five processes. extra is YAML that
+// is added at the top level of the configuration, and env contains additional environment variables. The processes are
+// killed when the test ends.
 func StartDistributed(t *testing.T, policy, extra string, env ...string) *Distributed {
 	t.Helper()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// StoryPolicy has a tool from [rawmcp.Tools] for each kind of decision.
+// StoryPolicy has a rule for each kind of decision. Each rule applies to one of the tools in [rawmcp.Tools].
 const StoryPolicy = `version: 1
 name: story
 server: raw
@@ -43,7 +43,7 @@ tools:
 // Mesh is a mesh with one server.
 type Mesh struct {
 	*stack.Stack
-	// Upstream is the server.
+	// Upstream is the server behind the mesh.
 	Upstream *rawmcp.Server
 }
 
@@ -57,8 +57,8 @@ func Start(t *testing.T, policy, extra string) *Mesh {
 	})}
 }
 
-// StartUnpinned is like [Start], but the server's definitions may change without an operator. The server first lists
-// the tools in first, or [rawmcp.Tools] if first is empty.
+// StartUnpinned is like [Start], but the definitions of the server's tools may change without an operator's consent.
+// The server first lists the tools in first, or [rawmcp.Tools] if first is empty.
 func StartUnpinned(t *testing.T, policy, extra string, first ...string) *Mesh {
 	t.Helper()
 	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), rawmcp.Tools))

@@ -1,21 +1,24 @@
 package realclients_test
 
-// A client is a client from npm that can be run without a terminal, with a model of its user.
+// A client is an MCP client from npm that can run without a terminal and with a model that the test provides.
 type client struct {
 	id string
 	// program is the path of the program in node_modules. A program that ends with .js is started with node.
 	program string
-	// file and config are the client's configuration with one server. SLUICE stands for the path of sluice.
+	// config is the content of the client's configuration file, which contains one server. file is the path of this
+	// file. In config, SLUICE stands for the path of sluice.
 	file, config string
-	// more contains further files of the client, by their paths.
+	// more contains additional files of the client, by their paths.
 	more map[string]string
-	// hosts are other hosts to which the client tries to connect, and without which it works.
+	// hosts contains other hosts to which the client tries to connect. The client works without them.
 	hosts []string
-	// declines says that the client declines all questions of servers (elicitation) without a terminal.
+	// declines is true if the client, when it has no terminal, declines all questions that servers ask (elicitation).
 	declines bool
-	// before returns the arguments of a command that is run before the client, or nil.
+	// before returns the arguments of a command that must be run before the client. It is nil if there is no such
+	// command.
 	before func(url string) []string
-	// args and env return what a run needs to send a prompt to the model at a URL.
+	// args and env return the arguments and the environment variables with which the client sends a prompt to the model
+	// at a URL.
 	args, env func(url string) []string
 }
 
@@ -33,14 +36,16 @@ func clients() []client {
 				return []string{
 					"ANTHROPIC_BASE_URL=" + url, "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1",
 					"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "ENABLE_TOOL_SEARCH=false",
-					// Without these, the first prompt does not wait for servers that need more than 5 s to start.
+					// Without these variables, the client sends its first prompt before servers that need more than 5 s
+					// to start are ready.
 					"MCP_CONNECTION_NONBLOCKING=false", "MCP_CONNECT_TIMEOUT_MS=60000",
 				}
 			},
 		},
 		{
 			id: "codex", program: "@openai/codex/bin/codex.js", file: ".codex/config.toml", declines: true,
-			// Without "required", Codex sends the first prompt without the tools of servers that need more than 1 s to start.
+			// Without "required", Codex sends the first prompt without the tools of servers that need more than 1 s to
+			// start.
 			config: "[mcp_servers.notes]\ncommand = \"SLUICE\"\nargs = [\"demo-server\", \"--stdio\"]\nrequired = true\n",
 			args: func(url string) []string {
 				return []string{
@@ -76,7 +81,7 @@ func clients() []client {
 		},
 		{
 			id: "cline", program: "@cline/cli-linux-x64/bin/cline", file: ".cline/data/settings/cline_mcp_settings.json",
-			// Without "timeout", Cline goes on without servers that need more than 3 s to start.
+			// Without "timeout", Cline ignores servers that need more than 3 s to start.
 			config: `{"mcpServers": {"notes": {"command": "SLUICE", "args": ["demo-server", "--stdio"], "timeout": 60}}}`,
 			more:   map[string]string{".cline/data/settings/global-settings.json": `{"telemetryOptOut": true, "autoUpdateEnabled": false}`},
 			hosts:  []string{"data.cline.bot:443"},

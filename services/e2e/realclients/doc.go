@@ -1,3 +1,3 @@
-// Package realclients tests the mesh of one person with real MCP clients from npm. A program of the test answers their
-// requests to a model. `make test-clients` installs the clients and runs these tests.
+// Package realclients tests a single user's mesh with real MCP clients from npm. The test itself responds to the
+// requests that the clients send to a model. `make test-clients` installs the clients and runs these tests.
 package realclients

@@ -16,13 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A home is the home directory of a person, with the mesh and one client that run there.
+// A home is a user's home directory, together with the mesh and the client that run there.
 type home struct {
 	dir    string
 	sluice string
 }
 
-// newHome creates a home directory without a keychain. When the test ends, it ends the mesh that runs there.
+// newHome creates a home directory without a keychain. When the test ends, newHome's cleanup stops the mesh that runs
+// in that directory.
 func newHome(t *testing.T) *home {
 	t.Helper()
 	h := &home{dir: t.TempDir(), sluice: stack.Program(t, "sluice")}
@@ -45,7 +46,7 @@ func (h *home) env(more ...string) []string {
 	}, more...)
 }
 
-// mesh returns the process of the mesh that runs, or 0.
+// mesh returns the process id of the running mesh, or 0 if no mesh is running.
 func (h *home) mesh(t *testing.T) (pid int) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.dir, ".local/share/sluice/addresses.json"))
@@ -62,7 +63,7 @@ func (h *home) mesh(t *testing.T) (pid int) {
 	return mesh.PID
 }
 
-// endMesh ends the mesh if it runs, and waits until its process has ended.
+// endMesh stops the mesh if it is running, and waits until its process has exited.
 func (h *home) endMesh(t *testing.T) {
 	t.Helper()
 	pid := h.mesh(t)
@@ -75,7 +76,7 @@ func (h *home) endMesh(t *testing.T) {
 	eventually.Holds(t, "the mesh ends", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 }
 
-// write writes a file of the home directory.
+// write writes a file in the home directory.
 func (h *home) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -85,7 +86,7 @@ func (h *home) write(t *testing.T, name, text string) {
 	stack.WriteFile(t, path, text)
 }
 
-// run runs a command of Sluice, which must succeed, and returns its output.
+// run runs a `sluice` command and returns its output. The test fails if the command fails.
 func (h *home) run(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), h.sluice, args...)
@@ -97,8 +98,8 @@ func (h *home) run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// approve waits until one call waits for a person, and approves it. It reports whether that happened before done is
-// closed.
+// approve waits until one call waits for a person's approval, and approves it. It returns true if it approved a call
+// before done was closed.
 func (h *home) approve(t *testing.T, done <-chan struct{}) bool {
 	t.Helper()
 	var open []struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A scenario is a tool call, and what its result contains.
+// A scenario is a tool call together with the text that its result must contain.
 type scenario struct {
 	name, tool, args string
 	asks             bool
@@ -33,8 +33,8 @@ func (c client) scenarios() []scenario {
 	}
 }
 
-// setUp puts a client behind a mesh in which deleting is denied, a refund waits for a person, and the user of the agent
-// can confirm a new note.
+// setUp puts a client's server behind a mesh. The mesh's policy denies deleting notes, requires approval for a refund,
+// and lets the user of the agent confirm a new note.
 func (c client) setUp(t *testing.T) *home {
 	t.Helper()
 	h := newHome(t)
@@ -50,9 +50,9 @@ func (c client) setUp(t *testing.T) *home {
 	return h
 }
 
-// The client starts the mesh, offers the tools to the model, and gives the model the result of a call that runs, the
-// reason for a refused call, and the result of a call that a person approves while the client waits. It needs no host
-// except the model's, and the mesh stays when it ends.
+// The client starts the mesh and offers the tools to the model. The model receives the result of a call that runs, the
+// reason for a refused call, and the result of a call that a person approves while the client waits. The client needs
+// no host except the model's host, and the mesh keeps running when the client exits.
 func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
 	t.Parallel()
 	modules := os.Getenv("SLUICE_TEST_CLIENTS")
@@ -78,7 +78,7 @@ func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
 	}
 }
 
-// check runs the client with a model that makes the call of the scenario.
+// check runs the client with a model that makes the scenario's call, and checks the result.
 func (c client) check(t *testing.T, h *home, program string, s scenario) {
 	t.Helper()
 	m := scripted.New(t, scripted.Call{Tool: s.tool, Args: s.args})
@@ -101,7 +101,8 @@ func (c client) check(t *testing.T, h *home, program string, s scenario) {
 	}
 }
 
-// runWith runs the client with a model, and returns its output. If asks is true, it approves the call.
+// runWith runs the client with a model, and returns the client's output. If asks is true, it approves the call while
+// the client waits.
 func (c client) runWith(t *testing.T, h *home, m *scripted.Model, program string, asks bool) (out string) {
 	t.Helper()
 	env := m.Env()

@@ -4,7 +4,7 @@ import "encoding/json"
 
 type object = map[string]any
 
-// anthropic is the Messages API.
+// anthropic returns an implementation of Anthropic's Messages API.
 func anthropic() api {
 	return api{
 		read: func(body []byte) (req request, err error) {
@@ -74,7 +74,7 @@ func anthropicMessage(r reply, content []any) object {
 	}
 }
 
-// responses is the Responses API of OpenAI.
+// responses returns an implementation of OpenAI's Responses API.
 func responses() api {
 	item := func(r reply) object {
 		if r.tool.custom {
@@ -156,7 +156,7 @@ func readResponses(body []byte) (req request, err error) {
 	return req, nil
 }
 
-// completions is the Chat Completions API of OpenAI.
+// completions returns an implementation of OpenAI's Chat Completions API.
 func completions() api {
 	message := func(r reply) object {
 		if r.tool.name != "" {
@@ -217,7 +217,7 @@ func readCompletions(body []byte) (req request, err error) {
 	return req, nil
 }
 
-// gemini is the Gemini API without streaming.
+// gemini returns an implementation of the Gemini API without streaming.
 func gemini() api {
 	whole := func(r reply) any {
 		part := object{"text": r.text}
@@ -237,7 +237,8 @@ func gemini() api {
 	}
 }
 
-// streaming returns an API that streams all its responses: in the Gemini API, the path of a request says so.
+// streaming returns an API that is like a but streams all its responses. It is needed for the Gemini API, in which the
+// path of a request, not its body, selects streaming.
 func streaming(a api) api {
 	read := a.read
 	a.read = func(body []byte) (request, error) {

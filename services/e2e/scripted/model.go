@@ -1,5 +1,6 @@
-// Package scripted is a provider of models for tests with real MCP clients. A model makes the tool calls of its script,
-// one after the other. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and Gemini.
+// Package scripted provides a fake model for tests with real MCP clients. The model has a script of tool calls and
+// makes them one after the other. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and
+// Gemini.
 package scripted
 
 import (
@@ -15,17 +16,20 @@ import (
 	"testing"
 )
 
-// A Call is a tool call of a script.
+// A Call is a tool call in a script.
 type Call struct {
-	// Tool is the end of the tool's name. Clients add prefixes to the names of tools of MCP servers.
+	// Tool is the end of the tool's name. It is only the end because clients add prefixes to the tool names of MCP
+	// servers.
 	Tool string
-	// Args contains the arguments as a JSON object. For a custom tool of the Responses API it is the tool's input.
+	// Args contains the arguments as a JSON object. For a custom tool of the Responses API, Args is the tool's input.
 	Args string
-	// If ArgsFrom is not nil, it returns the arguments for the result of the previous call, and Args is not used.
+	// ArgsFrom, if it is not nil, returns the arguments. result is the result of the previous call. Args is then not
+	// used.
 	ArgsFrom func(result string) string
 }
 
-// A Model is a provider of models on loopback for one run of a client. After its calls it answers with their results.
+// A Model is a fake model provider on loopback for one run of a client. After it has made all its calls, it responds
+// with their results as text.
 //
 // The model is also the client's HTTP proxy. As a proxy it refuses all requests.
 type Model struct {
@@ -41,11 +45,11 @@ type Model struct {
 	ids  string // the prefix of the ids of calls
 }
 
-// Seen is what a client has sent to a model.
+// Seen describes the requests that a client has sent to a model.
 type Seen struct {
-	// Declared contains the tools in the last request that declares tools.
+	// Declared contains the names of the tools in the last request that declared tools.
 	Declared []string
-	// Results contains the results of the calls.
+	// Results contains the results of the calls that the client has sent to the model.
 	Results []string
 	// Refused contains the hosts to which the client tried to connect.
 	Refused []string
@@ -53,7 +57,7 @@ type Seen struct {
 	Log string
 }
 
-// A request contains the parts of a request in any API that the model needs.
+// A request contains those parts of a client's request that the model needs. The type is the same for every API.
 type request struct {
 	tools   []declaration
 	results []string
@@ -66,7 +70,7 @@ type declaration struct {
 	custom          bool
 }
 
-// A reply is a tool call if the name of the tool is not empty, otherwise it is text.
+// A reply is a tool call if the name of its tool is not empty. Otherwise it is text.
 type reply struct {
 	tool declaration
 	id   string
@@ -88,7 +92,7 @@ type event struct {
 	data any
 }
 
-// New starts a model that makes calls.
+// New starts a model that makes the given calls.
 func New(t *testing.T, calls ...Call) *Model {
 	t.Helper()
 	m := &Model{t: t, calls: calls, ids: "call_" + rand.Text()[:8]}
@@ -98,7 +102,7 @@ func New(t *testing.T, calls ...Call) *Model {
 	return m
 }
 
-// Env returns the variables that make the model the proxy of a client.
+// Env returns the environment variables that make a client use the model as its proxy.
 func (m *Model) Env() []string {
 	return []string{
 		"HTTP_PROXY=" + m.URL, "HTTPS_PROXY=" + m.URL, "http_proxy=" + m.URL, "https_proxy=" + m.URL,
@@ -140,7 +144,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers a request to another host.
+// refuse refuses a request to another host, and records the host.
 func (m *Model) refuse(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	if !slices.Contains(m.seen.Refused, r.Host) {
@@ -181,8 +185,8 @@ func (m *Model) answer(w http.ResponseWriter, r *http.Request, body []byte, a ap
 	}
 }
 
-// reply makes the first call that has no result yet, if the request declares its tool. Clients also send requests
-// without tools, such as for the title of a conversation.
+// reply returns the first call that has no result yet, if the request declares the call's tool. Clients also send
+// requests without tools, for example to get a title for a conversation.
 func (m *Model) reply(req request) reply {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +214,8 @@ func (m *Model) reply(req request) reply {
 	return reply{text: "There is no tool " + call.Tool}
 }
 
-// keep keeps the results in a request. A client must not change a result that it has sent.
+// keep stores the results of calls that a request contains. The test fails if the client has changed a result that it
+// sent earlier.
 func (m *Model) keep(results []string) {
 	for i, result := range results {
 		switch {
@@ -222,14 +227,14 @@ func (m *Model) keep(results []string) {
 	}
 }
 
-// note adds a line to the log of the model.
+// note adds a line to the model's log.
 func (m *Model) note(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, _ = fmt.Fprintf(&m.log, format+"\n", args...)
 }
 
-// Seen returns what the client has sent so far.
+// Seen returns a description of the requests that the client has sent so far.
 func (m *Model) Seen() Seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,8 +17,8 @@ const brokenServers = `  raw: {http: {url: %q}}
   ended: {stdio: {command: [sh, -c, "exit 3"]}}
   mute: {http: {url: %q}}`
 
-// One server works, and other servers are unavailable, end at once or answer without a list. The working server's tools
-// are listed.
+// One server works. Other servers are unavailable, exit at once, or respond to tools/list without a list. The working
+// server's tools are nevertheless listed.
 func TestTools_OtherServersAreListedWhenServersAreBroken(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -51,7 +51,8 @@ func TestTools_OtherServersAreListedWhenServersAreBroken(t *testing.T) {
 	}
 }
 
-// `status` and `doctor` report a server as starting until it answers. `doctor` does not exit with 1 because of it.
+// `status` and `doctor` report a server as starting until it responds. `doctor` does not exit with code 1 because of
+// this server.
 func TestDoctor_StartingServerIsNotAProblem(t *testing.T) {
 	t.Parallel()
 	s := stack.WriteConfig(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: stack.OpenPolicy})

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// claudeFlow is a mesh with the real Claude Flow server and one real agent.
+// claudeFlow is a mesh with the real Claude Flow server, in which one agent has been created.
 type claudeFlow struct {
 	*rawmesh.Mesh
 
@@ -26,7 +26,7 @@ type claudeFlow struct {
 	agent   string
 }
 
-// startClaudeFlow starts the server as in the example, with one of the example's policies.
+// startClaudeFlow starts a mesh with the Claude Flow server and with one of the policies from the Claude Flow example.
 func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	t.Helper()
 	return runClaudeFlow(t, stack.WriteConfig(t, stack.Options{
@@ -34,7 +34,7 @@ func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	}))
 }
 
-// runClaudeFlow starts a mesh from its configuration and creates an agent.
+// runClaudeFlow starts a mesh from its configuration and creates an agent in Claude Flow.
 func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
 	t.Helper()
 	p := stack.Start(t, s)
@@ -47,13 +47,13 @@ func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
 	return c
 }
 
-// callWithAgent calls a tool with an agent's id.
+// callWithAgent calls a tool. Its arguments contain an agent's id.
 func (c *claudeFlow) callWithAgent(t *testing.T, tool, agent string) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
 }
 
-// stateFolder returns the directory with the server's ledger and its lock.
+// stateFolder returns the directory in which Claude Flow keeps its ledger and its lock.
 func (c *claudeFlow) stateFolder(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy"))
@@ -89,7 +89,7 @@ func (c *claudeFlow) countReceived(t *testing.T, tool string) int {
 	return n
 }
 
-// journalResults returns the recorded result class of each call to a tool.
+// journalResults returns the result class that the journal contains for each call to a tool.
 func (c *claudeFlow) journalResults(t *testing.T, tool string) []gatewayv1.ResultClass {
 	t.Helper()
 	var out []gatewayv1.ResultClass
@@ -109,7 +109,7 @@ func (c *claudeFlow) journalResults(t *testing.T, tool string) []gatewayv1.Resul
 }
 
 // The mesh has the real Claude Flow server with 353 tools, and real agents. An agent can use only the tools that the
-// example's policy names.
+// policy from the Claude Flow example allows.
 func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -131,7 +131,8 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 		d.Code != "denied_by_rule" || d.Rule != "claude-flow/tools.wasm_agent_terminate" || d.ID == "" {
 		t.Errorf("the denied call gave %s, decision %+v", refused.Text(), d)
 	}
-	// The server's own option `--tools` only hides tools: a tool that is not listed could still be called.
+	// Claude Flow's own option `--tools` only hides tools. Without the policy, a tool that is not listed could still be
+	// called.
 	if d := stack.DecisionOf(t, c.callWithAgent(t, "wasm_agent_prompt", c.agent)); d.Code != "denied_by_default" {
 		t.Errorf("a tool that is not listed: %+v", d)
 	}
@@ -143,7 +144,7 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	if after := c.callWithAgent(t, "wasm_agent_is_stopped", c.agent); after.Text() != there.Text() {
 		t.Errorf("after the denied call the agent answers %s, before %s", after.Text(), there.Text())
 	}
-	// The server uses an older protocol revision than the command line.
+	// Claude Flow uses an older protocol revision than the command line.
 	ran := stack.Run(t, stack.Command{
 		Args: []string{"call", "claude-flow", "wasm_agent_list", "--config", c.Config},
 		Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + c.URL},
@@ -154,8 +155,8 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	}
 }
 
-// Claude Flow reports some failures as successes. The client and the journal still receive a failure. A call that
-// succeeded is reported as a success.
+// Claude Flow reports some failures as successes. The client and the journal nevertheless receive a failure. A call
+// that succeeded is still reported as a success.
 func TestClaudeFlow_HiddenErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -216,8 +217,8 @@ func TestClaudeFlow_ApprovedExportRunsOnce(t *testing.T) {
 	}
 }
 
-// An earlier process has left its lock, which by itself would delay the start of Claude Flow. The mesh starts Claude
-// Flow without this delay.
+// An earlier Claude Flow process has left its lock behind. The lock would delay the start of Claude Flow, but the mesh
+// starts Claude Flow without this delay.
 func TestClaudeFlow_StartsDespiteAStaleLock(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -233,8 +234,8 @@ func TestClaudeFlow_StartsDespiteAStaleLock(t *testing.T) {
 	}
 }
 
-// recycle is 2, so the server's process is replaced after two calls. The client's session continues. The new process
-// uses the same directory, but does not have the state that was in memory.
+// The setting recycle is 2, so the mesh replaces the server's process after two calls. The client's session continues.
+// The new process uses the same directory, but does not have the state that the old process had in memory.
 func TestClaudeFlow_ProcessIsReplacedAfterRecycleCalls(t *testing.T) {
 	t.Parallel()
 	const remove = "remove: ["

@@ -28,8 +28,8 @@ import (
 // unresolvableHost is a host name that does not resolve. It can be reached only through the proxy.
 const unresolvableHost = "mcp.behind-the-proxy.invalid"
 
-// serveWithPrivateCA serves target over TLS with a certificate for unresolvableHost. No system trusts its CA.
-// serveWithPrivateCA returns the server's address and the path of the CA certificate.
+// serveWithPrivateCA serves target over TLS, with a certificate for unresolvableHost from a CA that no system trusts.
+// It returns the server's address and the path of the CA certificate.
 func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -60,7 +60,8 @@ func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	return server.Listener.Addr().String(), file
 }
 
-// connectProxy accepts only CONNECT requests with its credentials, and forwards every connection to the address to.
+// connectProxy is a proxy that accepts only CONNECT requests with the correct credentials. It forwards every connection
+// to the address in the field to.
 type connectProxy struct {
 	to string
 

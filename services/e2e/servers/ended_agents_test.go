@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// useOddServer creates an agent that calls the server odd once, so that the agent has a private directory for it.
-// useOddServer returns the agent's id.
+// useOddServer creates an agent and makes it call the server "odd" once, so that the agent has a private directory for
+// that server. It returns the agent's id.
 func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	t.Helper()
 	made := runAsOperator(t, p, "agents", "create", "--tool", "odd/raw")
@@ -26,8 +26,8 @@ func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	return id
 }
 
-// fillFolder writes 15 MiB to an agent's private directory, and changes the time of the directory's marker file, so
-// that the directory looks unused for this time.
+// fillFolder writes 15 MiB to an agent's private directory. It also changes the modification time of the directory's
+// marker file, so that the directory seems to have been unused for the duration unused.
 func fillFolder(t *testing.T, dir string, unused time.Duration) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "state"), bytes.Repeat([]byte{1}, 15<<20), 0o600); err != nil {
@@ -39,7 +39,7 @@ func fillFolder(t *testing.T, dir string, unused time.Duration) {
 	}
 }
 
-// The private directories of one person's ended agents share a limit. The gateway asks the wasmagent service which
+// The private directories of a person's ended agents share one limit. The gateway asks the wasmagent service which
 // agents have ended.
 func TestEndedAgents_FoldersOfOnePersonAreLimited(t *testing.T) {
 	t.Parallel()

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// echoServer names the environment variable that makes the test binary run as an echo server over stdio.
+// echoServer is the name of the environment variable that makes this test binary run as an echo server over stdio.
 const echoServer = "SLUICE_TEST_ECHO_SERVER"
 
-// The echo server's output contains what a JSON library would change: unknown keys, numbers beyond the range of common
-// types, different spellings of a string, and keys reserved for the gateway.
+// The echo server's output contains everything that a JSON library might change: unknown keys, numbers beyond the range
+// of common types, different spellings of a string, and keys that are reserved for the gateway.
 const (
 	oddResult = `"xUnknown":[1e400, -0.0,18446744073709551617],"content":[{"type":"holo","n":9007199254740993,"\u0061":"\/h\u00e9"}],"structuredContent":{"deep":[{"m":-9007199254740993}]},"resultType":"complete"`
 	oddError  = `{"code":-31999.50e0,"message":"h\u00e9","data":{"n":1e999,"xUnknown":{"\u0061":[ ]}},"xUnknown":0.10}`
@@ -72,8 +72,8 @@ func runEchoServer() int {
 	return 0
 }
 
-// startEchoServer starts an echo server over HTTP. It uses revision 2026-07-28 if modern is true, and sessions
-// otherwise. It responds with event streams if streams is true, and with JSON otherwise.
+// startEchoServer starts an echo server over HTTP. If modern is true, it is a stateless server of revision 2026-07-28.
+// Otherwise it uses sessions. If streams is true, it responds with event streams. Otherwise it responds with JSON.
 func startEchoServer(t *testing.T, modern, streams bool) string {
 	t.Helper()
 	return startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -146,9 +146,9 @@ func startHTTPServer(t *testing.T, handle http.HandlerFunc) string {
 	return server.URL
 }
 
-// Messages from clients and servers arrive byte for byte over every transport and with every kind of revision: unknown
-// fields, numbers, spellings, unknown content types, error data, and extension methods. Only the ids over stdio and
-// HTTP+SSE and the keys reserved for the gateway differ.
+// Messages from clients and servers arrive byte for byte over every transport, with and without sessions. They contain
+// unknown fields, numbers, different spellings, unknown content types, error data, and extension methods. Only the keys
+// reserved for the gateway and, over stdio and HTTP+SSE, the ids differ.
 func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}
@@ -217,8 +217,8 @@ func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	}
 }
 
-// withClientIDs returns a message that a server received, with the gateway's id and progress token replaced by the
-// client's.
+// withClientIDs takes a message that a server received, and replaces the gateway's id and progress token with those of
+// the client.
 func withClientIDs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {
@@ -228,7 +228,7 @@ func withClientIDs(message string) string {
 	return begin + `"id":"caf\u00e9"}`
 }
 
-// postMessage sends a message with these headers and returns the body of the response.
+// postMessage sends a message with additional headers and returns the body of the response.
 func postMessage(t *testing.T, url, body string, head http.Header) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -250,7 +250,7 @@ func postMessage(t *testing.T, url, body string, head http.Header) []byte {
 	return answer
 }
 
-// responseMessages returns the messages of a response, which is one JSON message or an event stream.
+// responseMessages returns the messages in a response. The response is either one JSON message or an event stream.
 func responseMessages(answer string) (out []string) {
 	if strings.HasPrefix(answer, "{") {
 		return []string{answer}

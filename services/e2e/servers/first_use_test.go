@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A session can list the server's tools, but the gateway can't list them for itself. A call is refused with the actual
-// cause, and runs after the gateway can list the server. No operator has to accept a definition.
+// A client session can list the server's tools, but the gateway can't list them for itself. Therefore a call is
+// refused, and the refusal contains the actual cause. As soon as the gateway can list the tools, the call runs. No
+// operator has to accept a definition.
 func TestFirstUse_CallNamesTheFailedListing(t *testing.T) {
 	t.Parallel()
 	var repaired atomic.Bool

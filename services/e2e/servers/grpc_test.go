@@ -40,8 +40,8 @@ func startNotesServer(t *testing.T) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serves gRPC at "))
 }
 
-// Case T5. A gRPC server's methods are tools to which policy applies. Unknown arguments are refused, and a streaming
-// method is one call.
+// Case T5. A gRPC server's methods are tools, and the policy applies to them. Unknown arguments are refused, and a
+// streaming method counts as one call.
 func TestGRPCServer_MethodsAreTools(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{Policy: `version: 1
@@ -108,8 +108,8 @@ func structuredContentOf(t *testing.T, r stack.Response) string {
 	return string(m.Result.StructuredContent)
 }
 
-// Checks that the error of a call names a gRPC server that is unavailable. The gateway reads the definitions of a gRPC
-// server when a session is opened, so an unavailable server affects only sessions with that server.
+// If a gRPC server is unavailable, the error for a call says which server it is. The gateway reads a gRPC server's
+// definitions when a session is opened, so an unavailable server affects only sessions with that server.
 func TestGRPCServer_UnavailableServerIsNamed(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Policy: stack.OpenPolicy, Servers: `  gone: {grpc: {target: "127.0.0.1:1", plaintext: true}}`})

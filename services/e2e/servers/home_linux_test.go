@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// homely is a stdio server in shell. Its only tool reads and writes files in its own HOME, and in the HOME of the
-// gateway's user, which is $REAL. The result lists the attempts that succeeded.
+// homely is a stdio server written in shell. Its only tool reads and writes files in the server's HOME and in the HOME
+// of the gateway's user, which is $REAL. The result lists the attempts that succeeded.
 const homely = `
 while read -r line; do
   id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -38,8 +38,9 @@ while read -r line; do
 done
 `
 
-// A server reads ~/.kube/config. It fails in its private HOME, and works with sandbox.home, which gives it this directory
-// alone, read-only. Without the line again, the link is gone.
+// A server reads ~/.kube/config. Without sandbox.home, the server has a private HOME and can't read the file. With
+// sandbox.home, the server can read only the directories that are listed there. After sandbox.home is removed from the
+// configuration, the links in the private HOME are gone.
 func TestHome_ServerReadsOnlyTheNamedEntries(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
@@ -83,7 +84,7 @@ func TestHome_ServerReadsOnlyTheNamedEntries(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The rest of HOME is open to servers without the line.
+	// Without sandbox.home, the server can also access the rest of the user's HOME.
 	check("wrote-real-kube real-aws new-in-real listed-aws own-cache own-kube", true)
 	old := stack.ReadFile(t, s.Config)
 	stack.WriteFile(t, s.Config, strings.ReplaceAll(old, "env: {REAL", "sandbox: {home: [.kube, .config/gh]}, env: {REAL"))

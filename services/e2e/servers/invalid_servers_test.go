@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// oddProgram names the environment variable that makes this test binary run as a stdio server. The server responds to a
-// call to its tool "raw" with the line in the arguments.
+// oddProgram is the name of the environment variable that makes this test binary run as a stdio server. When the
+// server's tool "raw" is called, the server responds with the line in the call's arguments.
 const oddProgram = "SLUICE_E2E_ODD_PROGRAM"
 
 func runOddProgram() int {
@@ -49,7 +49,7 @@ func runOddProgram() int {
 	return 0
 }
 
-// oddServer is a Streamable HTTP server with responses that the test sets. It counts tool calls.
+// oddServer is a Streamable HTTP server whose responses are set by the test. It counts tool calls.
 type oddServer struct {
 	*httptest.Server
 
@@ -57,7 +57,7 @@ type oddServer struct {
 	calls int
 }
 
-// startOddServer starts a server that calls answer for each POST request with an id.
+// startOddServer starts a server that calls the function answer for each POST request that has an id.
 func startOddServer(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, method, id string)) *oddServer {
 	t.Helper()
 	s := new(oddServer)
@@ -103,8 +103,8 @@ func runAsOperator(t *testing.T, p *stack.Process, args ...string) stack.Command
 	}})
 }
 
-// invalidTools lists tool definitions that MCP does not allow. Some have a null member and would be valid without it. A
-// client that validates lists rejects the whole list because of one such tool.
+// invalidTools lists tool definitions that MCP does not allow. Some of them have a null member and would be valid
+// without it. A client that validates lists rejects a whole list because of one such tool.
 var invalidTools = []struct {
 	name, tool string
 	shown      bool // whether the tool is listed without its null members
@@ -127,8 +127,8 @@ var invalidTools = []struct {
 	{"a title as number", `"title":7,"inputSchema":{"type":"object"}`, false},
 }
 
-// Case U4. A client that validates lists still receives the valid tools if another definition is invalid. The list,
-// `catalog servers` and `doctor` name the invalid tool with the reason.
+// Case U4. One of a server's tool definitions is invalid. A client that validates lists still receives the valid tools.
+// The list, `catalog servers` and `doctor` report the invalid tool and the reason.
 func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	t.Parallel()
 	good := rawmcp.Start(t, `[{"name":"good","inputSchema":{"type":"object"}}]`)
@@ -173,13 +173,13 @@ func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	}
 }
 
-// unlistedInvalidTool names the tool that the catalog can't store. The list does not name it, because policy can't
-// check whether the caller may see a tool that is not in the catalog.
+// unlistedInvalidTool is the invalid tool that the catalog can't store. The list does not mention this tool, because
+// the policy service can't check whether the caller may see a tool that is not in the catalog.
 const unlistedInvalidTool = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
 
-// linesWith returns the lines that contain with.
+// linesWith returns the lines of text that contain the string with.
 func linesWith(text, with string) (out string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, with) {
@@ -363,7 +363,7 @@ func TestSession_LostUpstreamSessionEndsWith404(t *testing.T) {
 	}
 }
 
-// A slash after a server's name is ignored. The response for an unknown path names the valid paths.
+// A slash after a server's name is ignored. The response for an unknown path lists the valid paths.
 func TestPaths_TrailingSlashIsIgnored(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -421,7 +421,8 @@ func TestSession_ServerWithASingleSessionIsReported(t *testing.T) {
 		t.Errorf("the refusal is %s", got)
 	}
 	for _, command := range []string{"status", "doctor"} {
-		// The gateway's own list may be answered after the refusal, and the refusal is then no longer the last error.
+		// The response to the gateway's own list request may arrive after the refusal. In that case the refusal is no
+		// longer the last error, so the test repeats the request.
 		eventually.Holds(t, command+" reports why", func() bool {
 			initialize()
 			return strings.Contains(runAsOperator(t, p, command).Stdout, want)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/keychain/keychaintest"
 )
 
-// teller is a stdio server in shell. Its only tool returns $TOKEN, and the length of $TOKEN.
+// teller is a stdio server written in shell. Its only tool returns $TOKEN and the length of $TOKEN.
 const teller = `
 while read -r line; do
   id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -29,8 +29,9 @@ while read -r line; do
 done
 `
 
-// The configuration refers to the keychain, which is locked when the mesh starts. Servers without a secret in it work,
-// the others after a person has unlocked it, and a server whose secret is missing is refused alone.
+// The configuration refers to the keychain, which is locked when the mesh starts. Servers without a secret in the
+// keychain work at once. The other servers work after a person has unlocked the keychain. If a server's secret is
+// missing from the keychain, only that server can't be used.
 func TestKeychain_ServersGetTheirSecretsOnceItIsUnlocked(t *testing.T) {
 	t.Parallel()
 	box := keychaintest.Start(t)
@@ -78,13 +79,13 @@ func TestKeychain_ServersGetTheirSecretsOnceItIsUnlocked(t *testing.T) {
 			t.Errorf("a secret is shown: %s", output)
 		}
 	}
-	// A person stores the missing entry. The next attempts of the gateway succeed without a restart.
+	// A person stores the missing entry in the keychain. The gateway then gets the secret without a restart.
 	box.Put("gone/TOKEN", "found again")
 	client := stack.NewClient(t, p.MCP("gone"), stack.AgentToken)
 	eventually.Within(t, 3*time.Minute, "the server works", func() bool { return client.Open() == nil })
 }
 
-// A mesh without a keychain serves the servers that don't need it.
+// On a system without a keychain, the mesh serves the servers that don't need a keychain.
 func TestKeychain_MissingKeychainRefusesOnlyItsServers(t *testing.T) {
 	t.Parallel()
 	raw := rawmcp.Start(t, rawmcp.Tools)

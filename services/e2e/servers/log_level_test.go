@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case S1. At level debug, the log contains the standard error of stdio servers, but no headers, arguments or results.
+// Case S1. At debug level, the log contains the standard error of stdio servers, but no headers, arguments or results.
 func TestLogLevel_DebugHasStandardErrorAndNoContent(t *testing.T) {
 	t.Parallel()
 	const header, argument, answer = "header-w8Xk3", "argument-p5Vn9", "answer-t2Qz7"

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// `config check` and `up` warn about a stdio server whose program is missing, before the first call. Both continue,
-// because the program may be installed later.
+// If the program of a stdio server is missing, `config check` and `up` warn about it before the first call. Neither of
+// them fails, because the program may be installed later.
 func TestStdio_MissingProgramIsWarnedAbout(t *testing.T) {
 	t.Parallel()
 	s := stack.WriteConfig(t, stack.Options{Policy: stack.OpenPolicy, Servers: `  gone: {stdio: {command: [a-program-that-nobody-has]}}

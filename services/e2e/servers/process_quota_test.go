@@ -16,8 +16,8 @@ name: shares
 default: allow
 `
 
-// startSharingMesh starts a mesh with agents, and with a stdio server with at most eight processes. The quota of one
-// caller is two processes.
+// startSharingMesh starts a mesh with agents and with a stdio server that may have at most eight processes. A single
+// caller may use at most two of them.
 func startSharingMesh(t *testing.T) *stack.Process {
 	t.Helper()
 	return stack.Start(t, stack.WriteConfig(t, stack.Options{
@@ -26,7 +26,7 @@ func startSharingMesh(t *testing.T) *stack.Process {
 	}))
 }
 
-// makeAgent creates an agent that may call the program, and returns its id.
+// makeAgent creates an agent that may call the server "program", and returns the agent's id.
 func makeAgent(t *testing.T, caller *stack.Client) string {
 	t.Helper()
 	text := caller.Call("wasm_agent_create", `{"manifest":{"tools":[{"server":"program","tool":"echo"}]}}`).Text(t)
@@ -37,8 +37,8 @@ func makeAgent(t *testing.T, caller *stack.Client) string {
 	return made.Agent.ID
 }
 
-// Checks that ten agents of one caller get only the caller's quota of processes from a server with one process for each
-// principal. The refusal names whose quota it is, and another caller still gets a process.
+// A stdio server has one process for each principal. Ten agents of one caller together get only the caller's quota of
+// processes. The refusal says whose quota is used up, and another caller still gets a process.
 func TestProcessQuota_AgentsOfOneCallerShareIt(t *testing.T) {
 	t.Parallel()
 	s := startSharingMesh(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// restartWith kills a mesh and starts it with other servers. They must be the last entry in its configuration.
+// restartWith kills a mesh and starts it again with other servers. In the mesh's configuration, the servers must be the
+// last entry.
 func restartWith(t *testing.T, p *stack.Process, servers string) *stack.Process {
 	t.Helper()
 	p.Kill()
@@ -24,8 +25,8 @@ func restartWith(t *testing.T, p *stack.Process, servers string) *stack.Process 
 	return stack.Start(t, p.Stack)
 }
 
-// The gateway removes a server's private directories at its start if the server has not been configured for 30 days. It
-// keeps the directories of configured servers, and does not follow links.
+// When the gateway starts, it removes a server's private directories if the server has not been configured for 30 days.
+// It keeps the directories of configured servers, and does not follow links.
 func TestRemovedServer_FoldersAreRemovedAfter30Days(t *testing.T) {
 	t.Parallel()
 	const gone, kept = "  gone: {stdio: {command: [sleep, \"600\"]}}\n", "  kept: {stdio: {command: [sleep, \"600\"]}}\n"

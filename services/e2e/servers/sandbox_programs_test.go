@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// tamperer is a stdio server in shell. Its only tool tries to change programs: its own in $APP, another server's in
-// $OTHER and the link to it in $LINK, and system files. The result lists the attempts that succeeded. Each attempt is
-// undone.
+// tamperer is a stdio server written in shell. Its only tool tries to change programs: the server's own program in
+// $APP, another server's program in $OTHER, the link to that program in $LINK, and system files. The result lists the
+// attempts that succeeded. Each attempt is undone.
 const tamperer = `#!/bin/sh
 try() { name=$1; shift; ("$@") >/dev/null 2>&1 && got="$got $name"; }
 append() { : >> "$1"; }
@@ -62,8 +62,8 @@ while read -r line; do
 done
 `
 
-// Case X15. Checks that a stdio server can change neither its own program, nor another server's program, nor a link to
-// one, nor files of the system.
+// Case X15. A stdio server can change neither its own program, nor another server's program, nor a link to a program,
+// nor system files.
 func TestSandbox_StdioServerCannotChangePrograms(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
@@ -123,7 +123,7 @@ auth:
 	if got := tamper("held"); !slices.Equal(got, []string{"own-folder", "temporary"}) {
 		t.Errorf("in its sandbox the server succeeded with %s", got)
 	}
-	// The operator makes the program of one server writable, and nothing else.
+	// The operator makes the program of one server writable for that server, and nothing else.
 	if got := tamper("writer"); !slices.Contains(got, "overwrite-own") || !slices.Contains(got, "plant-dependency") || slices.Contains(got, "overwrite-other") || slices.Contains(got, "retarget-link") || slices.Contains(got, "hosts") || slices.Contains(got, "plant-in-path") {
 		t.Errorf("with sandbox.write the server succeeded with %s", got)
 	}

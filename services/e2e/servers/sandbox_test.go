@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// nosy is a stdio server in shell. Its only tool tries to read and write the mesh's files in the directory $MESH. The
-// result lists the attempts that succeeded.
+// nosy is a stdio server written in shell. Its only tool tries to read and write the mesh's files in the directory
+// $MESH. The result lists the attempts that succeeded.
 const nosy = `
 while read -r line; do
   id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -40,7 +40,7 @@ while read -r line; do
 done
 `
 
-// Case X6. Checks that a stdio server has no access to the files of the mesh unless its sandbox is off. `status` and
+// Case X6. A stdio server has no access to the files of the mesh unless the server's sandbox is off. `status` and
 // `config check` report what the sandbox enforces.
 func TestSandbox_StdioServerCannotReadTheMeshsFiles(t *testing.T) {
 	t.Parallel()
@@ -92,8 +92,8 @@ auth:
 	}
 }
 
-// Case X6. Checks that a sandbox entry that would make a secret accessible is refused, and that the error names its
-// key.
+// Case X6. A sandbox entry that would make a secret accessible to a server is refused. The error contains the entry's
+// configuration key.
 func TestSandbox_EntryThatOpensASecretIsRefused(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]string{

@@ -17,7 +17,8 @@ import (
 // serverSecret is a secret that the servers in these tests receive. No output may contain it.
 const serverSecret = "q7Rk2vX9pLm4Tz8WcB1n"
 
-// unusableServers starts HTTP servers that can't be used, one for each path, and returns their base URL.
+// unusableServers starts HTTP servers, each at its own path, that can't be used for various reasons. It returns their
+// base URL.
 func unusableServers(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -50,7 +51,7 @@ func unusableServers(t *testing.T) string {
 	return strings.TrimSuffix(server, "/mcp")
 }
 
-// Case S1. The agent, `sluice status` and `sluice doctor` receive the reason for which a server can't be used.
+// Case S1. The agent, `sluice status` and `sluice doctor` receive the reason why a server can't be used.
 func TestServerErrors_CauseIsReportedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	url := unusableServers(t)
@@ -169,7 +170,7 @@ func TestServerErrors_CauseIsReportedWithoutSecrets(t *testing.T) {
 	}
 }
 
-// listFiles returns the paths of all files below a directory.
+// listFiles returns the paths of all files in a directory and its subdirectories.
 func listFiles(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -22,8 +22,8 @@ const (
 	otherSize = 5 << 20
 )
 
-// trickleResult returns a handler that sends first bytes of a result at once, and then single bytes until the
-// connection is closed. If said is true, the response has a Content-Length.
+// trickleResult returns a handler that sends the given number of bytes of a result at once, and then single bytes until
+// the connection is closed. If said is true, the response has a Content-Length.
 func trickleResult(first int, said bool) rawmcp.Answer {
 	return func(w http.ResponseWriter, r *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -39,8 +39,9 @@ func trickleResult(first int, said bool) rawmcp.Answer {
 	}
 }
 
-// Case X3. A server begins large responses and sends them byte by byte. It uses memory only for the bytes that it has
-// sent, and is disconnected. Meanwhile another server's large responses arrive.
+// Case X3. A server starts large responses and then sends them byte by byte. Each response uses memory only for the
+// bytes that the server has sent, and the gateway eventually closes the server's connection. Meanwhile another server's
+// large responses arrive.
 func TestSlowResponses_LeaveMemoryToOtherServers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]rawmcp.Answer{

@@ -38,16 +38,16 @@ func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 }
 
 const (
-	// phases is the number of phases with calls to the failing servers. Each of them alternates with a phase without calls
-	// to these servers.
+	// phases is the number of phases in which the failing servers are called. Each of them is followed by a phase in
+	// which these servers are not called.
 	phases = 4
 	// callPause is a session's average pause between two calls.
 	callPause = 4 * time.Second
 )
 
-// A server that hangs and a server that dies every second must not affect the same callers' sessions with working
-// servers. The test logs response times with and without calls to the failing servers, and the resources that the mesh
-// uses (`make stress RUN=soak`).
+// One server hangs, and another stops and restarts every second. Neither of them may affect the same callers' sessions
+// with working servers. The test logs the response times with and without calls to the failing servers, and the
+// resources that the mesh uses (`make stress RUN=soak`).
 func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	long, sessions := soakParameters(t)
@@ -129,8 +129,8 @@ func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	}
 }
 
-// workingAndFailingServers returns the configuration of eight working servers, one that hangs in calls, and one that
-// dies and restarts every second.
+// workingAndFailingServers returns the configuration of eight working servers, one server that hangs when it is called,
+// and one server that stops and restarts every second.
 func workingAndFailingServers(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder

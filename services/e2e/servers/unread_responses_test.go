@@ -20,8 +20,8 @@ const (
 	// unreadCalls is the number of concurrent calls. Each has a response of unreadSize bytes.
 	unreadCalls = 100
 	unreadSize  = 15 << 20
-	// maxResident is the maximum resident memory of the mesh, in MiB. A principal's responses may use 64 MiB, which the
-	// garbage collector doubles. The rest is for the mesh.
+	// maxResident is the maximum resident memory of the mesh, in MiB. A principal's responses may use 64 MiB, and the
+	// garbage collector needs up to as much again. The rest is for the mesh itself.
 	maxResident = 350
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Client is an MCP client that sends exactly the bytes that a test passes. Only TryPost is safe for concurrent use.
+// Client is an MCP client that sends exactly the bytes that a test specifies. Only TryPost is safe for concurrent use.
 type Client struct {
 	t       testing.TB
 	url     string
@@ -29,13 +29,13 @@ type Response struct {
 	Status int
 	// Header contains the HTTP headers.
 	Header http.Header
-	// Body is the JSON-RPC message. For an event stream it is the last message.
+	// Body is the JSON-RPC message. If the response is an event stream, Body is the last message in it.
 	Body []byte
-	// Events contains all messages of an event stream except the last.
+	// Events contains all messages of an event stream except the last one.
 	Events [][]byte
 }
 
-// Decision is `_meta["dev.sluice/decision"]` in a result, or an error's data.
+// Decision is the value of `_meta["dev.sluice/decision"]` in a result, or the data of an error.
 type Decision struct {
 	ID           string `json:"id"`
 	Code         string `json:"code"`
@@ -43,7 +43,7 @@ type Decision struct {
 	Retryable    bool   `json:"retryable"`
 	RetryAfterMs int64  `json:"retryAfterMs"`
 	SessionKey   string `json:"sessionKey"`
-	// PolicyRevision is the revision of the policy that made the decision.
+	// PolicyRevision is the policy revision under which the decision was made.
 	PolicyRevision string `json:"policyRevision"`
 }
 
@@ -81,7 +81,7 @@ func (c *Client) Open() error {
 // Session returns the session id.
 func (c *Client) Session() string { return c.session }
 
-// WithToken returns a client with another token and the same session.
+// WithToken returns a client with the same session and another token.
 func (c *Client) WithToken(token string) *Client {
 	other := *c
 	other.token = token
@@ -189,7 +189,7 @@ func (r Response) parse(t testing.TB) jsonrpcResponse {
 	return a
 }
 
-// Decision returns the decision in the response, or the zero Decision if there is none.
+// Decision returns the decision in the response, or the zero Decision if the response contains none.
 func (r Response) Decision(t testing.TB) Decision {
 	t.Helper()
 	a := r.parse(t)

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FastMetricExport is an environment variable that makes a process export its metrics ten times a second.
+// FastMetricExport is an environment variable, with its value, that makes a process export its metrics ten times a
+// second.
 const FastMetricExport = "OTEL_METRIC_EXPORT_INTERVAL=100"
 
 // Collector is an OTLP/gRPC receiver that stores every span and each metric's latest value. It is safe for concurrent

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// CheckCommand checks a command's exit code, and checks that out, which is part of its output, contains all fragments.
+// CheckCommand checks a command's exit code. It also checks that out, which is a part of the command's output, contains
+// all fragments.
 func CheckCommand(t *testing.T, ran CommandResult, code int, out string, fragments ...string) {
 	t.Helper()
 	if ran.Code != code {
@@ -32,8 +33,8 @@ func DecodeOutput[T any](t *testing.T, ran CommandResult) T {
 // DoctorFinding is one finding of `sluice doctor`.
 type DoctorFinding struct{ State, Of, Found, Do string }
 
-// RunDoctor runs `sluice doctor` with these environment variables. It returns the exit code and the findings. Their
-// keys are the state and the subject, as in "problem mesh".
+// RunDoctor runs `sluice doctor` with the given environment variables. It returns the exit code and the findings. The
+// key of a finding consists of its state and its subject, for example "problem mesh".
 func RunDoctor(t *testing.T, env ...string) (code int, found map[string]DoctorFinding) {
 	t.Helper()
 	ran := Run(t, Command{Args: []string{"doctor", "-o", "json"}, Env: env, Dir: t.TempDir()})

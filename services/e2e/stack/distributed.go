@@ -25,10 +25,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Distributed is a mesh in which each role runs in its own process and has only its own key.
+// Distributed is a mesh in which each mesh service runs in its own process and has only its own key.
 type Distributed struct {
 	*Stack
-	// Authority is the CA that every role trusts.
+	// Authority is the CA that every mesh service trusts.
 	Authority *pki.Authority
 
 	addrs map[authv1.Role]string
@@ -36,20 +36,20 @@ type Distributed struct {
 	env   []string
 }
 
-// roleProcess is a role's process. Its log covers all starts of the role.
+// roleProcess is the process of a mesh service. Its log contains the output of all starts of the service.
 type roleProcess struct {
 	cmd *exec.Cmd
-	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
+	// ended is closed when the process has exited. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 	log   *output
-	// program replaces the role's program unless it is empty. env contains more environment variables for the process.
-	// [Distributed.ReplaceProgram] sets both.
+	// program, if it is not empty, replaces the service's program. env contains additional environment variables for
+	// the process. [Distributed.ReplaceProgram] sets program and env.
 	program string
 	env     []string
 }
 
-// StartDistributed starts the programs of all roles with one configuration and with the additional environment
+// StartDistributed starts the programs of all mesh services with one configuration and with the additional environment
 // variables env, and waits until all of them serve. They are killed when the test ends.
 func StartDistributed(t *testing.T, opts Options, env ...string) *Distributed {
 	t.Helper()
@@ -75,7 +75,7 @@ func StartDistributed(t *testing.T, opts Options, env ...string) *Distributed {
 	return a
 }
 
-// certify creates a certificate directory for each role. The directory contains only that role's key.
+// certify creates a certificate directory for each mesh service. The directory contains only that service's key.
 func (a *Distributed) certify(t *testing.T) {
 	t.Helper()
 	var err error
@@ -93,10 +93,10 @@ func (a *Distributed) certFolder(role authv1.Role) string {
 	return filepath.Join(a.Dir, "certs", authn.RoleName(role))
 }
 
-// Addr returns the address at which a role serves gRPC.
+// Addr returns the address at which a mesh service serves gRPC.
 func (a *Distributed) Addr(role authv1.Role) string { return a.addrs[role] }
 
-// Start starts a role's process and does not wait until it serves. The role must not be running.
+// Start starts the process of a mesh service and does not wait until it serves. The service must not be running.
 func (a *Distributed) Start(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
@@ -119,14 +119,14 @@ func (a *Distributed) Start(t *testing.T, role authv1.Role) {
 	})
 }
 
-// ReplaceProgram makes later starts of the role run another program, with more environment variables. An empty program
-// selects the role's own program.
+// ReplaceProgram makes later starts of a mesh service run another program, with additional environment variables. An
+// empty program selects the service's own program.
 func (a *Distributed) ReplaceProgram(role authv1.Role, program string, env ...string) {
 	a.roles[role].program, a.roles[role].env = program, env
 }
 
-// command returns the command that runs a role's program with the configuration. The certificate directory comes from
-// the environment, so that all roles share one configuration file.
+// command returns the command that runs the program of a mesh service with the mesh's configuration. The certificate
+// directory is passed in the environment, so that all services can share one configuration file.
 func (a *Distributed) command(t *testing.T, role authv1.Role, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(Program(t, authn.RoleName(role)), append([]string{"--config", a.Config}, args...)...)
@@ -135,7 +135,7 @@ func (a *Distributed) command(t *testing.T, role authv1.Role, args ...string) *e
 	return cmd
 }
 
-// AwaitServing waits until the probe of a role succeeds.
+// AwaitServing waits until the health probe of a mesh service succeeds.
 func (a *Distributed) AwaitServing(t *testing.T, role authv1.Role) {
 	t.Helper()
 	var last []byte
@@ -146,7 +146,7 @@ func (a *Distributed) AwaitServing(t *testing.T, role authv1.Role) {
 	}, func() string { return string(last) + a.Log(role) })
 }
 
-// AwaitReady waits until the gateway reports that it is ready and that all roles are available.
+// AwaitReady waits until the gateway reports that it is ready and that all mesh services are available.
 func (a *Distributed) AwaitReady(t *testing.T) {
 	t.Helper()
 	var text string
@@ -177,7 +177,8 @@ func (a *Distributed) Ready(t *testing.T) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// await polls until holds returns true. After readyTimeout, the test fails with the string that known returns.
+// await polls until the function holds returns true. If this takes longer than readyTimeout, the test fails with the
+// string that the function known returns.
 func (a *Distributed) await(t *testing.T, what string, holds func() bool, known func() string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -189,7 +190,7 @@ func (a *Distributed) await(t *testing.T, what string, holds func() bool, known 
 	}
 }
 
-// Kill kills a role's process with SIGKILL, and waits until it has ended.
+// Kill kills the process of a mesh service with SIGKILL, and waits until it has exited.
 func (a *Distributed) Kill(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
@@ -197,14 +198,14 @@ func (a *Distributed) Kill(t *testing.T, role authv1.Role) {
 	<-p.ended
 }
 
-// Stop stops a role's process with SIGTERM, as an orchestrator does, and returns its exit error, or nil.
+// Stop stops the process of a mesh service with SIGTERM, as an orchestrator does, and returns its exit error, or nil.
 func (a *Distributed) Stop(t *testing.T, role authv1.Role) error {
 	t.Helper()
 	a.Signal(t, role, syscall.SIGTERM)
 	return a.Wait(role)
 }
 
-// Wait waits until a role's process has ended after a signal. It returns the exit error, or nil.
+// Wait waits until the process of a mesh service has exited after a signal. It returns the exit error, or nil.
 func (a *Distributed) Wait(role authv1.Role) error {
 	p := a.roles[role]
 	select {
@@ -215,8 +216,8 @@ func (a *Distributed) Wait(role authv1.Role) error {
 	}
 }
 
-// Signal sends a signal to a role's process. After SIGSTOP it waits until the process has stopped, which takes a moment
-// on a busy machine.
+// Signal sends a signal to the process of a mesh service. After SIGSTOP it waits until the process has stopped, which
+// takes a moment on a busy machine.
 func (a *Distributed) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 	t.Helper()
 	process := a.roles[role].cmd.Process
@@ -234,10 +235,11 @@ func (a *Distributed) Signal(t *testing.T, role authv1.Role, sig syscall.Signal)
 	}, func() string { return "its state is " + state })
 }
 
-// Log returns everything that a role has logged since its first start.
+// Log returns everything that a mesh service has logged since its first start.
 func (a *Distributed) Log(role authv1.Role) string { return a.roles[role].log.String() }
 
-// DialWithToken returns a connection to a role that sends token. If token is empty, it sends none.
+// DialWithToken returns a connection to a mesh service. The connection sends token with each call, or no token if token
+// is empty.
 func (a *Distributed) DialWithToken(t *testing.T, role authv1.Role, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(a.addrs[role], token, rpc.ClientTLS(nil, a.Authority.Pool(), role))
@@ -248,7 +250,7 @@ func (a *Distributed) DialWithToken(t *testing.T, role authv1.Role, token string
 	return conn
 }
 
-// IssueIdentity issues a certificate for the role from the mesh's CA.
+// IssueIdentity issues a certificate for a mesh service from the mesh's CA.
 func (a *Distributed) IssueIdentity(t *testing.T, role authv1.Role) *pki.Identity {
 	t.Helper()
 	certPEM, keyPEM, err := a.Authority.Issue(pki.RoleLeaf(role))
@@ -262,8 +264,8 @@ func (a *Distributed) IssueIdentity(t *testing.T, role authv1.Role) *pki.Identit
 	return id
 }
 
-// DialWithCertificate returns a connection to a role that presents cert. If cert is nil, it presents no certificate.
-// Calls fail at once while the role is unavailable.
+// DialWithCertificate returns a connection to a mesh service. The connection presents cert, or no certificate if cert
+// is nil. Calls fail at once while the service is unavailable.
 func (a *Distributed) DialWithCertificate(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.DialWithCredentials(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
@@ -280,7 +282,7 @@ func (a *Distributed) DialWithCredentials(t *testing.T, role authv1.Role, creds 
 	return conn
 }
 
-// TimeoutContext returns a context that ends after readyTimeout, the maximum time for a start.
+// TimeoutContext returns a context with a timeout of readyTimeout, which is the maximum time for a start.
 func TimeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -288,7 +290,7 @@ func TimeoutContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// ReplaceCertificate replaces a role's key and certificate while the role runs.
+// ReplaceCertificate replaces the key and the certificate of a mesh service while the service is running.
 func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 	t.Helper()
 	if err := a.Authority.WriteRole(a.certFolder(role), role); err != nil {
@@ -296,12 +298,12 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 	}
 }
 
-// CertFolder returns the directory that contains a role's key.
+// CertFolder returns the directory that contains the key of a mesh service.
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
-// StartReplica starts another process for a role and waits until it serves. The process has its own data directory and
-// addresses. It reaches the roles in reach at the addresses there. The returned mesh controls only the new process, and
-// has the addresses of *a for all other roles.
+// StartReplica starts another process of a mesh service and waits until it serves. The process has its own data
+// directory and addresses. It connects to the services in reach at the addresses given there. The returned mesh
+// controls only the new process. For all other services it has the addresses of a.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

@@ -20,8 +20,8 @@ func StdioEntry(t *testing.T, name string, command []string) string {
 	return fmt.Sprintf("  %s: {stdio: {command: %s}}", name, raw)
 }
 
-// ClaudeFlowEntry returns Claude Flow's entry from the example's configuration, for [Options.Servers]. It replaces the
-// command with the one that starts the server in this environment.
+// ClaudeFlowEntry returns Claude Flow's entry from the configuration in the Claude Flow example, for [Options.Servers].
+// It replaces the command with the command that starts the server in this environment.
 func ClaudeFlowEntry(t *testing.T) string {
 	t.Helper()
 	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is also YAML

@@ -25,7 +25,7 @@ func WriteFile(t *testing.T, file, text string) {
 	}
 }
 
-// ReplaceInFile replaces a string in a file. The test fails if the file does not contain it.
+// ReplaceInFile replaces a string in a file. The test fails if the file does not contain the string.
 func ReplaceInFile(t *testing.T, file, old, with string) {
 	t.Helper()
 	text := ReadFile(t, file)
@@ -35,7 +35,8 @@ func ReplaceInFile(t *testing.T, file, old, with string) {
 	WriteFile(t, file, strings.ReplaceAll(text, old, with))
 }
 
-// WriteFolder creates a temporary directory for the test that contains files, by their names, and returns its path.
+// WriteFolder creates a temporary directory for the test and writes files to it. files contains their contents, by
+// name. WriteFolder returns the directory's path.
 func WriteFolder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -36,7 +36,8 @@ type Point struct {
 // metricKey identifies a metric by its process's service.instance.id and by its name.
 type metricKey struct{ instance, name string }
 
-// metricsReceiver receives metrics for a collector. It is a separate type because both services have a method Export.
+// metricsReceiver receives metrics for a collector. It is a separate type because the OTLP services for traces and for
+// metrics both have a method Export.
 type metricsReceiver struct {
 	metricsv1.UnimplementedMetricsServiceServer
 

@@ -28,10 +28,10 @@ type Process struct {
 	*Stack
 
 	cmd *exec.Cmd
-	// line receives the first line of standard output. If the process ends before the line is complete, line receives the
-	// incomplete line.
+	// line receives the first line of standard output. If the process exits before the line is complete, line receives
+	// the incomplete line.
 	line chan []byte
-	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
+	// ended is closed when the process has exited. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 
@@ -67,7 +67,7 @@ func Start(t *testing.T, s *Stack) *Process {
 }
 
 // StartWithoutConfig starts `sluice up` without a configuration, in an empty directory. The mesh uses its demo server,
-// starter policy and generated tokens, and addresses that the system chooses.
+// its starter policy and generated tokens, and the system chooses its addresses.
 func StartWithoutConfig(t *testing.T) *Process {
 	t.Helper()
 	return StartWithoutConfigIn(t, t.TempDir())
@@ -109,7 +109,7 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	return p
 }
 
-// readStdout reads standard output until the process ends, so that the pipe never fills.
+// readStdout reads standard output until the process exits, so that the pipe never fills.
 func (p *Process) readStdout(stdout io.Reader) {
 	defer close(p.ended)
 	lines := bufio.NewReader(io.TeeReader(stdout, &p.stdout))
@@ -150,7 +150,7 @@ func (p *Process) parseAddresses(t *testing.T, line []byte) {
 	}
 }
 
-// AwaitServing waits until the mesh serves or has ended, and reports which.
+// AwaitServing waits until the mesh serves or has exited, for at most readyTimeout. It reports whether the mesh serves.
 func (p *Process) AwaitServing() bool {
 	select {
 	case line := <-p.line:
@@ -205,7 +205,7 @@ func (p *Process) PeakMemory(t *testing.T) int {
 	return kib >> 10
 }
 
-// Kill kills the process with SIGKILL, and waits until it has ended.
+// Kill kills the process with SIGKILL, and waits until it has exited.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // the process may have ended already
 	<-p.ended
@@ -226,7 +226,7 @@ func (p *Process) Stop(t *testing.T) error {
 	return p.Wait()
 }
 
-// Wait waits until the process has ended after a signal. It returns the exit error, or nil.
+// Wait waits until the process has exited after a signal. It returns the exit error, or nil.
 func (p *Process) Wait() error {
 	select {
 	case <-p.ended:

@@ -22,12 +22,12 @@ import (
 // runTimeout is the maximum time for which [Run] lets a command run.
 const runTimeout = 3 * time.Minute
 
-// builds contains the programs that tests run. Each is built once per run of a test package.
+// builds contains the programs that tests run. Each program is built once per run of a test package.
 type builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]error
-	// inPath is true if dir is in PATH. Messages then name the program without its path.
+	// inPath is true if dir is in PATH. In that case, messages mention the program without its path.
 	inPath bool
 	// launcher is the launcher with which the test process starts stdio servers.
 	launcher sandbox.Launcher
@@ -35,9 +35,9 @@ type builds struct {
 
 var programs = builds{built: make(map[string]error)}
 
-// programsDir names the environment variable that contains the directory for built programs. If it is not set, each run
-// of a package uses a temporary directory. `make test` sets it to the directory of `make build`, so that each program
-// is linked once.
+// programsDir is the name of the environment variable that contains the directory for built programs. If it is not set,
+// each test package uses a temporary directory. `make test` sets it to the directory of `make build`, so that each
+// program is linked only once.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
 // build builds a program with the flags of `make build`, so that it reuses that command's build cache.
@@ -57,8 +57,8 @@ func (b *builds) build(name string) (err error) {
 	return nil
 }
 
-// Program returns the path of `sluice` or of a role's program, and builds the program if necessary. [Main] removes the
-// program, unless SLUICE_TEST_PROGRAMS is set.
+// Program returns the path of the program `sluice` or of the program of a mesh service, and builds it if necessary.
+// [Main] removes the program, unless SLUICE_TEST_PROGRAMS is set.
 func Program(t *testing.T, name string) string {
 	t.Helper()
 	programs.mu.Lock()
@@ -92,8 +92,8 @@ func Main(m *testing.M) int {
 }
 
 // environ returns the environment of this process without the variables that configure a mesh (SLUICE_* and OTEL_*). A
-// variable E2E_NAME is passed on as NAME. For example, E2E_SLUICE_DECISIONS_KEEP=false makes all programs call the
-// policy service for every call.
+// variable E2E_NAME is passed on as NAME. For example, E2E_SLUICE_DECISIONS_KEEP=false makes all programs ask the
+// policy service about every call.
 func environ(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -110,13 +110,13 @@ func environ(more ...string) []string {
 
 // Command describes a command to run. The zero value runs `sluice` without arguments.
 type Command struct {
-	// Program is the program's name for [Program]. If it is empty, sluice runs.
+	// Program is the name of the program to run, as in the function [Program]. If it is empty, `sluice` is run.
 	Program string
 	// Args contains the arguments.
 	Args []string
 	// Dir is the working directory. If it is empty, the command runs in the test's directory.
 	Dir string
-	// Env contains more environment variables, as NAME=VALUE.
+	// Env contains additional environment variables, as NAME=VALUE.
 	Env []string
 	// Stdin is the content of standard input.
 	Stdin string
@@ -130,7 +130,7 @@ type CommandResult struct {
 	Stdout, Stderr string
 }
 
-// Run runs a command until it ends. The test fails if the command can't be started.
+// Run runs a command until it exits. The test fails if the command can't be started.
 func Run(t *testing.T, c Command) CommandResult {
 	t.Helper()
 	name := cmp.Or(c.Program, "sluice")
@@ -147,8 +147,8 @@ func Run(t *testing.T, c Command) CommandResult {
 	return CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// assignedAddrs contains the addresses that FreeAddr has returned in this process. FreeAddr returns an address only
-// once, because a test may temporarily stop listening on it.
+// assignedAddrs contains the addresses that FreeAddr has returned in this process. FreeAddr returns each address only
+// once, because a test that has received an address may temporarily stop listening on it.
 var assignedAddrs sync.Map
 
 // FreeAddr returns a free loopback address that no other test in this process has received. Its port is below the

@@ -4,7 +4,8 @@ package stack
 
 import "syscall"
 
-// SIGSTOP and SIGCONT do not exist on this system, which cannot suspend a process. Sending them returns an error.
+// SIGSTOP and SIGCONT do not exist on this system, because it cannot suspend a process. Sending one of them returns an
+// error.
 const (
 	SIGSTOP = syscall.Signal(-1)
 	SIGCONT = syscall.Signal(-2)

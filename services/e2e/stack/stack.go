@@ -1,5 +1,5 @@
-// Package stack starts a real mesh for tests, either in the test's process or as a separate process. Tests use it as
-// users would.
+// Package stack starts a real mesh for tests, either in the test's process or as a separate process. Tests use the mesh
+// as its users would.
 package stack
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// Tokens that every stack accepts. They have the minimum length, and no document contains them.
+// These are the tokens that every stack accepts. They have the minimum length, and none of them appears in the
+// documentation.
 const (
 	AgentToken    = "test-agent-token-A1b2C3d4E5f6G7h8"
 	OtherToken    = "test-other-agent-Z9y8X7w6V5u4T3s2"
@@ -30,11 +31,11 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
-// OpenPolicy allows every call, so that every refusal comes from a check before policy. The tool limited has a rate
-// limit of three calls per minute.
+// OpenPolicy allows every call. Therefore a call that is refused was refused before the policy service evaluated it.
+// The only limit is on the tool named "limited": three calls per minute.
 const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
-// readyTimeout is the maximum time for a start.
+// readyTimeout is the maximum time that a mesh may take to start.
 const readyTimeout = time.Minute
 
 // Options describes what a stack serves.
@@ -42,7 +43,8 @@ type Options struct {
 	// Servers is the YAML below the key `servers`, indented, for example "  demo: {http: {url:
 	// \"http://127.0.0.1:1/mcp\"}}".
 	Servers string
-	// Policy is one policy document. StoredPolicies is true if the policies are in the policy service's store instead.
+	// Policy is one policy document. StoredPolicies is true if the mesh uses the policies in the policy service's store
+	// instead.
 	Policy         string
 	StoredPolicies bool
 	// Tokens contains additional tokens: indented YAML below `auth.tokens`, with one line for each token.
@@ -59,21 +61,21 @@ type Options struct {
 type Stack struct {
 	// URL is the base URL of the MCP edge, for example "http://127.0.0.1:40001".
 	URL string
-	// GRPC is the address of all services.
+	// GRPC is the address at which all mesh services are served over gRPC.
 	GRPC string
-	// Dir is the directory with the configuration, the policy and the data.
+	// Dir is the directory that contains the configuration, the policy and the data.
 	Dir string
 	// Config and Policy are the files that the mesh reads.
 	Config, Policy string
-	// Tokens is the path of the generated tokens. It is set only for a [Process].
+	// Tokens is the path of the directory that contains the generated tokens. It is set only for a [Process].
 	Tokens string
 	// Program is the path of the `sluice` program that [Launch] starts. If it is empty, Launch builds the program with
-	// [Program]. Env contains more environment variables for it.
+	// [Program]. Env contains additional environment variables for the program.
 	Program string
 	Env     []string
-	// Args contains more arguments for [Start].
+	// Args contains additional arguments for [Start].
 	Args []string
-	// OwnGroup starts the program in its own process group, which does not receive a terminal's Ctrl-C.
+	// OwnGroup makes the program start in its own process group, so that Ctrl-C at a terminal does not reach it.
 	OwnGroup bool
 	// Wrapper is a command that runs the program, for example nice or chrt. If it is empty, the program runs directly.
 	Wrapper []string
@@ -82,7 +84,7 @@ type Stack struct {
 // MCP returns the MCP edge's URL for a server.
 func (s *Stack) MCP(server string) string { return s.URL + "/mcp/" + server }
 
-// AllServers returns the URL for all servers.
+// AllServers returns the MCP edge's URL for all servers together.
 func (s *Stack) AllServers() string { return s.URL + "/mcp" }
 
 // Journal returns the directory of the gateway's journal.
@@ -91,7 +93,7 @@ func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway"
 // Operator returns a gRPC connection with the operator's token. It is closed when the test ends.
 func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.DialWithToken(t, OperatorToken) }
 
-// DialWithToken returns a gRPC connection that sends token. If token is empty, it sends none.
+// DialWithToken returns a gRPC connection that sends token. If token is empty, the connection sends no token.
 func (s *Stack) DialWithToken(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.GRPC, token, nil)
@@ -143,8 +145,8 @@ func StartInProcess(t *testing.T, opts Options) *Stack {
 	return s
 }
 
-// WriteConfig writes a configuration and its policy to a temporary directory. Unless opts contains addresses, the
-// system chooses them.
+// WriteConfig writes a configuration and its policy to a temporary directory. If opts contains no addresses, the
+// operating system chooses them.
 func WriteConfig(t *testing.T, opts Options) *Stack {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,4 +1,5 @@
-// Package story contains test scenarios that several test packages run, with local processes and with containers.
+// Package story contains test scenarios that are shared by several test packages. Some of these packages run the mesh
+// as local processes, others in containers.
 package story
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The scenario checks this limit: `rate_limit: {max: 4, window: 6}` per session on [LimitedTool].
+// The tests use the rate limit `rate_limit: {max: 4, window: 6}`, which applies to [LimitedTool] in each session.
 const (
 	// LimitedTool is a tool of the demo server.
 	LimitedTool = "create_note"
@@ -25,16 +26,18 @@ const (
 	sessions    = 3
 )
 
-// Limit describes a mesh with this limit on [LimitedTool].
+// Limit describes a mesh in which calls to [LimitedTool] are rate limited.
 type Limit struct {
-	// MCP is the gateway's URL for the demo server, and Token is an agent's token.
+	// MCP is the gateway's URL for the demo server. Token is an agent's token.
 	MCP, Token string
-	// Decisions returns the journal's records for calls to the tool, as `sluice decisions tail --output json` prints them.
+	// Decisions returns the journal's records for calls to [LimitedTool], as `sluice decisions tail --output json`
+	// prints them.
 	Decisions func(t *testing.T) string
 }
 
-// CallAtRandom makes calls at random times in several sessions until length has passed. After that it checks, with the
-// limiter's clock, that a session has at most 4 calls in each closed interval of 6 s.
+// CallAtRandom makes calls at random times in several sessions until length has passed. Then it checks that no session
+// had more than 4 calls within any closed interval of 6 s, according to the clock of the service that enforces the
+// limit.
 func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Helper()
 	end := time.Now().Add(length)
@@ -76,8 +79,8 @@ func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Logf("in %v: %d passed, %d refused; the shortest interval with 5 calls of a session is %v", length, passed.Load(), refused.Load(), closest)
 }
 
-// callAtRandom makes one call and returns the pause before the next call. The pause is random. If heedful is true and
-// the call was refused, it is the time that the refusal names.
+// callAtRandom makes one call and returns the pause before the next call. If heedful is true and the limit was reached,
+// the pause is the time stated in the refusal. Otherwise the pause is random.
 func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, refused *atomic.Int64) time.Duration {
 	t.Helper()
 	reply := client.CallTool(npmtest.ToolCall{Name: LimitedTool, Arguments: map[string]any{"title": "at random"}})
@@ -107,7 +110,8 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// reservationTimes returns the times at which the limiter reserved calls in each session, according to its clock.
+// reservationTimes returns, for each session, the times at which the ratelimit service reserved calls, according to
+// that service's clock.
 func reservationTimes(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// decidePending waits until one call is pending, and votes on it as the operator.
+// decidePending waits until one call waits for approval, and then votes on it as the operator.
 func decidePending(t *testing.T, a *rawmesh.Distributed, verdict approvalv1.Verdict) {
 	t.Helper()
 	people := approvalv1.NewApprovalServiceClient(a.DialWithToken(t, authv1.Role_ROLE_APPROVAL, stack.OperatorToken))
@@ -42,7 +42,7 @@ func decidePending(t *testing.T, a *rawmesh.Distributed, verdict approvalv1.Verd
 	}
 }
 
-// awaitCounts waits until the metrics whose names begin with prefix have exactly the values want.
+// awaitCounts waits until the metrics whose names begin with prefix have exactly the values in want.
 func awaitCounts(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
 	t.Helper()
 	var got map[string]int64
@@ -114,11 +114,11 @@ func TestMetrics_CountEachCallOnce(t *testing.T) {
 			"mcp.server.operation.duration{" + failed + "}":                                                  3,
 		},
 		"mcp.client.": {
-			// The gateway opens one of the sessions to list the tools.
+			// The gateway opens one of these two sessions itself, in order to list the tools.
 			"mcp.client.operation.duration{mcp.method.name=initialize,network.transport=tcp}":                2,
 			"mcp.client.operation.duration{mcp.method.name=notifications/initialized,network.transport=tcp}": 2,
 			"mcp.client.session.duration{mcp.protocol.version=2025-11-25,network.transport=tcp}":             1, // the gateway's session, which has ended
-			// The gateway lists the tools again before each of the two calls that run.
+			// The gateway lists the tools again before it sends each of the two calls to the server.
 			"mcp.client.operation.duration{mcp.method.name=tools/list,network.transport=tcp}": 3,
 			"mcp.client.operation.duration{" + call + "}":                                     1,
 			"mcp.client.operation.duration{error.type=outcome_unknown," + call + "}":          1,
@@ -135,7 +135,7 @@ func TestMetrics_CountEachCallOnce(t *testing.T) {
 	}
 }
 
-// An approved call is never made, so its approval expires. The expiry is counted separately.
+// A call is approved but never made, so its approval expires. The metrics count this expiry separately.
 func TestMetrics_CountExpiredApprovals(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -160,8 +160,8 @@ func TestMetrics_CountExpiredApprovals(t *testing.T) {
 	}
 }
 
-// Callers and servers send unknown methods, tools and codes. The metrics' attributes still have only documented values.
-// Unauthenticated requests are also counted.
+// Callers and servers send unknown methods, tools and codes. Nevertheless, the attributes of the metrics have only
+// documented values. Unauthenticated requests are also counted.
 func TestMetrics_AttributesHaveOnlyDocumentedValues(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -203,7 +203,7 @@ func TestMetrics_AttributesHaveOnlyDocumentedValues(t *testing.T) {
 	}
 }
 
-// Calls run while the collector of metrics and spans is unavailable.
+// Calls succeed while the collector of metrics and spans is unavailable.
 func TestMetrics_UnavailableCollectorAffectsNoCall(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, `telemetry: {otlp: "http://127.0.0.1:1", sample: 1}`)

@@ -52,7 +52,9 @@ func awaitSpan(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_
 	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
 }
 
-// The traces of the vote and of the retry have the same approval id as the ticket's trace, and link to it.
+// A call is refused with the approval's id, a person votes, and the caller repeats the call. The vote and the repeated
+// call each have their own trace. Both traces contain the approval's id, as the trace of the refused call does, and
+// link to that trace.
 func TestTrace_ApprovedCallLinksToItsTicket(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)

@@ -29,23 +29,23 @@ const (
 	clientSpan = tracev1.Span_SPAN_KIND_CLIENT
 	innerSpan  = tracev1.Span_SPAN_KIND_INTERNAL
 
-	// callSpans is the number of spans for an allowed call with a limit.
+	// callSpans is the number of spans that an allowed call with a rate limit produces.
 	callSpans = 8
 
 	decideRPC  = "sluice.policy.v1.PolicyService/DecideCall"
 	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 )
 
-// fastSpanExport is an environment variable that makes a process export its spans after 50 ms.
+// fastSpanExport is an environment variable, with its value, that makes a process export its spans every 50 ms.
 const fastSpanExport = "OTEL_BSP_SCHEDULE_DELAY=50"
 
-// clientTraceID is the id of a client's trace.
+// clientTraceID is the trace id that a client sends.
 const clientTraceID = "0af7651916cd43dd8448eb211c80319c"
 
 var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
 
-// sentTraceContext returns the trace context that the server received with the last call to a tool. If the body
-// contains a traceparent, sentTraceContext checks that it equals the header.
+// sentTraceContext returns the trace context that the server received with the last call to a tool. If the body of the
+// call contains a traceparent, sentTraceContext checks that it equals the traceparent header.
 func sentTraceContext(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
 	t.Helper()
 	calls := up.Calls(tool)
@@ -89,7 +89,7 @@ func findSpan(t *testing.T, spans []stack.Span, service, name string, kind trace
 }
 
 // checkCallTrace checks the spans of an allowed call with a rate limit. The parent of each span must be the span that
-// caused it. service returns the service name of the process that runs a role.
+// caused it. The function service returns the service name of the process in which a mesh service runs.
 func checkCallTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
@@ -165,8 +165,8 @@ func TestTrace_OneTraceThroughOneProcess(t *testing.T) {
 	checkRecordsHaveTrace(t, f.Records(t), trace)
 }
 
-// callsWithClientTrace returns functions that make a call with a client's trace context. The key is the part of the
-// request that contains it.
+// callsWithClientTrace returns functions that make a call with a client's trace context. The key of each function says
+// which part of the request contains the trace context.
 func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + clientTraceID + "-b7ad6b7169203331-01"
 	withHeader := *c
@@ -178,7 +178,7 @@ func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
 	}
 }
 
-// By default the gateway does not continue a client's trace. It starts a new trace with a link to the client's trace.
+// By default the gateway does not continue a client's trace. It starts a new trace that links to the client's trace.
 func TestTrace_ClientTraceIsLinkedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -199,7 +199,8 @@ func TestTrace_ClientTraceIsLinkedAndReplaced(t *testing.T) {
 	}
 }
 
-// With trust_parent, the gateway continues the client's trace. The client's span is the parent.
+// With the setting trust_parent, the gateway continues the client's trace: the client's span is the parent of the
+// gateway's span.
 func TestTrace_TrustedClientTraceIsContinued(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -217,7 +218,7 @@ func TestTrace_TrustedClientTraceIsContinued(t *testing.T) {
 	}
 }
 
-// A trace that is not sampled is not exported. Its id is still sent to the server and recorded.
+// A trace that is not sampled is not exported. Nevertheless, its id is sent to the server and recorded.
 func TestTrace_UnsampledTraceHasAnID(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -303,7 +304,7 @@ func TestTrace_SpansHaveTheDocumentedAttributes(t *testing.T) {
 	}
 }
 
-// onlySessionDigest returns the digest of the only session.
+// onlySessionDigest returns the digest of the only session that is open.
 func onlySessionDigest(t *testing.T, f *rawmesh.Mesh) string {
 	t.Helper()
 	resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(stack.TimeoutContext(t), new(gatewayv1.ListSessionsRequest))

@@ -1,5 +1,5 @@
-// Package app contains the parts of the mesh's programs that all services need: flags, configuration, logs, telemetry,
-// signals and exit codes. It is the only package that reads the environment.
+// Package app contains the parts that the programs of all services of the mesh need: flags, configuration, logs,
+// telemetry, signals and exit codes. It is the only package that reads the environment.
 package app
 
 import (
@@ -19,15 +19,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Process contains the values that a role's program passes to the constructor of its service: configuration, log and
+// Process contains the values that a program passes to the constructor of its service: configuration, log and
 // telemetry.
 type Process struct {
-	// File is the configuration of all roles.
+	// File is the configuration of all services of the mesh.
 	File *config.File
 	// Env looks up environment variables for secrets.
 	Env config.Env
-	// Reload reads the configuration again, for the values that may change while the process runs. If it is nil, the
-	// configuration is not read again.
+	// Reload reads the configuration again, for the values that may change while the process is running. If Reload is
+	// nil, the configuration is not read again.
 	Reload func() (*config.File, error)
 	Log    *slog.Logger
 	// Telemetry creates traces and metrics.
@@ -42,12 +42,13 @@ func Env(name string) (string, bool) { return os.LookupEnv(name) }
 // Environ returns the environment variables of this process, for programs that it starts.
 func Environ() []string { return os.Environ() }
 
-// repeatedWithin is the time in which a second signal counts as a repetition of the first. A terminal sends Ctrl-C to all
-// processes of a command, and the launcher of the npm package also forwards it, so the program receives it twice.
+// repeatedWithin is the time within which a second signal counts as a repetition of the first signal. A terminal sends
+// Ctrl-C to all processes of a command, and the launcher of the npm package also forwards it, so the program receives
+// the signal twice.
 const repeatedWithin = time.Second
 
-// Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process if it comes at least a second
-// after the first, because the handler is removed then.
+// Signals returns a context that is cancelled by SIGINT or SIGTERM. The signal handler is removed a second after the
+// first signal, so a later signal terminates the process.
 func Signals() (context.Context, context.CancelFunc) { return signals(repeatedWithin) }
 
 func signals(repeated time.Duration) (context.Context, context.CancelFunc) {
@@ -75,7 +76,8 @@ type options struct {
 	version bool
 }
 
-// run parses the flags of a role's program, calls do and returns the exit code. It prints an error once.
+// run parses the flags of a service's program, calls the function do, and returns the exit code. It prints an error
+// once.
 func run(service string, args []string, do func(context.Context, options) error) int {
 	var opts options
 	flags := flag.NewFlagSet(service, flag.ContinueOnError)

@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// programEnv is an environment variable. If it is set, the test binary runs as a role's program. Its value selects the
-// behavior of the role's service.
+// programEnv is the name of an environment variable. If the variable is set, the test binary runs as the program of a
+// service. The variable's value selects the behavior of the service.
 const programEnv = "APP_TEST_AS_PROGRAM"
 
 const waitTimeout = 20 * time.Second
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// service is a role's service without RPCs. It prints a line when it runs and when it is closed. If the test requests
-// it, the service fails.
+// service is a service without RPCs. It prints a line when it starts to run and when it is closed. It fails if the test
+// requests that.
 type service struct{ what string }
 
 func (service) Register(grpc.ServiceRegistrar) {}
@@ -135,7 +135,7 @@ func (p *program) waitForOutput(t *testing.T, text string) {
 	}
 }
 
-// configure writes a configuration with certificates. It returns the file and the address on which the role must
+// configure writes a configuration with certificates. It returns the file and the address on which the service must
 // listen.
 func configure(t *testing.T) (file, addr string) {
 	t.Helper()

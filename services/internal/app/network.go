@@ -31,8 +31,8 @@ const (
 	maxReason = 1 << 10
 )
 
-// network is the network of a role in a separate process. It contains the role's current certificate, the CA and the
-// connections to other roles.
+// network is the network access of a service that runs in a separate process. It contains the service's current
+// certificate, the CA and the connections to other services.
 type network struct {
 	role authv1.Role
 	file *config.File
@@ -71,7 +71,7 @@ func (n *network) present() (*tls.Certificate, *x509.CertPool) {
 	return &keys.Cert, keys.Pool
 }
 
-// dial returns the connection to a role. All callers share one connection to each role.
+// dial returns the connection to a service of the mesh. All callers share one connection to each service.
 func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -109,7 +109,7 @@ func probeTarget(addr string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// probe checks whether the role's service on this machine serves. For the gateway it also checks whether MCP is ready.
+// probe checks whether the service on this machine is serving. For the gateway it also checks whether MCP is ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

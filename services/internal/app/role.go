@@ -22,34 +22,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Mesh contains what a role needs from the process and from the other roles.
+// Mesh contains what a service needs from the process and from the other services of the mesh.
 type Mesh struct {
 	Process
-	// Tokens identifies people. The policy role's service fills Tokens. The other roles receive updates from the policy
-	// role.
+	// Tokens identifies people. The policy service fills Tokens. The other services receive updates from the policy
+	// service.
 	Tokens *authn.Tokens
-	// Conn returns a connection to a role.
+	// Conn returns a connection to the service with the given role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
-	// Signer signs decisions with the key of the role's certificate. The other roles accept only the policy role's
-	// signatures.
+	// Signer signs decisions with the key of the service's certificate. The other services accept only the policy
+	// service's signatures.
 	Signer *signeddecision.Signer
-	// Verifier verifies the policy role's signatures.
+	// Verifier verifies the policy service's signatures.
 	Verifier *signeddecision.Verifier
 	// Embedded contains the names of the configured servers that this process itself serves.
 	Embedded []string
 	// Launcher starts this program again as a launcher of stdio MCP servers.
 	Launcher sandbox.Launcher
-	// Wrap returns a listener for clients that observes the given one. It is nil if nothing observes.
+	// Wrap wraps the listener for clients with a listener that observes the clients' connections. It is nil if the
+	// connections are not observed.
 	Wrap func(net.Listener) net.Listener
 }
 
 // A Runner is a service that does work in addition to serving RPCs.
 type Runner interface {
-	// Run runs until ctx ends. It returns early only with an error.
+	// Run runs until ctx is done. It returns early only with an error.
 	Run(ctx context.Context) error
 }
 
-// A Busier is a service that may have work for which the process must stay, although no client is connected.
+// A Busier is a service that may have work for which the process must keep running even if no client is connected.
 type Busier interface {
 	// Busy describes the work, or returns "" if there is none.
 	Busy(ctx context.Context) (string, error)
@@ -61,11 +62,11 @@ type Closer interface {
 	Close() error
 }
 
-// Build creates a role's service, either for a separate process or for one process that runs all roles. Each role's
-// package has a Build function.
+// Build creates a service of the mesh, either for a separate process or for one process that runs all services. The
+// package of each service has a Build function.
 type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
 
-// Role is the main function of a role's program. It does not return.
+// Role is the main function of the program that runs the service with the given role. It does not return.
 func Role(role authv1.Role, build Build) {
 	name := authn.RoleName(role)
 	Tune()
@@ -121,8 +122,8 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	return serve(ctx, net, mesh, svc)
 }
 
-// serve serves a role's service, calls its Run method and updates the tokens. It returns when ctx ends or one of the
-// three fails.
+// serve serves a service's RPCs, calls its Run method, and keeps the tokens up to date. It returns when ctx is done or
+// when any of these tasks fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(
 		rpc.ServerConfig{TLS: rpc.ServerTLS(at.present), Reflection: true},

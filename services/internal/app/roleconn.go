@@ -20,9 +20,9 @@ import (
 // streams.
 const drainTimeout = 30 * time.Second
 
-// roleConn is the connection to a role. It uses this role's current certificate. It is replaced when that certificate
-// changes, and when the other role's certificate expires. Principals are signed with the key of the connection that
-// transmits them. A roleConn is safe for concurrent use.
+// roleConn is the connection to another service of the mesh. It uses this service's current certificate. It is replaced
+// when that certificate changes, and when the other service's certificate expires. Principals are signed with the key
+// of the connection that transmits them. A roleConn is safe for concurrent use.
 type roleConn struct {
 	target string
 	to     authv1.Role
@@ -34,8 +34,8 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at renewAt. That is the earliest expiry of the certificates of the other role's
-	// processes.
+	// renewAt is the time at which the first of the other service's certificates expires. The timer renewal then
+	// replaces the connection.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool
@@ -74,8 +74,8 @@ func (l *roleConn) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy schedules the replacement of the connection for end, which is the expiry of the server's certificate. On the
-// new connection, the server must present a valid certificate.
+// renewBy makes the connection be replaced at the time end, which is when the server's certificate expires. On the new
+// connection, the server must present a valid certificate.
 func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

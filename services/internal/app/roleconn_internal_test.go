@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Case F26. The certificate of a role expires. Calls to the role fail, even on an existing connection. When the role
-// has received a new certificate, calls succeed again.
+// Case F26. The certificate of a service of the mesh expires. Calls to the service fail, even on an existing
+// connection. When the service has received a new certificate, calls succeed again.
 func TestRoleConn_RefusesExpiredServerCertificate(t *testing.T) {
 	t.Parallel()
 	const policy, gateway = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_GATEWAY

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The test sends two signals to its own process. The second one would end the test if the handler had been removed.
+// The test sends two signals to its own process. The second signal would end the test if the handler had been removed.
 func TestSignals_IgnoresTheRepetitionOfASignal(t *testing.T) {
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {

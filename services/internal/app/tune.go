@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// minProcs is the minimum GOMAXPROCS during long work, even on a machine with fewer processors.
+// minProcs is the minimum GOMAXPROCS during long computations, even on a machine with fewer processors.
 const minProcs = 4
 
 // spareHeap is the size of an allocation that is never used, in bytes. The garbage collector counts it as part of the
@@ -20,8 +20,8 @@ const spareHeap = 32 << 20
 // Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override the operator's GOMAXPROCS,
 // GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
 //
-// On a machine with few processors, Tune raises GOMAXPROCS during long work, so that the operating system shares the
-// processors between the goroutines. Go itself preempts long work only after 10 ms
+// On a machine with few processors, Tune raises GOMAXPROCS during long computations, so that the operating system
+// shares the processors between the goroutines. Go itself preempts a long computation only after 10 ms
 // (docs/decisions/0020-cooperative-scheduling.md). If a container limits processor time, Tune does not raise
 // GOMAXPROCS: a higher value would use up the time early, and the kernel would throttle the process until the next
 // period.

@@ -14,12 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// TestTune runs the test binary with each case's GOMAXPROCS, and checks GOMAXPROCS during long work.
+// TestTune runs the test binary with the GOMAXPROCS of each case, and checks the value of GOMAXPROCS during long
+// computations.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		// GOMAXPROCS changes only during long work.
+		// GOMAXPROCS changes only during long computations.
 		var work gosched.Work
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 			work.Step()
@@ -45,7 +46,7 @@ func TestTune(t *testing.T) {
 }
 
 // The test runs the test binary again, which allocates 24 MiB of garbage. The small heap must not be collected, unless
-// the operator has configured that.
+// the operator has configured the garbage collector that way.
 func TestTune_CollectsSmallHeapLessOften(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {

@@ -31,7 +31,7 @@ func ThisBuild() BuildInfo {
 	return newBuild(info)
 }
 
-// newBuild returns the description that the linker's variables and info give. info may be nil.
+// newBuild returns the build information that results from the linker's variables and from info. info may be nil.
 func newBuild(info *debug.BuildInfo) BuildInfo {
 	b := BuildInfo{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {

@@ -65,8 +65,8 @@ func TestImports_DecisionCodeDoesNotUseEncodingJSON(t *testing.T) {
 	})
 }
 
-// decisionPackages lists the packages that make decisions. The results of their functions must depend only on their
-// arguments.
+// decisionPackages lists the packages that evaluate policies and rate limits. The results of the functions in these
+// packages must depend only on the functions' arguments.
 var decisionPackages = []string{"policy/internal/engine/", "ratelimit/internal/window/"}
 
 func TestImports_DecisionPackagesDoNoIO(t *testing.T) {

@@ -25,12 +25,13 @@ var (
 	caseInText = regexp.MustCompile(`^([PHITARNUSX][0-9]{1,2})[: ]`)
 	// casesInComment matches the ids in a comment of a test, as in "Case X3." and "Cases A1, A2.".
 	casesInComment = regexp.MustCompile(`\bCases? ([PHITARNUSX][0-9]{1,2}(?:, [PHITARNUSX][0-9]{1,2})*)\.`)
-	// caseSection matches a section of the page: its id, and the lines that list its tests.
+	// caseSection matches a section of docs/security-cases.md: the id of a case, and the lines that list the tests of
+	// the case.
 	caseSection = regexp.MustCompile(`(?m)^### ([A-Z][0-9]+) .*\n(?:.+\n)*?(Tests:.*(?:\n(?:\* |  ).*)*)$`)
 )
 
-// TestSecurityCases compares the page of security cases with the tests that name a case. Each case must have a section,
-// and each section must list the files of all tests of its case.
+// TestSecurityCases compares docs/security-cases.md with the tests that name a case. Each case must have a section, and
+// each section must list the files of all tests of that case.
 func TestSecurityCases(t *testing.T) {
 	t.Parallel()
 	found := casesInTests(t)
@@ -84,7 +85,7 @@ func testList(files []string) string {
 	return out.String()
 }
 
-// casesInTests returns the files of the tests that name a case, by the id of the case.
+// casesInTests returns the files that contain tests that name a case. The key is the id of the case.
 func casesInTests(t *testing.T) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)

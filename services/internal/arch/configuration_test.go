@@ -78,7 +78,8 @@ func TestConfigurationPage_ExamplesLoad(t *testing.T) {
 	}
 }
 
-// samePage compares a page with the page that a test generated. With -update, it writes the page instead.
+// samePage compares a document with the document that a test has generated. With -update, it writes the generated
+// document instead.
 func samePage(t *testing.T, file string, want []byte, test string) {
 	t.Helper()
 	if *update {
@@ -97,7 +98,8 @@ func samePage(t *testing.T, file string, want []byte, test string) {
 
 func noEnv(string) (string, bool) { return "", false }
 
-// sampleConfiguration returns the defaults. Each map and each list whose entries have several keys has one entry.
+// sampleConfiguration returns the default configuration, in which each map, and each list whose entries have several
+// keys, contains one entry.
 func sampleConfiguration(t *testing.T) config.File {
 	t.Helper()
 	text := strings.ReplaceAll(configurationSample, "HASH", strings.Repeat("0", 64))
@@ -113,7 +115,7 @@ func sampleConfiguration(t *testing.T) config.File {
 	return *f
 }
 
-// fieldComments returns the comments of the fields of a package's structs, by TYPE.FIELD.
+// fieldComments returns the comments of the fields of a package's structs. The keys have the form TYPE.FIELD.
 func fieldComments(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	comments := make(map[string]string)
@@ -162,7 +164,8 @@ func (w configurationWalk) walk(part reflect.Value, prefix string) {
 	}
 }
 
-// entryOf returns the entry of a value that has keys, and the placeholder for the entry's name in a path.
+// entryOf returns the first entry of a map or list, the value that a pointer refers to, or otherwise the value itself.
+// It also returns the placeholder for the entry's name in a path.
 func entryOf(value reflect.Value) (reflect.Value, string) {
 	switch {
 	case value.Kind() == reflect.Pointer:
@@ -175,7 +178,7 @@ func entryOf(value reflect.Value) (reflect.Value, string) {
 	return value, ""
 }
 
-// zeroMeans matches the sentence of a comment that states the default that the zero value of a key selects.
+// zeroMeans matches the sentence of a field's comment that states which default the zero value selects.
 var zeroMeans = regexp.MustCompile(`(?:;|[.]) (?:0|Empty) means ([^.]+)[.]`)
 
 // row returns the row of a field. The field's comment begins with the field's name, and ends with "Required." if the
@@ -207,8 +210,8 @@ func (w configurationWalk) row(of, name, key string, value reflect.Value) config
 	return configurationKey{key, kind, strings.ToUpper(meaning[:1]) + meaning[1:]}
 }
 
-// kindOf returns the name of a value's type on the page, and the value as YAML. For an empty string, list or map, the
-// second result is empty.
+// kindOf returns the name that docs/configuration.md uses for a value's type, and the value as YAML. For an empty
+// string, list or map, the second result is empty.
 func kindOf(value reflect.Value) (kind, standard string) {
 	if value.Kind() == reflect.Pointer && value.Elem().Kind() != reflect.Struct {
 		value = value.Elem()
@@ -248,8 +251,8 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// configurationTables executes the template of the page. {{keys "a" "b."}} becomes a table with the key a or all keys
-// below it, and with all keys below b. The rows of b omit the prefix "b.".
+// configurationTables executes the template of docs/configuration.md. {{keys "a" "b."}} becomes a table with the key a
+// or all keys below it, and with all keys below b. The rows of b omit the prefix "b.".
 func configurationTables(rows []configurationKey) ([]byte, error) {
 	text, err := os.ReadFile(configurationText)
 	if err != nil {
@@ -287,7 +290,7 @@ func configurationTables(rows []configurationKey) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// tableParts returns the arguments of all {{keys}} actions in the template.
+// tableParts returns all arguments of the {{keys}} actions in the template.
 func tableParts(text []byte) (parts []string) {
 	for _, call := range regexp.MustCompile(`{{keys ([^}]*)}}`).FindAllSubmatch(text, -1) {
 		for part := range strings.FieldsSeq(string(call[1])) {
@@ -297,7 +300,7 @@ func tableParts(text []byte) (parts []string) {
 	return parts
 }
 
-// partOf returns the longest part to which a key belongs, or an empty string if there is none.
+// partOf returns the longest part that a key belongs to, or an empty string if there is none.
 func partOf(key string, parts []string) (found string) {
 	for _, part := range parts {
 		within := key == part || strings.HasPrefix(key, strings.TrimSuffix(part, ".")+".") || strings.HasPrefix(key, part+"[")

@@ -19,9 +19,9 @@ import (
 
 var shrink = flag.Bool("shrink", false, "write the smaller counts of words to testdata/language.txt")
 
-// avoided matches words that make a sentence hard to read: pronouns without a noun, and old forms. Write "callers",
-// "clients", "servers", "operators" and "approvers" for people and programs. Write "again", "recently" and "otherwise"
-// for the other words.
+// avoided matches words that make a sentence hard to read, such as old forms and words that do not name who acts. Write
+// "callers", "clients", "servers", "operators" and "approvers" for people and programs. Write "again", "recently" and
+// "otherwise" for the other words.
 var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|anew|of late|com(?:e|es|ing) by|came by|at hand|` +
 	`(?:is|are|was|were) told|tells whether|is none|are none|beside)\b`)
 
@@ -37,7 +37,7 @@ func countAvoided(text string) int {
 const exceptions = "testdata/language.txt"
 
 // TestLanguage_AvoidedWordsOnlyGetFewer counts the avoided words in the comments and strings of Go files, in .proto
-// files and in documents. After avoided words were removed, run the test with -shrink.
+// files and in documents. After you have removed avoided words, run the test with -shrink.
 func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	t.Parallel()
 	may := readExceptions(t)
@@ -119,7 +119,8 @@ func countAvoidedIn(t *testing.T, file string) (n int) {
 	return n
 }
 
-// readExceptions returns the allowed numbers by file. Each line of the list consists of a number and a path.
+// readExceptions returns the number of avoided words that each file may have. Each line of the file of exceptions
+// consists of a number and a path.
 func readExceptions(t *testing.T) map[string]int {
 	t.Helper()
 	raw, err := os.ReadFile(exceptions)
@@ -138,7 +139,7 @@ func readExceptions(t *testing.T) map[string]int {
 	return may
 }
 
-// writeExceptions writes the list in descending order of the numbers.
+// writeExceptions writes the file of exceptions in descending order of the numbers.
 func writeExceptions(t *testing.T, have map[string]int) {
 	t.Helper()
 	var lines []string

@@ -28,8 +28,8 @@ var gatewayLayers = [][]string{
 	{"gatewaytest"},                      // gateways for tests of other packages
 }
 
-// gatewayLayer returns the layer of a package below gateway/internal and its entry in gatewayLayers. If there is none,
-// it returns -1.
+// gatewayLayer returns the layer of a package below gateway/internal, and the package's entry in gatewayLayers. If
+// there is no such entry, it returns -1.
 func gatewayLayer(pkg string) (layer int, entry string) {
 	for {
 		for i, layer := range gatewayLayers {

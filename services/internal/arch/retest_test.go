@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// retest runs retest.sh with the output of `go test`. A program in place of `go` writes its arguments to a file, which
-// retest returns, and fails if the packages still fail.
+// retest runs retest.sh with output as the output of `go test`. A script that replaces `go` writes its arguments to a
+// file, and fails if stillFail is true. retest returns these arguments.
 func retest(t *testing.T, limit, output string, stillFail bool) (arguments string, err error) {
 	t.Helper()
 	dir := t.TempDir()

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// TestSequential_PackagesStartNoGoroutines checks the packages in the variable SEQUENTIAL of the Makefile. Their tests
-// run without the race detector, so these packages may not use goroutines, channels, locks or atomic values.
+// TestSequential_PackagesStartNoGoroutines checks the packages in the variable SEQUENTIAL of the Makefile. The tests of
+// these packages run without the race detector, so the packages may not use goroutines, channels, locks or atomic
+// values.
 func TestSequential_PackagesStartNoGoroutines(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(root, "..", "Makefile"))

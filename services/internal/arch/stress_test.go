@@ -13,14 +13,14 @@ import (
 )
 
 var (
-	// testName matches the name of a test in a line of the script, or its beginning.
+	// testName matches the name of a test, or the beginning of such a name, in a line of e2e/stress.sh.
 	testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
-	// packagePath matches the path of a package in a line of the script.
+	// packagePath matches the path of a package in a line of e2e/stress.sh.
 	packagePath = regexp.MustCompile(`\s\./([a-z0-9/]+)`)
 )
 
-// TestStress_RunsNameExistingTests checks the tests that the script of `make stress` names. Each of them must exist in
-// a package that its line names, because `go test -run` succeeds if there is no such test.
+// TestStress_RunsNameExistingTests checks the tests that the script of `make stress` names. Each test must exist in a
+// package that the same line names, because `go test -run` also succeeds if there is no such test.
 func TestStress_RunsNameExistingTests(t *testing.T) {
 	t.Parallel()
 	script, err := os.ReadFile(filepath.Join(root, "e2e", "stress.sh"))

@@ -15,8 +15,8 @@ const (
 	replies  = "gateway/internal/dispatch/server_requests.go"
 )
 
-// reachingNames maps a package to those of its names that could reach a server. The value lists the files that may use
-// the name, by the beginning of their paths. Tests and the package itself may always use it.
+// reachingNames lists the names in each package that could be used to reach a server. For each name, it lists the files
+// that may use the name, as prefixes of their paths. Tests and the package itself may always use the name.
 var reachingNames = map[string]map[string][]string{
 	module + upstream: {
 		"Transport": {"gateway/gateway.go"},            // configures the connection to each server
@@ -75,8 +75,8 @@ func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 	}
 }
 
-// checkSelector reports an error if a file may not use a name. If the file may use the name, checkSelector marks the
-// file in said.
+// checkSelector reports an error if a file may not use the name in expr. If the file may use the name, checkSelector
+// adds the file to said.
 func checkSelector(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
 	t.Helper()
 	selector, ok := expr.(*ast.SelectorExpr)
@@ -101,7 +101,7 @@ func checkSelector(t *testing.T, file string, names map[string]string, expr ast.
 	t.Errorf("%s must not use %s.%s%s: it reaches a server without package upstream", file, pkg.Name, selector.Sel.Name, suffix)
 }
 
-// importNames returns the import paths of a file by the names that the file uses for them.
+// importNames returns the import paths of a file. The keys are the names that the file uses for the imported packages.
 func importNames(parsed *ast.File) map[string]string {
 	out := make(map[string]string)
 	for _, spec := range parsed.Imports {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNames_TheGatewayRefusesAndPolicyDenies checks the names of functions, methods and types of the gateway. Policy
-// and approvers deny, and every other component refuses. Synonyms of the two words are errors.
+// TestNames_TheGatewayRefusesAndPolicyDenies checks the names of functions, methods and types in the gateway. Only the
+// policy and approvers "deny", and every other component "refuses". Synonyms of the two words are errors.
 func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 	t.Parallel()
 	refuses := 0

@@ -22,8 +22,8 @@ const (
 	PrincipalKey = "sluice-principal"
 	// assertionLife is the time for which a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is the time for which a signed principal is reused. Whenever it is sent, at least half of its
-	// lifetime remains.
+	// assertionReuse is the time for which a signed principal is reused. Whenever it is sent, it is therefore still
+	// valid for at least half of assertionLife.
 	assertionReuse = 30 * time.Second
 	// clockSkew is the maximum accepted difference between the clocks of two machines.
 	clockSkew = 5 * time.Second
@@ -34,15 +34,15 @@ const (
 // ErrAssertion is wrapped by every error that refuses a signed principal.
 var ErrAssertion = errors.New("the signed principal is not valid")
 
-// claims is the content of a signed principal, which is a JWT (RFC 7519). Its private claim contains the principal's
-// protobuf encoding, so that all verifiers decode the same principal.
+// claims is the content of a signed principal, which is a JWT (RFC 7519). The private claim "principal" contains the
+// principal's protobuf encoding, so that all verifiers decode the same principal.
 type claims struct {
 	jwt.RegisteredClaims
 	// Principal is the base64url encoding of a sluice.identity.v1.Principal.
 	Principal string `json:"principal"`
 }
 
-// Signer signs principals on behalf of one role. It is safe for concurrent use.
+// Signer signs principals on behalf of one service of the mesh. It is safe for concurrent use.
 type Signer struct {
 	issuer string
 	key    ed25519.PrivateKey
@@ -52,7 +52,7 @@ type Signer struct {
 	encodings sync.Pool
 }
 
-// NewSigner returns a signer for a role and its private key. [Signs] must be true for the role.
+// NewSigner returns a signer for the service with the given role and private key. [Signs] must be true for the role.
 func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if !Signs(role) {
 		return nil, fmt.Errorf("authn: role %s signs no principals", RoleName(role))
@@ -64,7 +64,7 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 }
 
 // Sign returns a signed assertion of p for the audience. It may return an assertion that it signed less than 30 s ago
-// for the same principal and audience. It returns an error if p is nil or the audience is not a role.
+// for the same principal and audience. It returns an error if p is nil or the audience is not a mesh role.
 func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, error) {
 	if p == nil || roleNames[audience] == "" {
 		return "", fmt.Errorf("sign for %s: a principal and a role as audience are required", RoleName(audience))
@@ -102,7 +102,8 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 	return text, nil
 }
 
-// Verifier verifies signed principals for the roles that this process serves. It is safe for concurrent use.
+// Verifier verifies signed principals for the services of the mesh that run in this process. It is safe for concurrent
+// use.
 type Verifier struct {
 	validate func(proto.Message) error
 	cache    *cache[assertionKey, *identityv1.Principal]
@@ -115,7 +116,7 @@ type assertionKey struct {
 }
 
 // NewVerifier returns a verifier. validate checks the constraints of sluice.identity.v1.Principal, so that an empty
-// principal is refused. It is required.
+// principal is refused. The parameter validate is required.
 func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
@@ -123,8 +124,8 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in the assertion text. The peer signer, at the other end of the connection, must have
-// signed the assertion for the given audience. The result is shared and must not be modified. Every error wraps
+// Verify returns the principal in the assertion text. signer is the peer at the other end of the connection, which must
+// have signed the assertion for the given audience. The result is shared and must not be modified. Every error wraps
 // [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
@@ -177,18 +178,18 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, checkMaySign(signer.Role, p)
 }
 
-// principalChecks contains the roles that act on behalf of others. The value checks the principals that the role may
-// sign.
+// principalChecks contains the mesh roles, such as gateway, that act on behalf of other principals. For each role, it
+// contains a function that checks which principals the role may sign.
 var principalChecks = map[authv1.Role]func(*identityv1.Principal) error{
 	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // the gateway authenticates all principals
 	authv1.Role_ROLE_WASMAGENT: checkOwnAgent,
 	authv1.Role_ROLE_POLICY:    checkOperator,
 }
 
-// Signs reports whether a role acts on behalf of others and therefore signs principals.
+// Signs reports whether a mesh role acts on behalf of other principals and therefore signs them.
 func Signs(role authv1.Role) bool { return principalChecks[role] != nil }
 
-// checkMaySign returns an error unless the role may sign the principal.
+// checkMaySign returns an error unless the mesh role may sign the principal.
 func checkMaySign(role authv1.Role, p *identityv1.Principal) error {
 	if !Signs(role) {
 		return fmt.Errorf("role %s may not act on behalf of a principal", RoleName(role))
@@ -196,7 +197,8 @@ func checkMaySign(role authv1.Role, p *identityv1.Principal) error {
 	return principalChecks[role](p)
 }
 
-// checkOperator accepts the principals for which policy signs: operators, whose changes to the policy need an approval.
+// checkOperator accepts only the principals that the policy service may sign. These are operators whose changes to the
+// policy need an approval.
 func checkOperator(p *identityv1.Principal) error {
 	if p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR && len(p.GetChain()) == 0 {
 		return nil

@@ -54,7 +54,7 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// anasAgent returns an agent that belongs to ana. The role wasmagent may sign this principal.
+// anasAgent returns an agent that belongs to ana. The wasmagent service may sign this principal.
 func anasAgent() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "default", Subject: "agent:default/a1", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{ana()},
@@ -89,7 +89,8 @@ func TestVerifier_ReturnsSignedPrincipal(t *testing.T) {
 	}
 }
 
-// forgery is an assertion in which each part can be wrong. If a part has its zero value, the part is correct.
+// forgery is an assertion in which each part can be made wrong. If a field has its zero value, that part of the
+// assertion is correct.
 type forgery struct {
 	method    jwt.SigningMethod
 	key       any
@@ -103,7 +104,7 @@ type forgery struct {
 	raw       string // replaces the principal's encoding
 }
 
-// assertionClaims repeats the claims of the contract, so that the test does not depend on the tested code.
+// assertionClaims repeats the claims that the contract defines, so that the test does not depend on the tested code.
 type assertionClaims struct {
 	jwt.RegisteredClaims
 	Principal string `json:"principal"`
@@ -203,8 +204,8 @@ func TestVerifier_RefusesWrongAssertions(t *testing.T) {
 	}
 }
 
-// Case I1. An assertion is refused unless the role at the other end of the connection signed it. That role must be one
-// that signs principals.
+// Case I1. An assertion is refused unless it was signed by the service at the other end of the connection. That service
+// must be one that signs principals.
 func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, gateway)
@@ -238,8 +239,8 @@ func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	}
 }
 
-// Case I1. The role wasmagent may sign only its own agents. Their creator must be in the chain, or a person must be
-// their owner.
+// Case I1. The wasmagent service may sign only its own agents. An agent's creator must be in the agent's delegation
+// chain, or a person must be the agent's owner.
 func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, wasmagent)
@@ -277,7 +278,8 @@ func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	}
 }
 
-// The role policy may sign only operators, for whose changes of policy it asks people.
+// The policy service may sign only operators. It signs an operator's principal when the operator's change to the policy
+// needs an approval.
 func TestVerifier_AcceptsOnlyOperatorsFromPolicy(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, policy)

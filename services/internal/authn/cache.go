@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cache stores values until they expire. When it is full, it drops all values, because callers can recreate them.
+// cache stores values until they expire. When it is full, it drops all values, because callers can create them again.
 type cache[K comparable, V any] struct {
 	mu    sync.RWMutex
 	items map[K]cached[V]
@@ -32,7 +32,7 @@ func (c *cache[K, V]) get(key K, now time.Time) (V, bool) {
 	return item.value, true
 }
 
-// getText is like [cache.get], but the key is a byte slice that it does not copy.
+// getText is like [cache.get], but the key is a byte slice. getText does not copy the key.
 func getText(c *cache[string, string], key []byte, now time.Time) (string, bool) {
 	c.mu.RLock()
 	item, ok := c.items[string(key)]

@@ -9,15 +9,17 @@ import (
 
 // Caller is the verified caller of an RPC. Exactly one of Role and Person is set.
 type Caller struct {
-	// Role is the calling role of the mesh. It is unspecified if the caller is a person.
+	// Role is the mesh role of the service that makes the call. It is unspecified if the caller is a person.
 	Role authv1.Role
-	// Person is the principal of the presented token, or nil if the caller is a role.
+	// Person is the principal of the presented token, or nil if the caller is a service of the mesh.
 	Person *identityv1.Principal
-	// Principal is the principal on whose behalf a role calls, or nil if the role calls for itself.
+	// Principal is the principal on whose behalf a service of the mesh makes the call. It is nil if the service makes
+	// the call on its own behalf.
 	Principal *identityv1.Principal
 }
 
-// Tenant returns the tenant whose data the caller may see. It is empty if a role calls for itself.
+// Tenant returns the tenant whose data the caller may see. It is empty if a service of the mesh makes the call on its
+// own behalf.
 func (c *Caller) Tenant() string {
 	if c.Person != nil {
 		return c.Person.GetTenant()
@@ -30,7 +32,7 @@ type (
 	onBehalfOfKey struct{}
 )
 
-// WithCaller returns a context with the caller for the server's handlers.
+// WithCaller returns a context that contains the caller, for the server's handlers.
 func WithCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
@@ -42,8 +44,8 @@ func CallerOf(ctx context.Context) *Caller {
 	return c
 }
 
-// OnBehalfOf returns a context for outgoing calls on behalf of p. Each call transmits p in an assertion for the called
-// role.
+// OnBehalfOf returns a context for outgoing calls on behalf of p. Each call transmits p in an assertion for the service
+// that is called.
 func OnBehalfOf(ctx context.Context, p *identityv1.Principal) context.Context {
 	return context.WithValue(ctx, onBehalfOfKey{}, p)
 }

@@ -1,6 +1,6 @@
-// Package authn authenticates callers. A role is authenticated by its certificate or by the pipe that it uses. A person
-// is authenticated by a bearer token. The principal on whose behalf a role calls is authenticated by a signed
-// assertion.
+// Package authn authenticates callers. A service of the mesh is authenticated by its certificate or by the pipe that it
+// uses. A person is authenticated by a bearer token. The principal on whose behalf a service makes a call is
+// authenticated by a signed assertion.
 package authn
 
 import (
@@ -16,7 +16,7 @@ import (
 // trustDomain is the SPIFFE trust domain of the mesh's certificates.
 const trustDomain = "spiffe://sluice/"
 
-// roleNames maps each role to its name in certificates, configuration and messages.
+// roleNames maps each mesh role to its name in certificates, configuration and messages.
 var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_GATEWAY:   "gateway",
 	authv1.Role_ROLE_POLICY:    "policy",
@@ -27,8 +27,8 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_CONSOLE:   "console",
 }
 
-// Roles returns the roles that this build serves. Each role comes after the roles that it needs, so the gateway is
-// last.
+// Roles returns the mesh roles whose services this build contains. Each role comes after the roles that it needs, so
+// the gateway is last.
 func Roles() []authv1.Role {
 	return []authv1.Role{
 		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,

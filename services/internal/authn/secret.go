@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// secretPrefix begins the secrets of stored tokens. The letter after it is the role of the token.
+	// secretPrefix is the prefix of the secrets of stored tokens. The letter after the prefix stands for the token's
+	// role.
 	secretPrefix = "slc1_"
-	// agentPrefix begins the secrets of agents' tokens.
+	// agentPrefix is the prefix of the secrets of agents' tokens.
 	agentPrefix = secretPrefix + "a_"
 	// digits are the digits of base 62.
 	digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	// randomDigits is the number of random digits of a secret. They have 256 bits. checkDigits is the number of digits
-	// of the checksum.
+	// randomDigits is the number of random digits of a secret. These digits encode 256 bits. checkDigits is the number
+	// of digits of the checksum.
 	randomDigits = 43
 	checkDigits  = 6
 )
 
 // NewAgentSecret returns a random secret for an agent's token: `slc1_a_`, 43 random digits of base 62, and a checksum.
-// Scanners for secrets recognize it by this form.
+// Secret scanners recognize the secret by this form.
 func NewAgentSecret() string {
 	var b strings.Builder
 	b.WriteString(agentPrefix)
@@ -47,7 +48,7 @@ func checksum(text string) string {
 	return string(out[:])
 }
 
-// isMistyped reports whether a secret has the prefix of stored tokens, but not their form or not the right checksum. No
+// isMistyped reports whether a secret has the prefix of stored tokens, but has the wrong form or the wrong checksum. No
 // token has such a secret.
 func isMistyped(secret string) bool {
 	if !strings.HasPrefix(secret, secretPrefix) {
@@ -57,5 +58,5 @@ func isMistyped(secret string) bool {
 	return len(secret) != length || secret[length-checkDigits:] != checksum(secret[:length-checkDigits])
 }
 
-// errMistyped means that a secret of the configuration is not complete.
+// errMistyped means that a secret in the configuration is not complete.
 var errMistyped = errors.New("the token begins with " + secretPrefix + " but is not complete: copy it again")

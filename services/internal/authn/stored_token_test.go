@@ -90,8 +90,8 @@ func TestLookup_NamesTheEndOfAToken(t *testing.T) {
 	})
 }
 
-// A token is used all the time. Its uses are reported once a minute, again if a report fails, and also after the set of
-// tokens was replaced. Tokens of the configuration are not reported.
+// A token is used all the time. Its uses are reported once a minute, even after the set of tokens was replaced. If a
+// report fails, the uses are reported again. Uses of tokens from the configuration are not reported.
 func TestReportUses_ReportsATokenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestReportUses_ReportsATokenOnceAMinute(t *testing.T) {
 	})
 }
 
-// A service watches the tokens and uses one of them. It reports the use to the policy role.
+// A service watches the tokens and uses one of them. It reports the use to the policy service.
 func TestWatchTokens_ReportsUses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

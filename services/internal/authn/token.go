@@ -26,7 +26,7 @@ var (
 	ErrTokenRevoked = errors.New("this token was revoked: ask an operator for another one (`sluice token create`)")
 	// ErrTokenExpired means that the token with this secret has expired.
 	ErrTokenExpired = errors.New("this token has expired: ask an operator for another one (`sluice token create`)")
-	// ErrTokensStale means that the policy role has not confirmed the set of tokens recently enough. Therefore this
+	// ErrTokensStale means that the policy service has not confirmed the set of tokens recently enough. Therefore this
 	// process can't know which tokens are valid.
 	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
 )
@@ -35,11 +35,11 @@ var (
 const minSecret = 32
 
 const (
-	// maxTokenAge is the maximum time since a watched set of tokens was last confirmed. If the set is older, no token is
-	// accepted.
+	// maxTokenAge is the maximum time since a watched set of tokens was last confirmed. If more time has passed, no
+	// token is accepted.
 	maxTokenAge = time.Second
-	// sourceTimeout is the time without a confirmation after which the source of the tokens counts as unavailable. Until
-	// then the source counts as busy, and callers wait for it.
+	// sourceTimeout is the time without a confirmation after which the source of the tokens counts as unavailable.
+	// Before that, the source counts as busy, and callers wait for it.
 	sourceTimeout = 2 * time.Second
 )
 
@@ -98,8 +98,8 @@ func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(s
 // Tokens is the set of valid tokens. The zero value contains no set and is stale. It is safe for concurrent use.
 type Tokens struct {
 	set atomic.Pointer[tokenSet]
-	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process is the source, because
-	// then no confirmation is needed.
+	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process itself is the
+	// source, because no confirmation is needed in that case.
 	confirmedAt atomic.Pointer[time.Time]
 
 	mu sync.Mutex
@@ -117,7 +117,8 @@ type tokenSet struct {
 type token struct {
 	hash [sha256.Size]byte
 	name string
-	// principal is nil if the token has ended. In that case ended is the reason.
+	// principal is nil if the token was revoked or has expired. In that case ended is the error that says which of the
+	// two is the case.
 	principal *identityv1.Principal
 	ended     error
 	// expires is zero if the token never expires.
@@ -126,7 +127,7 @@ type token struct {
 	use *tokenUse
 }
 
-// find returns the token with a hash, or nil. It compares hashes in constant time.
+// find returns the token with the given hash, or nil. It compares hashes in constant time.
 func (s *tokenSet) find(hash *[sha256.Size]byte) *token {
 	for _, t := range s.byPrefix[binary.BigEndian.Uint64(hash[:])] {
 		if subtle.ConstantTimeCompare(t.hash[:], hash[:]) == 1 {
@@ -136,7 +137,7 @@ func (s *tokenSet) find(hash *[sha256.Size]byte) *token {
 	return nil
 }
 
-// add adds a token. name is its name, and sum is the SHA-256 of its secret.
+// add adds a token to the set. sum is the SHA-256 of the token's secret.
 func (s *tokenSet) add(t *token, sum []byte) error {
 	if len(sum) != sha256.Size {
 		return fmt.Errorf("token %q has a hash of %d bytes, want %d", t.name, len(sum), sha256.Size)
@@ -154,19 +155,19 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 	return nil
 }
 
-// NewTokens returns Tokens whose source is this process. They are never stale.
+// NewTokens returns Tokens whose source is this process. Such Tokens are never stale.
 func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	t := new(Tokens)
 	return t, t.Replace(records)
 }
 
-// Replace is like [Tokens.Update] for a set without ended tokens.
+// Replace is like [Tokens.Update], for a set without revoked or expired tokens.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	return t.Update(&identityv1.TokenSet{Tokens: records})
 }
 
 // Update replaces the set of tokens. If it returns an error, for example because a hash belongs to a publicly known
-// secret, the old set stays.
+// secret, the old set stays in use.
 func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	before := t.set.Load()
 	set := &tokenSet{byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded()))}
@@ -210,9 +211,9 @@ func (t *Tokens) Confirm() {
 // HasSet reports whether a set was received. Until then no token is accepted.
 func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 
-// Lookup returns the principal of the token with this secret. The result is shared and must not be modified. The error
-// is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup also
-// returns the token's principal in the last confirmed set, or nil if the set does not contain the token.
+// Lookup returns the principal of the token with the given secret. The result is shared and must not be modified. The
+// error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup
+// also returns the token's principal in the last confirmed set, or nil if that set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	set := t.set.Load()
 	if set == nil {
@@ -245,8 +246,8 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }
 
-// Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx ends or the
-// source counts as unavailable. It does not wait for a token that the set does not contain, so an unauthenticated
+// Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx is done or the
+// source counts as unavailable. If the set does not contain the token, Await does not wait, so an unauthenticated
 // caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	if p, err := t.Lookup(secret); p == nil || err == nil {

@@ -13,10 +13,10 @@ import (
 const (
 	// UseInterval is the interval at which uses of tokens are reported.
 	UseInterval = 10 * time.Second
-	// usePrecision is the minimum time between two recorded uses of a token, so that a token is reported at most once in
-	// this time.
+	// usePrecision is the minimum time between two recorded uses of a token. A token is therefore reported at most once
+	// in this time.
 	usePrecision = time.Minute
-	// maxUses is the maximum number of uses in a report, as in the contract of ReportTokenUse.
+	// maxUses is the maximum number of uses in a report. The contract of ReportTokenUse defines the same limit.
 	maxUses = 200
 )
 
@@ -32,7 +32,8 @@ func (u *tokenUse) record(now time.Time) {
 	}
 }
 
-// useOf returns the use of the same token in the set, or a new use. The set may be nil.
+// useOf returns the tokenUse of the same token in the set, or a new tokenUse if the set does not contain the token. The
+// set may be nil.
 func (s *tokenSet) useOf(t *token) *tokenUse {
 	if s != nil {
 		if before := s.find(&t.hash); before != nil && before.use != nil {
@@ -42,9 +43,9 @@ func (s *tokenSet) useOf(t *token) *tokenUse {
 	return new(tokenUse)
 }
 
-// ReportUses calls report with the uses of tokens that were not reported, at most 200 at a time. If report returns an
-// error, ReportUses returns that error, and the next call reports these uses again. Tokens of the configuration are not
-// reported.
+// ReportUses calls report with the uses of tokens that were not reported yet, at most 200 at a time. If report returns
+// an error, ReportUses returns that error, and the next call reports these uses again. Uses of tokens from the
+// configuration are not reported.
 func (t *Tokens) ReportUses(report func([]*identityv1.TokenUse) error) error {
 	set := t.set.Load()
 	if set == nil {

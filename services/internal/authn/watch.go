@@ -15,7 +15,8 @@ import (
 
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
-// WatchTokens updates tokens from the policy role until ctx ends. The set becomes stale while the role is unavailable.
+// WatchTokens updates tokens from the policy service until ctx is done. The set becomes stale while the policy service
+// is unavailable.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
 	known, lost := false, false
 	stream := grpcstream.Stream[identityv1.WatchTokensResponse]{
@@ -54,8 +55,8 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 	return nil
 }
 
-// reportUses reports the uses of tokens to the policy role until ctx ends. If a report fails, the next one contains its
-// uses.
+// reportUses reports the uses of tokens to the policy service until ctx is done. If a report fails, the next report
+// contains the same uses.
 func reportUses(ctx context.Context, to identityv1.IdentityServiceClient, tokens *Tokens) {
 	tick := time.NewTicker(UseInterval)
 	defer tick.Stop()

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// source is a policy role that the test controls. Each call to WatchTokens receives the next stream of messages. The
-// last stream is reused.
+// source is a policy service that the test controls. Each call to WatchTokens receives the next stream of messages.
+// After the last stream was used, later calls receive it again.
 type source struct {
 	identityv1.IdentityServiceClient
 	mu      sync.Mutex
@@ -87,7 +87,7 @@ func set(records ...*identityv1.TokenRecord) *identityv1.WatchTokensResponse {
 
 func beat() *identityv1.WatchTokensResponse { return &identityv1.WatchTokensResponse{} }
 
-// subjectOf returns the subject of the token with this secret, or "" if the token is refused.
+// subjectOf returns the subject of the token with the given secret, or "" if the token is refused.
 func subjectOf(tokens *authn.Tokens, secret string) string {
 	p, err := tokens.Lookup(secret)
 	if err != nil {
@@ -142,8 +142,8 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 	})
 }
 
-// A message without a set confirms only the set from the same stream. Before the first set of a stream, it must not
-// confirm the set from an earlier stream.
+// A message without a set confirms only a set that was received on the same stream. Before the first set of a stream,
+// such a message must not confirm the set from an earlier stream.
 func TestWatchTokens_BeatConfirmsOnlyItsOwnStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -132,8 +132,8 @@ func TestBind_StripsParams(t *testing.T) {
 	}
 }
 
-// Cases A1, I4. If the value of a numbering key is not just a number or a short string, it is part of the approved
-// call. It is stored, so approvers see it.
+// Cases A1, I4. Some keys only number the repetitions of a call. If the value of such a key is not just a number or a
+// short string, it is part of the approved call. It is then stored, so that approvers see it.
 func TestBind_CoversNumberingKeysWithOtherContent(t *testing.T) {
 	t.Parallel()
 	same, long := digest(t, nil), strings.Repeat("a", 129)

@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// format is the version of the digest's fields. It is the first of these fields.
+// format is the version of the fields that a digest covers. It is itself the first of these fields.
 const format = "sluice-approval-1"
 
-// defaultMethod is the method of a call whose method is empty.
+// defaultMethod is the method of a call that does not specify a method.
 const defaultMethod = "tools/call"
 
 // Digest identifies a call and its caller. Two calls share an approval if and only if their digests are equal. The zero
@@ -23,7 +23,7 @@ type Digest [sha256.Size]byte
 
 // Bind returns the digest of a call by p, and the call's params in the form in which they are stored and sent. This
 // form omits the members that differ between repetitions of a call. All other bytes are unchanged. Bind does not modify
-// its arguments. It returns an error if the params are not a JSON object, contain a repeated key, or contain invalid
+// its arguments. It returns an error if the params are not a JSON object, or if they contain a repeated key or invalid
 // strings.
 func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, error) {
 	params, err := strip(call.GetCall().GetParamsJson())

@@ -7,11 +7,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxNumbering is the maximum length of a string or number that may differ between repetitions of a call, in bytes. The
-// length of a string does not include its escapes and quotes.
+// maxNumbering is the maximum length, in bytes, of a string or number that may differ between repetitions of a call.
+// The length of a string does not include its escapes and quotes.
 const maxNumbering = 128
 
-// numberingKeys lists the keys of `_meta` with which the protocol and known clients number or tag each request.
+// numberingKeys lists the keys of `_meta` that the protocol and known clients use to number or tag each request.
 var numberingKeys = []string{
 	"progressToken", "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/logLevel",
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
@@ -49,7 +49,7 @@ func isNumbering(value jsontext.Value) bool {
 }
 
 // isNameAndVersion reports whether a value is an object whose only members are name and version, both short strings.
-// Either may be missing.
+// Either member may be missing.
 func isNameAndVersion(value jsontext.Value) bool {
 	var has map[string]jsontext.Value
 	if value.Kind() != '{' || json.Unmarshal(value, &has) != nil {

@@ -31,8 +31,8 @@ func strip(params string) (string, error) {
 	})
 }
 
-// essentialKey maps a method to the key of the essential member of its params. Together with the name, this member
-// determines what is requested.
+// essentialKey maps a method to the key of the essential member of the method's params. Together with the name, this
+// member determines what is requested.
 var essentialKey = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
 // keepEssential removes from the params of a method every member that does not change what is requested. For a known
@@ -50,8 +50,8 @@ func keepEssential(method, params string) (string, error) {
 	})
 }
 
-// editMembers calls keep for each member of an object. keep returns the member's new value and reports whether the
-// member stays. The bytes between the members that stay are unchanged.
+// editMembers calls the function keep for each member of an object. keep returns the member's new value and reports
+// whether the member stays. The bytes between the remaining members are unchanged.
 func editMembers(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {

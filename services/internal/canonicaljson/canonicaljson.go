@@ -45,8 +45,8 @@ func Object(text string) (string, error) {
 	return w.ordered(), nil
 }
 
-// A writer writes each value once, and sorts the members of objects at the end. If it sorted each object immediately,
-// deeply nested values would be copied once per level.
+// A writer writes each value once, and sorts the members of all objects at the end. If it sorted each object
+// immediately, deeply nested values would be copied once per level.
 type writer struct {
 	dec *jsontext.Decoder
 	// out is the canonical form, except for the order of members.
@@ -175,8 +175,8 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// writeOrdered writes a part of out with its members in canonical order. The slice unordered lists outer objects before
-// inner ones, so the search finds the outermost object that begins in the part.
+// writeOrdered writes a part of out with the members of its objects in canonical order. The slice unordered lists outer
+// objects before inner objects, so the search finds the outermost object that begins in the part.
 func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.unordered, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
@@ -251,7 +251,7 @@ func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	return appendSum(out, exponent, len(digits)-len(significant)-len(fraction))
 }
 
-// appendSum appends the sum of the exponent, in decimal digits, and n.
+// appendSum appends the sum of exponent and n as a decimal number. exponent consists of decimal digits.
 func appendSum(out, exponent []byte, n int) ([]byte, error) {
 	const small = 18 // int64 holds the sum of an exponent of 18 characters and a small n
 	if len(exponent) <= small {

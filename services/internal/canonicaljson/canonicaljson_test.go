@@ -132,7 +132,7 @@ func TestObject_OrdersMembersAtEveryLevel(t *testing.T) {
 	})
 }
 
-// inOrder returns the canonical form of a value that encoding/json has parsed. The value must not contain numbers.
+// inOrder returns the canonical form of a value that was parsed by encoding/json. The value must not contain numbers.
 func inOrder(value any) string {
 	var parts []string
 	switch v := value.(type) {
@@ -151,7 +151,7 @@ func inOrder(value any) string {
 	}
 }
 
-// BenchmarkObject measures the inputs that are the most expensive for their length.
+// BenchmarkObject measures the inputs that take the most time for their length.
 func BenchmarkObject(b *testing.B) {
 	const size = 1 << 20
 	for name, text := range map[string]string{
@@ -177,7 +177,7 @@ func BenchmarkObject(b *testing.B) {
 // longNumber matches numbers in results of Object that exceed MaxNumber.
 var longNumber = regexp.MustCompile(`[-0-9e]{65}`)
 
-// FuzzObject checks that Object returns its own results unchanged, except for numbers that have become too long.
+// FuzzObject checks that Object returns its own results unchanged. Numbers that have become too long are an exception.
 func FuzzObject(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"a":1e-400}`, `{"b":{"b":[{"d":1,"c":{}}],"a":2},"a":[]}`} {
 		f.Add(text)

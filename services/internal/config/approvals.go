@@ -9,43 +9,43 @@ import (
 
 // Approvals configures calls that need a person's approval.
 type Approvals struct {
-	// Hold is the time for which a call is held open before the client receives a ticket: 1 s to 10 m. With `0s`, the
-	// client receives the ticket immediately.
+	// Hold is how long a call is held open before the client receives a ticket: 1 s to 10 m. With `0s`, the client
+	// receives the ticket immediately.
 	Hold time.Duration `yaml:"hold"`
-	// Clients are the clients with another `hold`. The first entry that matches a client applies.
+	// Clients lists clients that have a different `hold`. The first entry that matches a client applies.
 	Clients []ApprovalClient `yaml:"clients"`
-	// Decide is the time that people have to decide: 1 s to 30 days.
+	// Decide is the time that people have to approve or deny a call: 1 s to 30 days.
 	Decide time.Duration `yaml:"decide"`
-	// Execute is the time that an approved call may wait until it is sent: 1 s to 30 days.
+	// Execute is the maximum time between the approval of a call and its execution: 1 s to 30 days.
 	Execute time.Duration `yaml:"execute"`
-	// MaxPending is the maximum number of calls of one principal that wait for approval at a time: 1 to 1,000.
+	// MaxPending is the maximum number of calls that one principal may have waiting for approval at a time: 1 to 1,000.
 	MaxPending int `yaml:"max_pending"`
-	// MaxAsked limits the approval requests of one principal.
+	// MaxAsked limits how many approvals one principal may request.
 	MaxAsked MaxAsked `yaml:"max_asked"`
-	// OwnerMayApprove lets the owner of an agent vote on the agent's calls.
+	// OwnerMayApprove lets the owner of an agent vote on whether the agent's calls are approved.
 	OwnerMayApprove bool `yaml:"owner_may_approve"`
-	// PolicyChanges lets changes of the policy documents in the store become active only after other people have
-	// approved them.
+	// PolicyChanges makes every change to the policy documents in the store wait until people other than its author
+	// have approved it.
 	PolicyChanges *PolicyChanges `yaml:"policy_changes"`
-	// Notify configures the channels that notify people of approvals.
+	// Notify configures the channels that notify people about approvals.
 	Notify Notify `yaml:"notify"`
 }
 
-// PolicyChanges specifies who approves changes of the policy documents.
+// PolicyChanges specifies who approves changes to the policy documents.
 type PolicyChanges struct {
 	// Approvers are the groups whose members may approve, at most 64. Empty means every operator and approver of the
 	// tenant `default`.
 	Approvers []string `yaml:"approvers"`
 	// Quorum is the number of people who must approve: 1 to 16. Empty means `1`. The author never counts.
 	Quorum *int `yaml:"quorum"`
-	// DecideWithin is the time that people have to decide: 1 s to 30 days. Empty means `24h`.
+	// DecideWithin is the time that people have to approve or deny the change: 1 s to 30 days. Empty means `24h`.
 	DecideWithin *time.Duration `yaml:"decide_within"`
-	// ExecuteWithin is the time after the approval in which the author may apply the change: 1 s to 30 days. Empty means
+	// ExecuteWithin is the time that the author has to apply the change after its approval: 1 s to 30 days. Empty means
 	// `24h`.
 	ExecuteWithin *time.Duration `yaml:"execute_within"`
 }
 
-// policyChangeTime is the default time to decide on a change of the policy documents, and to apply it after that.
+// policyChangeTime is the default of [PolicyChanges.DecideWithin] and [PolicyChanges.ExecuteWithin].
 const policyChangeTime = 24 * time.Hour
 
 // People returns the number of people who must approve.
@@ -56,7 +56,8 @@ func (c *PolicyChanges) People() int {
 	return *c.Quorum
 }
 
-// Times returns the time to decide, and the time after the approval in which the change may be applied.
+// Times returns the time that people have to approve or deny the change, and the time that the author then has to apply
+// it.
 func (c *PolicyChanges) Times() (decide, execute time.Duration) {
 	decide, execute = policyChangeTime, policyChangeTime
 	if c.DecideWithin != nil {
@@ -99,9 +100,10 @@ func (f *File) checkPolicyChanges(p *problems) {
 // maxApproverGroups is the maximum number of groups whose members may approve.
 const maxApproverGroups = 64
 
-// MaxAsked limits the approval requests of one principal.
+// MaxAsked limits how many approvals one principal may request.
 type MaxAsked struct {
-	// Max is the maximum number of approvals that one principal requests in any `window`: 1 to 100,000.
+	// Max is the maximum number of approvals that one principal may request in any period of length `window`: 1 to
+	// 100,000.
 	Max int `yaml:"max"`
 	// Window is the length of the period: 1 s to 24 h.
 	Window time.Duration `yaml:"window"`
@@ -110,7 +112,7 @@ type MaxAsked struct {
 // MaxAskedWindow is the maximum [MaxAsked.Window].
 const MaxAskedWindow = 24 * time.Hour
 
-// ApprovalClient sets the time for which calls of some clients are held open.
+// ApprovalClient sets how long calls of some clients are held open.
 type ApprovalClient struct {
 	// Name is a pattern for the name that the client declares, 1 to 128 bytes; `*` matches any string. Required.
 	Name string `yaml:"name"`

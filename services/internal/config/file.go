@@ -14,8 +14,9 @@ import (
 // File is the whole configuration. Each service uses its part. Relative paths are relative to the file. See
 // [File.Path].
 //
-// The tables in docs/configuration.md contain the comments of this type's fields and of the types that it contains. The
-// comments have keys in backticks. If the code of this package does not set a default, the comment states it.
+// The tables in docs/configuration.md are generated from the comments of the fields of this type and of the types that
+// it contains. These comments write keys in backticks. A comment states the default of its key if the code of this
+// package does not set one.
 type File struct {
 	// Listen is the address at which clients reach MCP. An address other than loopback needs `listen_tls` or
 	// `behind_proxy`.
@@ -25,7 +26,7 @@ type File struct {
 	// BehindProxy lists addresses, or networks such as `10.0.0.0/8`, of proxies that terminate TLS in front of `listen`.
 	// The gateway trusts their `X-Forwarded-For` and `Forwarded` headers.
 	BehindProxy []string `yaml:"behind_proxy"`
-	// GRPC is the gRPC address of all services if they share one process.
+	// GRPC is the gRPC address of all services if they run in one process.
 	GRPC string `yaml:"grpc"`
 	// Data is the data directory. `sluice up` locks this directory, and the gateway locks a directory inside it.
 	Data string `yaml:"data"`
@@ -36,14 +37,15 @@ type File struct {
 	Origins []string `yaml:"origins"`
 	// Auth lists the tokens of callers.
 	Auth Auth `yaml:"auth"`
-	// Groups are lists of subjects of the tenant `default`, by group: names of 1 to 128 bytes. They add to the groups of
-	// tokens. A principal may have at most 256 groups.
+	// Groups maps the name of a group, of 1 to 128 bytes, to subjects of the tenant `default`. A principal has these
+	// groups in addition to the groups of its token, at most 256 in total.
 	Groups map[string][]string `yaml:"groups"`
-	// TLS configures mutual TLS between roles in separate processes.
+	// TLS configures mutual TLS between services that run in separate processes.
 	TLS TLS `yaml:"tls"`
-	// Roles are the addresses of roles in separate processes, by role. If one is set, `sluice up` refuses the file.
+	// Roles contains the addresses of services that run in separate processes, by the service's role, such as `policy`.
+	// If an address is set, `sluice up` refuses the file.
 	Roles map[string]Role `yaml:"roles"`
-	// Stores configures the databases of the roles.
+	// Stores configures the databases of the services.
 	Stores Stores `yaml:"stores"`
 	// Approvals configures calls that need a person's approval.
 	Approvals Approvals `yaml:"approvals"`
@@ -60,9 +62,9 @@ type File struct {
 	// Agents configures the mesh's own agents.
 	Agents Agents `yaml:"agents"`
 	// Policies lists files and directories with policy documents. With `[store]`, the documents are in the database
-	// `stores.policy` instead, and `sluice policy apply` changes them.
+	// `stores.policy` instead, and `sluice policy apply` changes them there.
 	Policies []string `yaml:"policies"`
-	// Mode is `enforce` or `observe`. With `observe`, every server is observed, as with `servers.NAME.mode`.
+	// Mode is `enforce` or `observe`. `observe` applies to every server, as if `servers.NAME.mode` were `observe`.
 	Mode string `yaml:"mode"`
 	// Until is the end of `mode: observe`, as in `servers.NAME.until`.
 	Until observe.Until `yaml:"until"`
@@ -73,24 +75,25 @@ type File struct {
 
 	// path is the path of the file. It is empty if no file was read.
 	path string
-	// added are the tokens that [File.AddToken] has added.
+	// added contains the tokens that [File.AddToken] has added.
 	added []Token
-	// separateRoles is true if the file sets addresses of roles.
+	// separateRoles is true if the file sets the address of a service that runs in a separate process.
 	separateRoles bool
 }
 
 // Auth lists the tokens of callers.
 type Auth struct {
-	// Tokens are bearer tokens. A token is valid as long as the file lists it. The policy role reads the list again when
-	// it changes.
+	// Tokens are bearer tokens. A token is valid as long as the file lists it. The policy service reads the list again
+	// when the file changes.
 	Tokens []Token `yaml:"tokens"`
 }
 
-// Token is a bearer token. Exactly one of Token and SHA256 is set.
+// Token is a bearer token. Exactly one of the fields Token and SHA256 is set.
 type Token struct {
 	// Name is unique among all tokens: 1 to 128 letters, digits, `_`, `.`, `@` or `-`. Required.
 	Name string `yaml:"name"`
-	// Token is the secret, at least 32 characters. A secret from the documents is refused. Set this or `sha256`.
+	// Token is the secret, at least 32 characters. A secret that is an example in the documentation is refused. Set
+	// this or `sha256`.
 	Token Secret `yaml:"token"`
 	// SHA256 is the hash of the secret: 64 hexadecimal digits.
 	SHA256 Secret `yaml:"sha256"`
@@ -108,66 +111,68 @@ type Token struct {
 	Role string `yaml:"role"`
 }
 
-// ListenTLS is a certificate that clients trust, and its key. Both files must be set, or neither.
+// ListenTLS is a certificate that clients trust, and the certificate's private key. Set both files or neither of them.
 type ListenTLS struct {
-	// Cert is a PEM file with a certificate that clients trust, and its chain. Set `key` as well.
+	// Cert is a PEM file with a certificate that clients trust, followed by its certificate chain. Set `key` as well.
 	Cert string `yaml:"cert"`
-	// Key is the PEM file of the key. Both files are read again when they change.
+	// Key is the PEM file of the certificate's private key. The files `cert` and `key` are read again when they change.
 	Key string `yaml:"key"`
 }
 
-// TLS configures mutual TLS between roles in separate processes.
+// TLS configures mutual TLS between services that run in separate processes.
 type TLS struct {
-	// Dir is a directory with `ca.pem`, `ROLE.pem` and `ROLE-key.pem`. `sluice certs` creates it.
+	// Dir is a directory with `ca.pem`, and with `ROLE.pem` and `ROLE-key.pem` for each role. `sluice certs` creates
+	// the directory.
 	Dir string `yaml:"dir"`
 }
 
-// Role contains the addresses of a role that runs in a separate process.
+// Role contains the addresses of a service that runs in a separate process.
 type Role struct {
-	// Listen is the address on which the role serves gRPC.
+	// Listen is the address on which the service serves gRPC.
 	Listen string `yaml:"listen"`
-	// Addr is the address at which other roles reach the role.
+	// Addr is the address at which other services reach this service.
 	Addr string `yaml:"addr"`
 }
 
 // Decisions configures the cache of policy decisions.
 type Decisions struct {
-	// Keep caches a decision for similar calls until a value changes on which the decision depends. With `false`, the
-	// policy role evaluates every call.
+	// Keep caches a decision for similar calls until a value on which the decision depends changes. With `false`, the
+	// policy service evaluates every call.
 	Keep bool `yaml:"keep"`
 }
 
 // Journal configures the gateway's journal.
 type Journal struct {
-	// Sync is `never` or `always`. With `never`, records survive the end of the process. With `always`, they also survive
-	// a loss of power. The intent of an approved call is always synced.
+	// Sync is `never` or `always`. With `never`, records survive a crash of the process. With `always`, records also
+	// survive a power failure. The record of an approved call's intent is always synced.
 	Sync string `yaml:"sync"`
 	// CallsMiB is the maximum total size of the records of calls, in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is the fraction of `calls_mib` that the calls of one principal may use, and the fraction of `arguments.mib`
-	// that those of one person may use: above 0, at most 1.
+	// Share is a fraction, above 0 and at most 1. It limits which part of `calls_mib` the calls of one principal may
+	// use, and which part of `arguments.mib` the calls of one person may use.
 	Share float64 `yaml:"share"`
 	// Arguments configures the copies of arguments that are stored for servers and rules with `record`.
 	Arguments RecordedArguments `yaml:"arguments"`
 }
 
-// RecordedArguments configures the copies of arguments of calls.
+// RecordedArguments configures the stored copies of the arguments of calls.
 type RecordedArguments struct {
-	// Retention is the maximum age of a copy: 1 h to 90 days. A copy is removed before it, by up to a 24th of it.
+	// Retention is the maximum age of a copy: 1 h to 90 days. A copy may be removed earlier, by up to 1/24 of this
+	// time.
 	Retention time.Duration `yaml:"retention"`
-	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. If it is exceeded, the oldest copies of
-	// the person with the most are removed.
+	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. If the copies exceed it, the oldest copies
+	// of the person whose copies use the most space are removed.
 	MiB int `yaml:"mib"`
 }
 
-// Session configures sessions of the MCP revisions that have them.
+// Session configures sessions for the MCP revisions that have them.
 type Session struct {
 	// Idle is the time without a request after which a session ends: 1 s to 30 days.
 	Idle time.Duration `yaml:"idle"`
 	// MaxPerPrincipal is the maximum number of open sessions of a principal: 1 to 100,000.
 	MaxPerPrincipal int `yaml:"max_per_principal"`
-	// Cap is the limit of a principal for all its sessions together, as a multiple of the limit of one session: 1 to
-	// 10,000.
+	// Cap applies to policy limits that count per session. It limits what all sessions of one principal may use
+	// together, as a multiple of the limit of one session: 1 to 10,000.
 	Cap int `yaml:"cap"`
 }
 
@@ -177,7 +182,7 @@ type Telemetry struct {
 	OTLP string `yaml:"otlp"`
 	// Sample is the fraction of traces that are sampled: 0 to 1.
 	Sample float64 `yaml:"sample"`
-	// TrustParent continues a client's trace instead of linking to it.
+	// TrustParent continues the client's trace. With `false`, a new trace links to the client's trace.
 	TrustParent bool `yaml:"trust_parent"`
 }
 
@@ -187,21 +192,21 @@ type Log struct {
 	Level string `yaml:"level"`
 }
 
-// Stores configures the databases of the roles.
+// Stores configures the databases of the services.
 type Stores struct {
-	// Policy is the database of the tool catalog, stops, created tokens and applied policies: `sqlite`, in the data
-	// directory, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog, emergency stops, created tokens and applied policies: `sqlite` for a
+	// database in the data directory, or the URL of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
-	// PolicyMaxAge is the time for which the policy role uses what it has read last while a PostgreSQL database is
-	// unavailable, 5s to 1h. After that, every call is refused.
+	// PolicyMaxAge is how long the policy service uses the data that it last read while a PostgreSQL database is
+	// unavailable: 5 s to 1 h. After that time, every call is refused.
 	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
 	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, in the same form as `policy`.
 	Agents Secret `yaml:"agents"`
-	// AgentStates is the storage of the agents' states. It is a bucket such as `s3://NAME?region=REGION`, with
-	// `endpoint=URL` and `use_path_style=true` for object stores other than AWS, or an existing directory that all
-	// processes share, `file:///PATH`. Empty means a directory in the data directory.
+	// AgentStates is the storage of the agents' states. It is a bucket, or an existing directory that all processes
+	// share. A bucket is written as `s3://NAME?region=REGION`, with `endpoint=URL` and `use_path_style=true` for object
+	// stores other than AWS. A directory is written as `file:///PATH`. Empty means a directory in the data directory.
 	AgentStates Secret `yaml:"agent_states"`
 }
 
@@ -247,7 +252,7 @@ func defaultRoles() map[string]Role {
 	}
 }
 
-// HasSeparateRoles reports whether the file sets the address of a role, so that roles run in separate processes.
+// HasSeparateRoles reports whether the file sets the address of a service, so that services run in separate processes.
 func (f *File) HasSeparateRoles() bool { return f.separateRoles }
 
 // MCPScheme returns the scheme of MCP URLs, http or https.

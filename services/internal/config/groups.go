@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// homeTenant is the tenant of the installation. The key `groups` lists subjects of this tenant.
+	// homeTenant is the default tenant. The key `groups` lists subjects of this tenant.
 	homeTenant = "default"
 	// maxGroups is the maximum number of groups of a principal.
 	maxGroups = 256
@@ -23,9 +23,9 @@ const (
 // OwnerMayApproveWarning is the warning to show if [Approvals.OwnerMayApprove] is set.
 const OwnerMayApproveWarning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 
-// GroupsOf returns the groups of a token: its own groups, and the groups in the key `groups` that contain its subject.
-// The key lists subjects of the home tenant, so a token of another tenant has only its own groups, even if its subject
-// has the same name.
+// GroupsOf returns the groups of a token: its own groups, and the groups in the key `groups` that contain the token's
+// subject. The key `groups` lists subjects of homeTenant. A token of another tenant has only its own groups, even if
+// its subject has the same name.
 func (f *File) GroupsOf(t Token) []string {
 	groups := slices.Clone(t.Groups)
 	if t.Tenant != homeTenant {

@@ -8,9 +8,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// Hook is a client with a hook.
+// Hook is a client that asks the gateway about calls to its own tools.
 type Hook struct {
-	// Client is `claude-code`, `codex` or `gemini`. The client's own tools are those of the server `host-CLIENT`. Required.
+	// Client is `claude-code`, `codex` or `gemini`. In policies and records, the client's own tools belong to the
+	// server `host-CLIENT`. Required.
 	Client string `yaml:"client"`
 }
 
@@ -19,8 +20,8 @@ func (f *File) HasHook(client string) bool {
 	return slices.Contains(f.Hooks, Hook{Client: client})
 }
 
-// addHosts adds the servers of the clients under hooks. It keeps a configured server with such a name, so that the
-// validation reports it.
+// addHosts adds a server for each client in f.Hooks. If the file configures a server with such a name, addHosts keeps
+// that server, so that the validation reports it.
 func (f *File) addHosts() {
 	for _, hook := range f.Hooks {
 		name := hosttools.ServerName(hook.Client)
@@ -30,7 +31,7 @@ func (f *File) addHosts() {
 		if f.Servers == nil {
 			f.Servers = make(map[string]Server)
 		}
-		// The definitions are part of this program, so their annotations are trusted.
+		// The definitions of the client's own tools are part of this program, so their annotations are trusted.
 		f.Servers[name] = Server{host: hook.Client, Trusted: true}
 	}
 }

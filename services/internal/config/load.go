@@ -18,15 +18,15 @@ import (
 // defaultTimeout is the timeout of a call to a server whose entry does not set a timeout.
 const defaultTimeout = 60 * time.Second
 
-// If the entry of a server does not set max_timeout, a call whose server reports progress may take progressFactor times
-// its timeout, but at most maxProgress.
+// progressFactor and maxProgress set the default of max_timeout, the maximum duration of a call whose server reports
+// progress. The default is progressFactor times the timeout, but at most maxProgress.
 const (
 	progressFactor = 10
 	maxProgress    = time.Hour
 )
 
 // AgentTimeout is the timeout of a call to the mesh's own agents if the server's entry does not set a timeout. It is
-// longer than other timeouts, because agents may call models and sleep.
+// longer than defaultTimeout, because agents may call models and sleep.
 const AgentTimeout = 15 * time.Minute
 
 // Load returns the configuration in the file at path, with defaults for missing keys, and validates it. The

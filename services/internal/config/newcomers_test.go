@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestNewcomers_LearnWhatToWriteInstead checks the messages for the files of testdata/newcomers.txtar. Each has a line,
-// a column and a suggestion. The flag -update rewrites the messages.
+// TestNewcomers_LearnWhatToWriteInstead checks the error messages for the files of testdata/newcomers.txtar. Each
+// message has a line, a column and a suggestion. The flag -update rewrites the expected messages.
 func TestNewcomers_LearnWhatToWriteInstead(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("testdata", "newcomers.txtar")

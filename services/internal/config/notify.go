@@ -1,6 +1,6 @@
 package config
 
-// Notify configures the channels that notify people of approvals. The zero value has no channels.
+// Notify configures the channels that notify people about approvals. The zero value has no channels.
 type Notify struct {
 	// Desktop shows a notice on the desktop of the user who runs `sluice up` when calls wait for approval. Empty means
 	// `true` for the mesh that `sluice init` has set up, and `false` otherwise.
@@ -17,10 +17,10 @@ type Notify struct {
 type Webhook struct {
 	// Name identifies the channel: unique, 1 to 32 lower-case letters, digits or `-`. Required.
 	Name string `yaml:"name"`
-	// Tenant limits the channel to one tenant. Empty means all.
+	// Tenant limits the channel to one tenant. Empty means all tenants.
 	Tenant string `yaml:"tenant"`
-	// After makes the channel an escalation. It is notified only of approvals that are still pending after this fraction
-	// of the time to decide, below 1. With `0`, the channel is notified immediately.
+	// After makes the channel an escalation: it is notified only about approvals that are still pending after this
+	// fraction of the time to decide. The fraction is below 1. With `0`, the channel is notified immediately.
 	After float64 `yaml:"after"`
 	// URL is the address that receives the requests: https, or http on this machine. Required.
 	URL string `yaml:"url"`
@@ -58,7 +58,7 @@ type MailList struct {
 	To []string `yaml:"to"`
 }
 
-// Slack configures a channel in Slack. Sluice asks people in this channel by Socket Mode.
+// Slack configures a channel in Slack. Sluice uses Socket Mode to ask people in this channel.
 type Slack struct {
 	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`
@@ -70,6 +70,6 @@ type Slack struct {
 	BotToken Secret `yaml:"bot_token"`
 	// Channel is the id of the channel in Slack. Required.
 	Channel string `yaml:"channel"`
-	// People are the subjects of Slack users, by the users' ids in Slack.
+	// People maps the ids of Slack users to the users' subjects.
 	People map[string]string `yaml:"people"`
 }

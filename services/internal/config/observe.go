@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/observe"
 )
 
-// observation contains the keys `mode` and `until` at a path, which is empty for the whole file.
+// observation contains the values of the keys `mode` and `until` at a path. The path is empty for the keys of the whole
+// file.
 type observation struct {
 	path, kind, mode string
 	until            observe.Until
@@ -31,8 +32,9 @@ func (f *File) checkObservations(p *problems) {
 	}
 }
 
-// ObservationWarnings returns a warning for the mesh and for each server that is only observed at the time now, and for
-// those that were observed until a time that has passed.
+// ObservationWarnings returns a warning for each key `mode` with the value `observe`: the mesh's own key and each
+// server's key. The warning says until when the policy is only observed, or that this time has already passed at the
+// time now.
 func (f *File) ObservationWarnings(now time.Time) []Problem {
 	var out []Problem
 	for _, o := range f.observations() {

@@ -27,7 +27,7 @@ func TestLoad_RefusesObservationsWithoutAnEnd(t *testing.T) {
 	}
 }
 
-// An environment variable sets an end that is not a time.
+// An environment variable sets `until` to a value that is not a time. Parse refuses it.
 func TestLoad_RefusesAnInvalidEndFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"SLUICE_MODE": "observe", "SLUICE_UNTIL": "tomorrow"}

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// SecretPaths returns the absolute paths of files and directories that only the mesh may read, except for its data
-// directory. They are the configuration file, the keys of the mesh's certificates, and the files to which its secrets
-// refer. A path need not exist.
+// SecretPaths returns the absolute paths of the files and directories outside the data directory that only the mesh may
+// read: the configuration file, the keys of the mesh's certificates, and the files to which secrets in the
+// configuration refer. A path need not exist.
 func (f *File) SecretPaths() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
@@ -21,13 +21,13 @@ func (f *File) SecretPaths() []string {
 	return f.absolutePaths(paths)
 }
 
-// inStore is the entry of `policies` for documents in the store of the policy role.
+// inStore is the entry of `policies` that means that the documents are in the store of the policy service.
 const inStore = "store"
 
-// PoliciesInStore reports whether the policy documents are in the store of the policy role instead of files.
+// PoliciesInStore reports whether the policy documents are in the store of the policy service instead of in files.
 func (f *File) PoliciesInStore() bool { return len(f.Policies) == 1 && f.Policies[0] == inStore }
 
-// PolicyFiles returns the entries of `policies` that name files and directories, as they are written.
+// PolicyFiles returns the entries of `policies` that name files and directories, exactly as they are in the file.
 func (f *File) PolicyFiles() []string {
 	if f.PoliciesInStore() {
 		return nil

@@ -22,7 +22,7 @@ func load(t *testing.T, text string) []string {
 	return strings.Split(strings.ReplaceAll(err.Error(), path, "sluice.yaml"), "\n")
 }
 
-// Load refuses these values. Each message has the position and, if there is one, a suggestion.
+// Load refuses these values. Each message contains the position and, if possible, a suggestion.
 func TestLoad_ReportsProblemOfEachKey(t *testing.T) {
 	t.Parallel()
 	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
@@ -203,7 +203,7 @@ func numbers(n int) string {
 	return strings.Join(list, ", ")
 }
 
-// A file sets keys of another version to several values. Load refuses each key and names it in the message.
+// A file sets keys that only other versions support. Load refuses each key and names it in the message.
 func TestLoad_RefusesUnsupportedKeysByName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -268,8 +268,8 @@ func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 	}
 }
 
-// keys returns the kind of every key below a type, by the key's path. In the path, the items of lists are [], and those
-// of maps are *.
+// keys returns the kind of every key below a type, by the key's path. In a path, [] stands for an item of a list, and *
+// for an entry of a map.
 func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	out := make(map[string]reflect.Kind)
 	switch of.Kind() {

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// unresolvedReference matches a reference in a value in which references are not replaced. It does not match a shell's
+// unresolvedReference matches a reference in a value that is used verbatim. It does not match shell expressions such as
 // `${name}` and `${env:-default}`.
 var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|keychain|plain):[A-Za-z_./~][^}]*\}`)
 
-// refuseReference refuses a reference in a value that is used verbatim, and returns true if there is none. The advice
-// describes what to write instead. REF in the advice is replaced with the reference.
+// refuseReference refuses a value that is used verbatim if it contains a reference. It returns true if the value
+// contains no reference. advice describes what to write instead; REF in advice is replaced with the reference.
 func (p *problems) refuseReference(path, text, advice string) bool {
 	ref := unresolvedReference.FindString(text)
 	if ref != "" {
@@ -30,7 +30,7 @@ var gatewayHeaders = []string{
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleadingHeaders contains headers that would make requests or responses unusable, each with the reason.
+// misleadingHeaders contains headers that would make requests or responses unusable. The value is the reason.
 var misleadingHeaders = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
@@ -56,7 +56,7 @@ func (p *problems) checkHeaders(path string, headers map[string]Secret) {
 	}
 }
 
-// checkTransport refuses a proxy or CA certificates that no request would use.
+// checkTransport refuses a proxy and CA certificates that no request would use.
 func (s *HTTPServer) checkTransport(p *problems, path string) {
 	p.refuseReference(path+".ca", s.CA, ": write the file as it stands")
 	u, err := url.Parse(s.URL)
@@ -72,8 +72,8 @@ func (s *HTTPServer) checkTransport(p *problems, path string) {
 	}
 }
 
-// checkProxy refuses a value that is not a proxy. It accepts a value with references, because they are resolved later.
-// The message contains no credentials.
+// checkProxy refuses a value that is not the address of a proxy. It accepts a value with references, because they are
+// resolved later. The message contains no credentials.
 func (s *HTTPServer) checkProxy(p *problems, path string) {
 	if s.Proxy == "" || s.Proxy == ProxyEnv || len(referencePattern.FindString(string(s.Proxy))) > 0 {
 		return

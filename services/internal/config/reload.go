@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// AddToken adds a token that is not in the file. It stays when the file is read again, unless the file then has a token
-// of the same role or the same name.
+// AddToken adds a token that is not in the file. When the file is read again, the token is kept, unless the file now
+// contains a token with the same role or the same name.
 func (f *File) AddToken(t Token) {
 	f.Auth.Tokens = append(f.Auth.Tokens, t)
 	f.added = append(f.added, t)
 }
 
-// Reloader returns a function that reads the file again. The function may not be called concurrently. It parses the
-// content only if the content has changed. read reads the content; if it is nil, the function reads the file itself.
-// Reloader returns nil if no file was read.
+// Reloader returns a function that reads the file again. The function must not be called concurrently. It parses the
+// content only if the content has changed. read returns the content of the file; if read is nil, the function reads the
+// file itself. Reloader returns nil if f was not read from a file.
 func (f *File) Reloader(read func() ([]byte, error), env Env) func() (*File, error) {
 	if f.path == "" {
 		return nil

@@ -22,8 +22,8 @@ const (
 	twoTokens = "auth: {tokens: [{name: a, token: \"${env:A}\", role: viewer}, {name: b, token: \"${env:B}\", role: operator}]}\n"
 )
 
-// The file changes while the process runs. Tokens that the process has added stay, unless the file has a token of the
-// same role.
+// The file changes while the process is running. Tokens that the process has added are kept, unless the file contains a
+// token with the same role.
 func TestReloader_ReadsTheFileAgain(t *testing.T) {
 	t.Parallel()
 	path := write(t, oneToken)

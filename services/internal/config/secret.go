@@ -12,11 +12,12 @@ import (
 )
 
 // referencePattern matches `${env:NAME}`, `${file:PATH}`, `${keychain:SERVER/NAME}` or `${plain:NAME}` anywhere in a
-// value. It also matches a string that only begins like a reference. Such a string is refused: if it were used verbatim,
-// a typo would result in a secret that is easy to guess.
+// value. It also matches a string that only begins like a reference, so that the string is refused. If such a string
+// were used verbatim, a typo would result in a secret that is easy to guess.
 var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
-// Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves it.
+// Secret is a value that may contain references and must not be shown. Only the service that needs the secret resolves
+// the references.
 type Secret string
 
 // hiddenText replaces a secret in output.
@@ -42,7 +43,7 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Env looks up environment variables. Only package app reads the environment of the process.
 type Env func(name string) (string, bool)
 
-// Keychain returns the value of an entry of the keychain.
+// Keychain returns the value of a keychain entry.
 type Keychain func(entry string) (string, error)
 
 // Resolve is like [Secret.ResolveWith] for values that may not refer to the keychain.

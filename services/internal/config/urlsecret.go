@@ -11,8 +11,9 @@ import (
 // credentialParam matches names of query parameters that usually contain credentials.
 var credentialParam = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
-// isRandom reports whether a value looks random: it has at least 20 characters, consists of letters, digits, - and _,
-// and contains upper-case letters, lower-case letters and digits. Usual names, versions and UUIDs don't look random.
+// isRandom reports whether a value looks random. Such a value has at least 20 characters, consists of letters, digits,
+// - and _, and contains upper-case letters, lower-case letters and digits. Ordinary names, versions and UUIDs don't
+// look random.
 func isRandom(value string) bool {
 	if len(value) < 20 {
 		return false
@@ -33,9 +34,9 @@ func isRandom(value string) bool {
 	return upper && lower && digit
 }
 
-// URLSecrets returns the credentials in a URL. They are its password, or its user if it has no password, and the values
-// of query parameters that look random or whose names suggest a credential. Each credential is returned in its encoded
-// and its decoded form. If the URL can't be parsed, URLSecrets returns nil.
+// URLSecrets returns the credentials in a URL: the password, or the user if there is no password, and the values of
+// query parameters that look random or whose names suggest a credential. Each credential is returned in its encoded and
+// its decoded form. If the URL can't be parsed, URLSecrets returns nil.
 func URLSecrets(text string) []string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -63,8 +64,8 @@ func URLSecrets(text string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// ShownURL returns a URL for messages. It omits the user, the query and the fragment, because each may contain a
-// credential. The argument need not be a valid URL.
+// ShownURL returns a URL in a form that is safe for messages. It omits the user, the query and the fragment, because
+// each may contain a credential. The argument need not be a valid URL.
 func ShownURL(text string) string {
 	text, _, _ = strings.Cut(text, "#")
 	text, _, hasQuery := strings.Cut(text, "?")

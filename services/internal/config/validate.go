@@ -19,14 +19,14 @@ const maxHold = 10 * time.Minute
 // maxClientName is the maximum length of a pattern for client names, in bytes. The gateway ignores longer client names.
 const maxClientName = 128
 
-// maxDuration is the maximum of durations that have no other maximum.
+// maxDuration is the maximum of all durations that have no specific maximum.
 const maxDuration = 30 * 24 * time.Hour
 
 // serverName matches a server's name. The name may not contain underscores, because an aggregated tool name is split at
 // its first `__`.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// tokenName and tenantName match the names that sluice.identity.v1.Token allows.
+// tokenName and tenantName match the names that the message sluice.identity.v1.Token allows.
 var (
 	tokenName  = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
 	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
@@ -37,7 +37,8 @@ var (
 	digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// shippedGuests contains names that a configured guest can't have: the names of built-in guests, and a reserved name.
+// shippedGuests contains names that a configured WebAssembly module (guest) can't have: the names of built-in guests,
+// and a reserved name.
 var shippedGuests = []string{"agent", "echo", "script"}
 
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
@@ -46,7 +47,7 @@ var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 type Problem struct { //nolint:errname // an item of a list of errors
 	// Path is the path of the key, for example "servers.demo.http.url".
 	Path string
-	// Text describes the problem and its solution.
+	// Text describes the problem and how to solve it.
 	Text string
 }
 
@@ -136,13 +137,13 @@ func (f *File) problems() []Problem {
 	return p.found
 }
 
-// providerName matches a provider's name. price matches an amount of dollars.
+// providerName matches the name of a model provider. price matches an amount in dollars.
 var (
 	providerName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	price        = regexp.MustCompile(`^[0-9]{1,6}([.][0-9]{1,9})?$`)
 )
 
-// check refuses a provider that can't be called, or that could be called only without encryption.
+// check refuses a provider that can't be called, or that could only be called without encryption.
 func (m Provider) check(p *problems, at, name string) {
 	if !providerName.MatchString(name) || name == "script" {
 		p.addf(at, "%q is not a name of a provider: write 1 to 32 lower-case letters, digits or -; script is built in", name)
@@ -173,8 +174,8 @@ func (m Provider) check(p *problems, at, name string) {
 	}
 }
 
-// checkListen refuses to serve MCP without TLS on an address other than loopback, because tokens could be read on the
-// network.
+// checkListen refuses to serve MCP without TLS on an address other than loopback, because others could read tokens on
+// the network.
 func (f *File) checkListen(p *problems) {
 	if (f.ListenTLS.Cert == "") != (f.ListenTLS.Key == "") {
 		p.addf("listen_tls", "set both cert and key, or neither")
@@ -227,7 +228,8 @@ func (p *problems) checkBetween(path string, d, least, most time.Duration) {
 	}
 }
 
-// checkHold checks the time for which calls are held open. If it is 0, a call receives a ticket immediately.
+// checkHold checks the time for which a call that needs an approval is held open. If the time is 0, the client
+// immediately receives a ticket, which is a result that says that the approval is pending.
 func (p *problems) checkHold(path string, d time.Duration) {
 	if d != 0 {
 		p.checkBetween(path, d, time.Second, maxHold)
@@ -258,8 +260,8 @@ func (f *File) checkAuth(p *problems) {
 	}
 }
 
-// check checks a token against the constraints of sluice.identity.v1.Principal. If its principal violated them, every
-// call of the principal would be refused.
+// check checks a token against the constraints of the message sluice.identity.v1.Principal. If the token's principal
+// violated them, every call of the principal would be refused.
 func (t Token) check(p *problems, path string) {
 	for _, field := range []struct {
 		key, value string

@@ -148,7 +148,7 @@ func (s StdioSandbox) check(p *problems, path string) {
 	}
 }
 
-// checkHome refuses entries that are not inside HOME, and entries inside other entries.
+// checkHome refuses entries that are not inside HOME, and entries that are inside another entry.
 func (s StdioSandbox) checkHome(p *problems, path string) {
 	for i, name := range s.Home {
 		at := fmt.Sprintf("%s[%d]", path, i)

@@ -12,7 +12,7 @@ import (
 )
 
 // maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses all
-// bytes of one read before the next read, even if the connection has ended.
+// bytes of a read before it reads again, even if the connection has been closed.
 const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -29,7 +29,7 @@ type Conn struct {
 	element *list.Element
 	// caller is the identified caller. It is empty until a caller is identified.
 	caller string
-	// proxied is true if the connection is from a trusted proxy.
+	// proxied is true if the connection comes from a trusted proxy.
 	proxied bool
 	closed  bool
 
@@ -44,9 +44,9 @@ type Conn struct {
 	writeMu sync.Mutex
 }
 
-// Identify sets the caller of the connection and reports whether the caller may have one more connection. Only the
-// first caller of a connection is counted. For later callers, Identify returns true. For an empty caller, it returns
-// false.
+// Identify sets the caller of the connection. It reports whether the caller may use the connection, which is false if
+// the caller already has its maximum number of connections. Only the first caller of a connection is counted. For later
+// callers, Identify returns true. For an empty caller, it returns false.
 func (c *Conn) Identify(caller string) bool {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
@@ -63,13 +63,13 @@ func (c *Conn) Identify(caller string) bool {
 	return true
 }
 
-// IsIdentified reports whether a caller was identified. If so, Identify need not be called again.
+// IsIdentified reports whether a caller has been identified. If so, Identify need not be called again.
 func (c *Conn) IsIdentified() bool { return c.identified.Load() }
 
 // NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// expire closes the connection unless a caller was identified.
+// expire closes the connection unless a caller has been identified.
 func (c *Conn) expire() {
 	c.listener.mu.Lock()
 	late := c.element != nil
@@ -80,7 +80,7 @@ func (c *Conn) expire() {
 }
 
 // hasSentData reports whether the client has sent data, including data that the server has not read yet. If there are
-// many new connections, the server may read late from each of them.
+// many new connections, it may take some time until the server reads from each of them.
 func (c *Conn) hasSentData() bool {
 	if !c.sentData.Load() && hasUnreadData(c.Conn) {
 		c.sentData.Store(true)
@@ -97,8 +97,8 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read implements [net.Conn]. If Limits.WriteTimeout is set, Read waits while a write waits for the client to read.
-// Otherwise a client that sends requests and does not read the responses would use up memory.
+// Read implements [net.Conn]. If Limits.WriteTimeout is set, Read waits until no write is waiting for the client to
+// read. Otherwise, a client that sends requests and does not read the responses would use up memory.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.listener.limits.WriteTimeout > 0 {
 		c.writeMu.Lock()

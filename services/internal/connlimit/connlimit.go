@@ -20,8 +20,8 @@ import (
 
 // Limits contains the limits of one listener. All fields except WriteTimeout, IsTrusted and MaxProxied are required.
 type Limits struct {
-	// MaxUnauthenticated is the maximum number of unauthenticated connections. MaxPerAddress is their maximum number for
-	// one address.
+	// MaxUnauthenticated is the maximum number of unauthenticated connections in total. MaxPerAddress is the maximum
+	// number for one address.
 	MaxUnauthenticated, MaxPerAddress int
 	// MaxPerCaller is the maximum number of connections of one identified caller.
 	MaxPerCaller int
@@ -30,14 +30,15 @@ type Limits struct {
 	// WriteTimeout is the maximum time that the client may take to read the data of one write. Until then, the server
 	// reads nothing from the client. If WriteTimeout is zero, there is no limit, and reads do not wait for writes.
 	WriteTimeout time.Duration
-	// IsTrusted reports whether connections from an address, for example a proxy's, transmit requests of many clients. If
-	// it is nil, no address is trusted.
+	// IsTrusted reports whether an address is trusted to transmit requests of many clients, for example because it is a
+	// proxy's address. If IsTrusted is nil, no address is trusted.
 	IsTrusted func(netip.Addr) bool
-	// MaxProxied is the maximum number of connections from all trusted addresses. No other limit applies to them.
+	// MaxProxied is the maximum number of connections from all trusted addresses together. No other limit applies to
+	// these connections.
 	MaxProxied int
 }
 
-// A Listener accepts connections up to its limits. It is safe for concurrent use.
+// A Listener accepts connections up to the given limits. It is safe for concurrent use.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -50,9 +51,10 @@ type Listener struct {
 	perAddress map[netip.Prefix]int
 	// perCaller is the number of connections per identified caller.
 	perCaller map[string]int
-	// proxied is the number of connections from trusted proxies.
+	// proxied is the number of connections from trusted addresses.
 	proxied int
-	// closedCount is the number of connections that were closed to make room for others since the last log message.
+	// closedCount is the number of connections that were closed since the last log message to make room for other
+	// connections.
 	closedCount int
 	// loggedAt is the time of the last log message.
 	loggedAt time.Time
@@ -61,8 +63,8 @@ type Listener struct {
 // logInterval is the minimum interval between log messages about closed connections.
 const logInterval = time.Minute
 
-// Listen returns a listener that limits the connections of lis. At most once a minute, it logs the connections that it
-// closed to make room for others.
+// Listen returns a listener that limits the connections of lis. At most once a minute, it logs how many connections it
+// closed to make room for other connections.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
 	if lis == nil || log == nil || limits.MaxUnauthenticated <= 0 || limits.MaxPerAddress <= 0 || limits.MaxPerCaller <= 0 || limits.IdentifyTimeout <= 0 ||
 		limits.IsTrusted != nil && limits.MaxProxied <= 0 {
@@ -71,7 +73,7 @@ func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error
 	return &Listener{Listener: lis, limits: limits, log: log, unauthenticated: list.New(), perAddress: make(map[netip.Prefix]int), perCaller: make(map[string]int)}, nil
 }
 
-// Accept implements [net.Listener]. The connections have the type *[Conn].
+// Accept implements [net.Listener]. The returned connections have the type *[Conn].
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -116,8 +118,8 @@ func (l *Listener) countProxied(c *Conn) bool {
 	return true
 }
 
-// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed to make
-// room, or nil if there is none. It also returns the number of closed connections to log now.
+// countUnauthenticated counts an unauthenticated connection. least is the connection that must be closed to make room,
+// or nil. turned is the number of closed connections that the caller must log now, or 0.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,8 +139,8 @@ func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	return least, turned
 }
 
-// countClosed counts a closed connection. It returns the number of closed connections to log now, or 0 to log no
-// message.
+// countClosed counts a closed connection. It returns the number of closed connections to log now, or 0 if nothing
+// should be logged.
 func (l *Listener) countClosed(now time.Time) (say int) {
 	l.closedCount++
 	if now.Sub(l.loggedAt) < logInterval {
@@ -148,9 +150,9 @@ func (l *Listener) countClosed(now time.Time) (say int) {
 	return say
 }
 
-// oldestOf returns the connection that is closed first for an address. It is the oldest connection without data from
-// the client, or otherwise the oldest one. Therefore a client that has begun its handshake keeps its connection,
-// regardless of the number of silent connections.
+// oldestOf returns, for an address, the connection that must be closed first: the oldest connection on which the client
+// has sent no data, or otherwise the oldest connection. Therefore a client that has begun its handshake keeps its
+// connection, regardless of the number of silent connections.
 func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn
@@ -164,8 +166,8 @@ func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	return oldest
 }
 
-// fullestAddress returns the address with the most unauthenticated connections. Therefore addresses with few
-// connections keep them.
+// fullestAddress returns the address with the most unauthenticated connections. Closing one of these connections
+// protects the connections from other addresses.
 func (l *Listener) fullestAddress() (from netip.Prefix) {
 	most := 0
 	for prefix, n := range l.perAddress {
@@ -198,7 +200,7 @@ func (l *Listener) uncount(c *Conn) {
 	}
 }
 
-// addressOf returns the IP address in addr, or the zero value if there is none.
+// addressOf returns the IP address in addr, or the zero value if addr is not a TCP address.
 func addressOf(addr net.Addr) netip.Addr {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {

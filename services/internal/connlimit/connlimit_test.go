@@ -54,7 +54,7 @@ func open(t *testing.T, limits connlimit.Limits) *testListener {
 	return &testListener{t, w, d}
 }
 
-// enter connects from an address and returns both ends of the connection.
+// enter connects from an address and returns the client's end and the server's end of the connection.
 func (h *testListener) enter(addr string) (outside net.Conn, inside *connlimit.Conn) {
 	h.t.Helper()
 	h.wing.from <- addr
@@ -156,7 +156,7 @@ func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	}
 }
 
-// Case X2. A caller has a quota of connections. A closed connection no longer counts against it.
+// Case X2. A caller has a quota of connections. A closed connection no longer counts toward the quota.
 func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	t.Parallel()
 	h := open(t, smallLimits())

@@ -1,4 +1,4 @@
-// Package datadir locks the directory in which a role stores its state, so that two processes can't write the same
+// Package datadir locks the directory in which a service stores its state, so that two processes can't write the same
 // files.
 package datadir
 
@@ -21,9 +21,10 @@ type Dir struct {
 	lock *flock.Flock
 }
 
-// Open creates the directory DATA/ROLE if it does not exist, with access only for its owner, and locks it. If role is
-// empty, the directory is DATA. A process that runs all roles locks DATA in addition to the roles' directories. If
-// another process has locked the directory, Open returns [ErrInUse].
+// Open creates the directory DATA/ROLE if it does not exist, with access only for its owner, and locks it. ROLE is the
+// role of a service in the mesh, such as policy. If role is empty, the directory is DATA. A process that runs all
+// services locks DATA in addition to the services' directories. If another process has locked the directory, Open
+// returns [ErrInUse].
 func Open(data, role string) (*Dir, error) {
 	path := filepath.Join(data, role)
 	if err := os.MkdirAll(path, 0o700); err != nil {

@@ -17,7 +17,8 @@ import (
 // folderEnv is the environment variable that contains the data directory that a child process must lock.
 const folderEnv = "DATADIR_TEST_FOLDER"
 
-// TestMain makes the test binary a process that locks a directory until the test ends the process.
+// TestMain locks a directory if folderEnv is set. The test binary then runs as a child process that holds the lock
+// until the test kills it.
 func TestMain(m *testing.M) {
 	data := os.Getenv(folderEnv)
 	if data == "" {
@@ -68,7 +69,7 @@ func TestOpen_LocksFolder(t *testing.T) {
 	}
 }
 
-// A directory is locked while its process runs. After the process was killed, another process can lock the directory.
+// A directory is locked while its process runs. After the process is killed, another process can lock the directory.
 func TestOpen_SucceedsAfterOtherProcessWasKilled(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

@@ -10,8 +10,8 @@ import (
 )
 
 // InUse reports whether another process uses a directory. A process uses it if the process's working directory, program
-// or an open file is in the directory, or if an argument of its command is a path in the directory. For processes of
-// other users, InUse checks only the arguments.
+// or one of its open files is in the directory, or if an argument of its command is a path in the directory. For
+// processes of other users, InUse checks only the arguments.
 func InUse(dir string) bool {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -30,7 +30,8 @@ func InUse(dir string) bool {
 	})
 }
 
-// hasOpen reports whether the working directory, the program or an open file of a process is in dir.
+// hasOpen reports whether the working directory, the program or an open file of a process is in dir. process is the
+// process's directory in /proc.
 func hasOpen(process, dir string) bool {
 	open, _ := filepath.Glob(filepath.Join(process, "fd", "*"))
 	return slices.ContainsFunc(append(open, filepath.Join(process, "cwd"), filepath.Join(process, "exe")), func(link string) bool {

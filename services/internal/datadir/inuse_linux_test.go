@@ -41,8 +41,8 @@ func TestInUse_WhileAProcessUsesTheFolder(t *testing.T) {
 	}
 }
 
-// startAndWait starts a command and waits until it has printed a line. end closes the command's standard input and waits
-// until the command has ended.
+// startAndWait starts a command and waits until the command has printed a line. The returned function closes the
+// command's standard input and waits until the command has ended.
 func startAndWait(t *testing.T, c *exec.Cmd) (end func()) {
 	t.Helper()
 	out, err := c.StdoutPipe()
@@ -67,7 +67,8 @@ func startAndWait(t *testing.T, c *exec.Cmd) (end func()) {
 	}
 }
 
-// inShell returns a shell in dir that executes first, prints a line and waits until its standard input ends.
+// inShell returns a command that runs a shell in dir. The shell executes the command in the parameter first, prints a
+// line, and waits until its standard input ends.
 func inShell(dir, first string, args ...string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", first + "echo there; read line", "sh"}, args...)...)
 	c.Dir = dir

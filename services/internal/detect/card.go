@@ -1,15 +1,16 @@
 package detect
 
-// Numbers of payment cards have 12 to 19 digits (ISO/IEC 7812-1).
+// The number of a payment card has 12 to 19 digits (ISO/IEC 7812-1).
 const minCardDigits, maxCardDigits = 12, 19
 
-// A cardScheme is a range of prefixes with the lengths of its numbers. low and high have the same number of digits.
+// A cardScheme is a range of prefixes of card numbers, with the length of these numbers. low and high have the same
+// number of digits.
 type cardScheme struct {
 	low, high            string
 	minDigits, maxDigits int
 }
 
-// cardSchemes are the ranges that the schemes issue.
+// cardSchemes lists the ranges of numbers that the card schemes issue.
 var cardSchemes = []cardScheme{
 	{"4", "4", 13, 13}, {"4", "4", 16, 16}, {"4", "4", 19, 19}, // Visa
 	{"51", "55", 16, 16}, {"2221", "2720", 16, 16}, // Mastercard
@@ -32,7 +33,8 @@ func (s cardScheme) issues(digits []byte) bool {
 	return s.low <= prefix && prefix <= s.high
 }
 
-// findCards finds card numbers: digits, or groups of digits with one space, `-` or `.` between them.
+// findCards finds card numbers. A card number consists of digits, or of groups of digits that are separated by one
+// space, `-` or `.`.
 func findCards(text string) (found []span) {
 	for i := 0; i < len(text); {
 		if !isDigit(text[i]) {
@@ -49,7 +51,8 @@ func findCards(text string) (found []span) {
 	return found
 }
 
-// wholeGroups returns the groups without the first and the last one if they are parts of words or fractions.
+// wholeGroups returns the groups without the first or the last group if that group is part of a word or of a decimal
+// fraction.
 func wholeGroups(text string, groups []span) []span {
 	first, last := groups[0].start, groups[len(groups)-1].end
 	if isInWord(text, first-1) || at(text, first-1) == '.' && isDigit(at(text, first-2)) {
@@ -61,7 +64,7 @@ func wholeGroups(text string, groups []span) []span {
 	return groups
 }
 
-// digitGroups returns the groups of digits that begin at an offset. The same separator is between all of them.
+// digitGroups returns the groups of digits that begin at an offset. All groups are separated by the same character.
 func digitGroups(text string, i int) []span {
 	groups, separator := make([]span, 0, 4), byte(0)
 	for {
@@ -75,11 +78,11 @@ func digitGroups(text string, i int) []span {
 	}
 }
 
-// Groups of a card number that has more than one: the first group has at least minFirstGroup digits, and each group at
-// most maxGroup.
+// If a card number consists of several groups, its first group has at least minFirstGroup digits, and each group has at
+// most maxGroup digits.
 const minFirstGroup, maxGroup = 4, 6
 
-// cardsIn returns the card numbers that consist of one or more neighbouring groups.
+// cardsIn returns the card numbers that consist of one or more consecutive groups.
 func cardsIn(text string, groups []span) (found []span) {
 	for first := 0; first < len(groups); first++ {
 		var digits []byte
@@ -99,7 +102,8 @@ func cardsIn(text string, groups []span) (found []span) {
 	return found
 }
 
-// mayFollow reports whether a group of digits may belong to the same card number as the first group.
+// mayFollow reports whether the digits in group may belong to the same card number as the digits in first, the number's
+// first group.
 func mayFollow(first, group span) bool {
 	size := first.end - first.start
 	return size >= minFirstGroup && size <= maxGroup && group.end-group.start <= maxGroup
@@ -117,7 +121,7 @@ func isCard(digits []byte) bool {
 	return false
 }
 
-// passesLuhn checks the last digit (ISO/IEC 7812-1, annex B).
+// passesLuhn reports whether the check digit, which is the last digit, is correct (ISO/IEC 7812-1, annex B).
 func passesLuhn(digits []byte) bool {
 	sum := 0
 	for i := range digits {

@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// Limits of a search. Text above these limits is not searched, so its reader must treat it as if all of it were found.
+// These are the limits of a search. Text above these limits is not searched, so callers must treat it as if all of it
+// were sensitive.
 const (
 	// MaxText is the maximum length of one text, in bytes.
 	MaxText = 16 << 20
-	// MaxWork is the maximum number of bytes that the regular expressions of one [Search] read. Each expression reads only
-	// the parts of a text around its keywords. For a message of n bytes the limit is at most 256 KiB + 24 n, so that a
-	// small message can't use as much time as a large one. Source code with many keywords needs about 5 n.
+	// MaxWork is the maximum number of bytes that the regular expressions of one [Search] read. Each expression reads
+	// only the parts of a text around its keywords. For a message of n bytes, the limit is at most 256 KiB + 24 n, so
+	// that a small message can't take as long as a large one. Source code with many keywords needs about 5 n bytes.
 	MaxWork = 16 << 20
 
 	minWork, workPerByte = 256 << 10, 24
@@ -37,7 +38,8 @@ type finder struct {
 	find func(s *Search, text string) ([]span, error)
 }
 
-// finders are the detectors, in the order in which an overlapping hit gets its name.
+// finders contains the detectors. If hits overlap, the merged hit has the name of the detector that is first in this
+// list.
 var finders = []finder{
 	{"secrets", (*Search).secrets},
 	{"card", alone(findCards)},
@@ -47,7 +49,7 @@ var finders = []finder{
 	{"us_ssn", alone(findSSNs)},
 }
 
-// alone adapts a detector whose time grows linearly with the text.
+// alone adapts a detector that does not need the [Search], because its time grows only linearly with the text.
 func alone(find func(text string) []span) func(*Search, string) ([]span, error) {
 	return func(_ *Search, text string) ([]span, error) { return find(text), nil }
 }
@@ -67,7 +69,7 @@ func Names() []string {
 // A Set is a set of detectors. The zero Set finds nothing.
 type Set struct{ has uint16 }
 
-// NewSet returns the set of the detectors with these names. The error names the first unknown name.
+// NewSet returns the set of the detectors with the given names. The error names the first unknown name.
 func NewSet(names ...string) (Set, error) {
 	var s Set
 	for _, name := range names {
@@ -83,7 +85,7 @@ func NewSet(names ...string) (Set, error) {
 // IsEmpty reports whether the set has no detectors.
 func (s Set) IsEmpty() bool { return s.has == 0 }
 
-// NewSearch returns a search of the texts in a message of a size in bytes.
+// NewSearch returns a search of the texts in one message. size is the size of the message in bytes.
 func (s Set) NewSearch(size int) *Search {
 	return &Search{set: s, work: min(MaxWork, minWork+workPerByte*size)}
 }
@@ -91,15 +93,15 @@ func (s Set) NewSearch(size int) *Search {
 // A Search searches the texts of one message. It must not be used concurrently.
 type Search struct {
 	set Set
-	// work is the number of bytes that regular expressions may still read.
+	// work is the number of bytes that the regular expressions may still read.
 	work int
-	// windows is memory for the search of the next text. All windows are empty.
+	// windows is memory that the search of the next text reuses. All windows in it are empty.
 	windows []span
 }
 
 // Find returns what the detectors of the set find in a text, sorted and without overlaps. Hits that overlap are merged
-// into one hit with the name of the detector that comes first in [Names]. The error is [ErrTooLarge] or nil. With an
-// error, any part of the text may contain further hits.
+// into one hit with the name of the detector that comes first in [Names]. The error is [ErrTooLarge] or nil. If there
+// is an error, any part of the text may contain further hits.
 func (s *Search) Find(text string) ([]Hit, error) {
 	if s.set.IsEmpty() || text == "" {
 		return nil, nil
@@ -119,7 +121,8 @@ func (s *Search) Find(text string) ([]Hit, error) {
 	return merge(hits), nil
 }
 
-// findIn appends the hits in a text. If offsets is not nil, it maps the positions in the text to the original text.
+// findIn appends the hits in text to hits. If offsets is not nil, it maps the offsets in text to the offsets in the
+// original text.
 func (s *Search) findIn(hits []Hit, text string, offsets []int) ([]Hit, error) {
 	for i := range finders {
 		if s.set.has&(1<<i) == 0 {
@@ -163,9 +166,9 @@ func merge(hits []Hit) []Hit {
 	return out
 }
 
-// FindMember is like [Search.Find] for the value of a member of a JSON object. If the member's name contains a keyword
-// of the detector `secrets`, the value is also searched as in an assignment of the value to the name, because many
-// rules for secrets need the name. The offsets of all hits are in the value.
+// FindMember is like [Search.Find], but for the value of a member of a JSON object. Many rules for secrets need the
+// name of the value. If the member's name contains a keyword of the detector `secrets`, the value is therefore also
+// searched in the form of an assignment, name="value". The offsets of all hits are offsets in the value.
 func (s *Search) FindMember(name, value string) ([]Hit, error) {
 	hits, err := s.Find(value)
 	if err != nil || s.set.has&1 == 0 || value == "" || len(name) > maxLine || !gitleaks().keywords.isIn(name) {
@@ -182,7 +185,8 @@ func (s *Search) FindMember(name, value string) ([]Hit, error) {
 	return merge(hits), nil
 }
 
-// assigned appends the secrets in an assignment of a value to a name. offsets is as for [Search.findIn].
+// assigned appends the secrets that are found in an assignment of a value to a name. offsets has the same meaning as
+// for [Search.findIn].
 func (s *Search) assigned(hits []Hit, name, value string, offsets []int) ([]Hit, error) {
 	prefix := name + `="`
 	spans, err := s.secrets(prefix + value + `"`)

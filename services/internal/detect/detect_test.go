@@ -12,12 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/detect"
 )
 
-// floors are the lowest accepted precision and recall of each detector on the test data, in percent.
+// floors contains the minimum precision and recall of each detector on the test data, in percent.
 var floors = map[string]struct{ precision, recall float64 }{
 	"secrets": {95, 97}, "card": {100, 100}, "iban": {100, 100}, "email": {100, 100}, "phone": {95, 97}, "us_ssn": {100, 100},
 }
 
-// A sample is a line of the test data. part is the part that must be found; it is empty in a text without a hit.
+// A sample is a line of the test data. part is the part that the detector must find. It is empty if the text contains
+// no hit.
 type sample struct{ detector, origin, text, part string }
 
 var escape = regexp.MustCompile(`\\u[0-9a-f]{4}`)
@@ -72,7 +73,7 @@ func covers(hits []detect.Hit, text, part string) bool {
 	return false
 }
 
-// TestFind_HasThePrecisionAndRecallOfTheFloors measures each detector by itself on the test data.
+// TestFind_HasThePrecisionAndRecallOfTheFloors measures each detector separately on the test data.
 func TestFind_HasThePrecisionAndRecallOfTheFloors(t *testing.T) {
 	t.Parallel()
 	found, all, wrong := make(map[string]int), make(map[string]int), make(map[string]int)
@@ -103,8 +104,8 @@ func TestFind_HasThePrecisionAndRecallOfTheFloors(t *testing.T) {
 	}
 }
 
-// TestFind_WindowsLoseNoHit puts each sample into the middle of a long text. The same part is found, although the rules
-// read only parts of the text.
+// TestFind_WindowsLoseNoHit puts each sample into the middle of a long text. The detector still finds the same part,
+// although the rules read only parts of the text.
 func TestFind_WindowsLoseNoHit(t *testing.T) {
 	t.Parallel()
 	around := strings.Repeat("lorem ipsum dolor sit amet\n", 400)
@@ -198,7 +199,7 @@ func TestNewSet_RefusesUnknownNames(t *testing.T) {
 	}
 }
 
-// FuzzFind checks that hits lie in the text, are sorted, do not overlap and do not cut a character.
+// FuzzFind checks that hits are inside the text, are sorted, do not overlap and do not begin or end inside a character.
 func FuzzFind(f *testing.F) {
 	for _, s := range readSamples(f, "testdata/hits.txt") {
 		f.Add(s.text)
@@ -215,7 +216,7 @@ func FuzzFind(f *testing.F) {
 	})
 }
 
-// BenchmarkFind measures all detectors on 64 KiB.
+// BenchmarkFind measures all detectors on a text of 64 KiB.
 func BenchmarkFind(b *testing.B) {
 	prose := strings.Repeat("The quick brown fox jumps over the lazy dog, and reads page 42 of it.\n", 1000)[:64<<10]
 	raw, err := os.ReadFile("secrets.go")
@@ -240,7 +241,8 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// Text that is not valid JSON, and JSON in a string of JSON, contain escapes.
+// Text that is not valid JSON, and JSON inside a JSON string, contain escapes. The detectors find secrets in spite of
+// these escapes.
 func TestFind_EscapesOfJSONHideNothing(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -280,7 +282,7 @@ func TestFindMember_InvisibleCharactersHideNothing(t *testing.T) {
 	}
 }
 
-// A message may have many short texts with keywords.
+// A message has many short texts with keywords. The searches of these texts reuse the same memory.
 func TestFind_ShortTextsShareMemory(t *testing.T) { //nolint:paralleltest // other tests allocate, too
 	set, err := detect.NewSet("secrets")
 	if err != nil {

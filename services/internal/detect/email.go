@@ -6,14 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// Maximum lengths of the parts of an address, in bytes (RFC 5321, section 4.5.3.1; RFC 1035, section 2.3.4).
+// These are the maximum lengths of the parts of an email address, in bytes (RFC 5321, section 4.5.3.1; RFC 1035,
+// section 2.3.4).
 const (
 	maxLocalPart = 64
 	maxDomain    = 255
 	maxLabel     = 63
 )
 
-// findEmails finds addresses without quotes and comments. Letters outside ASCII are allowed on both sides (RFC 6531).
+// findEmails finds email addresses without quotes and comments. Letters outside ASCII are allowed on both sides of the
+// @ (RFC 6531).
 func findEmails(text string) (found []span) {
 	from := 0
 	for {
@@ -30,7 +32,7 @@ func findEmails(text string) (found []span) {
 	}
 }
 
-// localStart returns the start of the local part that ends at an offset. The result is end if there is no local part.
+// localStart returns the start of the local part that ends at the offset end. It returns end if there is no local part.
 func localStart(text string, low, end int) int {
 	start := end
 	for start > low {
@@ -61,7 +63,8 @@ func isAtext(r rune) bool {
 }
 
 // domainEnd returns the end of the domain that begins at an offset, or 0 if there is none. The domain has at least two
-// labels, and the last one has at least two characters and no digits, unless it is encoded (RFC 5891).
+// labels. The last label has at least two characters and no digits, unless it is an encoded internationalized label
+// (RFC 5891).
 func domainEnd(text string, start int) int {
 	end, labels := 0, 0
 	for i := start; ; i++ {
@@ -103,8 +106,7 @@ func isTopLevel(label string) bool {
 	return strings.HasPrefix(strings.ToLower(label), "xn--") || !strings.ContainsAny(label, "0123456789-")
 }
 
-// isImageName reports whether a domain is the end of the name of an image for screens of a higher resolution, for
-// example of icon@2x.png.
+// isImageName reports whether a domain is in fact the end of a high-resolution image's file name, such as icon@2x.png.
 func isImageName(domain string) bool {
 	return len(domain) > 3 && isDigit(domain[0]) && domain[1] == 'x' && domain[2] == '.'
 }

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// fold returns a text without its invisible characters, with escapes of JSON resolved, with decimal digits of all
-// scripts and the full-width forms of ASCII replaced by ASCII, and with dashes and spaces of all kinds replaced by `-`
-// and a space. offsets[i] is the offset in the original text of byte i of the result, and offsets[len(result)] is the
-// length of the original text. offsets is nil if nothing is replaced or removed.
+// fold returns a text in a normalized form. Invisible characters are removed, and JSON escapes are resolved. Decimal
+// digits of all scripts and the full-width forms of ASCII are replaced with ASCII, and all kinds of dashes and spaces
+// are replaced with `-` and a space. offsets[i] is the offset in the original text of byte i of the result, and
+// offsets[len(result)] is the length of the original text. offsets is nil if nothing is replaced or removed.
 func fold(text string) (folded string, offsets []int) {
 	first := 0
 	for first < len(text) && text[first] < utf8.RuneSelf && text[first] != '\\' {
@@ -48,9 +48,9 @@ func fold(text string) (folded string, offsets []int) {
 	return string(out), append(offsets, len(text))
 }
 
-// nextRune returns the first rune of a text and its length in bytes. If the text begins with an escape of JSON (RFC
-// 8259, section 7), it is the rune that the escape stands for. In JSON in a string of JSON, an escape begins with
-// several backslashes. Backslashes that begin no escape are returned together, as one backslash.
+// nextRune returns the first rune of a text and its length in bytes. If the text begins with a JSON escape (RFC 8259,
+// section 7), nextRune returns the rune that the escape represents. In JSON inside a JSON string, an escape begins with
+// several backslashes. Backslashes that do not begin an escape are returned together, as one backslash.
 func nextRune(text string) (r rune, size int, isEscape bool) {
 	if text[0] != '\\' {
 		r, size = utf8.DecodeRuneInString(text)
@@ -109,8 +109,8 @@ func foldRune(r rune) (with rune, keep bool) {
 	return r, true
 }
 
-// digitOf returns the value of a decimal digit. In Unicode, the ten digits of a script follow each other, and the
-// ranges of package unicode consist of whole groups of ten.
+// digitOf returns the value of a decimal digit. In Unicode, the ten digits of a script have consecutive code points,
+// and the ranges of package unicode consist of whole groups of ten.
 func digitOf(r rune) rune {
 	for _, group := range unicode.Nd.R16 {
 		if rune(group.Lo) <= r && r <= rune(group.Hi) {
@@ -125,8 +125,8 @@ func digitOf(r rune) rune {
 	return 0
 }
 
-// isInvisible reports whether a rune is not shown: format characters, variation selectors, fillers and combining marks
-// that join graphemes.
+// isInvisible reports whether a rune is not displayed. Such runes are format characters, variation selectors, fillers
+// and combining marks that join graphemes.
 func isInvisible(r rune) bool {
 	switch {
 	case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Variation_Selector, r), unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r):

@@ -2,7 +2,7 @@ package detect
 
 import "strings"
 
-// ibanLengths are the lengths of IBANs by country (ISO 13616, the registry of SWIFT).
+// ibanLengths maps each country to the length of its IBANs (ISO 13616, the registry of SWIFT).
 var ibanLengths = map[string]int{
 	"AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29, "BY": 28,
 	"CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DJ": 27, "DK": 18, "DO": 28, "EE": 20, "EG": 29, "ES": 24, "FI": 18,
@@ -14,7 +14,7 @@ var ibanLengths = map[string]int{
 	"UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }
 
-// findIBANs finds IBANs, also in lower case and with one space or `-` between groups.
+// findIBANs finds IBANs, including IBANs in lower case and IBANs with one space or `-` between groups.
 func findIBANs(text string) (found []span) {
 	for i := 0; i+15 <= len(text); i++ {
 		if !isLetter(text[i]) || !isLetter(text[i+1]) || isInWord(text, i-1) {
@@ -56,7 +56,7 @@ func ibanEnd(text string, start int) int {
 	return i
 }
 
-// passesMod97 checks the check digits (ISO 7064, MOD 97-10).
+// passesMod97 reports whether the check digits are correct (ISO 7064, MOD 97-10).
 func passesMod97(number []byte) bool {
 	rest := 0
 	for i := range number {

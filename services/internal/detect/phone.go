@@ -1,10 +1,11 @@
 package detect
 
-// Numbers have at most 15 digits (ITU-T E.164, section 6). Shorter numbers than minPhoneDigits are not looked for.
+// A phone number has at most 15 digits (ITU-T E.164, section 6). Numbers with fewer than minPhoneDigits digits are not
+// searched for.
 const minPhoneDigits, maxPhoneDigits = 8, 15
 
-// countryCodes are the assigned country codes of two and three digits, as ranges (ITU-T E.164, list of assigned codes).
-// The codes 1 and 7 have one digit.
+// countryCodes lists the assigned country codes of two and three digits, as ranges (ITU-T E.164, list of assigned
+// codes). It does not contain the codes 1 and 7, which have one digit.
 var countryCodes = [][2]int{
 	{20, 20}, {27, 27}, {30, 34}, {36, 36}, {39, 41}, {43, 49}, {51, 58}, {60, 66}, {81, 82}, {84, 84}, {86, 86}, {90, 95}, {98, 98},
 	{211, 213}, {216, 216}, {218, 218}, {220, 258}, {260, 269}, {290, 291}, {297, 299}, {350, 359}, {370, 378}, {380, 383},
@@ -13,8 +14,8 @@ var countryCodes = [][2]int{
 	{970, 977}, {979, 979}, {992, 996}, {998, 998},
 }
 
-// findPhones finds numbers with `+` and a country code. Between the digits may be single spaces, `-`, `.` and
-// parentheses.
+// findPhones finds phone numbers with `+` and a country code. The digits may be separated by single spaces, `-`, `.`
+// and parentheses.
 func findPhones(text string) (found []span) {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '+' || isInWord(text, i-1) || at(text, i-1) == '+' {
@@ -28,7 +29,7 @@ func findPhones(text string) (found []span) {
 	return found
 }
 
-// phoneEnd returns the end of the number whose digits begin at an offset, or 0 if there is none.
+// phoneEnd returns the end of the phone number whose digits begin at an offset, or 0 if there is none.
 func phoneEnd(text string, i int) int {
 	digits, end := make([]byte, 0, maxPhoneDigits), 0
 	for i < len(text) {
@@ -54,7 +55,7 @@ func phoneEnd(text string, i int) int {
 	return end
 }
 
-// phoneSeparator returns the number of bytes between two digits that separate them, or 0.
+// phoneSeparator returns the length in bytes of the separator between two digits, or 0 if there is none.
 func phoneSeparator(text string, i int) int {
 	start := i
 	for i < len(text) && i-start < 3 {

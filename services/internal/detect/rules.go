@@ -15,7 +15,7 @@ import (
 //go:embed rules/gitleaks.toml
 var gitleaksConfig []byte
 
-// ruleFile is the form of the configuration of gitleaks. Keys that concern files and commits are not read.
+// ruleFile is the format of the configuration of gitleaks. Keys that concern files and commits are not read.
 type ruleFile struct {
 	Allowlist allowlistForm `toml:"allowlist"`
 	Rules     []ruleForm    `toml:"rules"`
@@ -58,10 +58,10 @@ type secretRule struct {
 // A ruleSet contains the rules and their keywords.
 type ruleSet struct {
 	rules []secretRule
-	// global allows what no rule may report.
+	// global lists exceptions that apply to all rules.
 	global   func() *allowlist
 	keywords *wordSet
-	// words are the keywords. rulesOf[i] are the indexes of the rules with the keyword i.
+	// words contains the keywords. rulesOf[i] contains the indexes of the rules that have the keyword words[i].
 	words   []string
 	rulesOf [][]int32
 }
@@ -69,14 +69,15 @@ type ruleSet struct {
 // An allowlist excludes matches.
 type allowlist struct {
 	regexes []*regexp.Regexp
-	// target is "match" or "line". Otherwise the regexes are matched against the secret.
+	// target is "match", "line" or empty. It specifies what the regexes are matched against: the whole match, the line
+	// of the match, or the secret.
 	target string
 	words  *wordSet
-	// all reports whether both the regexes and the words must match.
+	// all is true if the regexes and the words must both match.
 	all bool
 }
 
-// gitleaks returns the rules. It panics if the embedded file is damaged, which a test excludes.
+// gitleaks returns the rules. It panics if the embedded file is invalid; a test ensures that the file is valid.
 var gitleaks = sync.OnceValue(func() *ruleSet {
 	rules, err := readRules(gitleaksConfig)
 	if err != nil {
@@ -85,7 +86,7 @@ var gitleaks = sync.OnceValue(func() *ruleSet {
 	return rules
 })
 
-// readRules reads a configuration of gitleaks. It leaves out the rules that need the path of a file.
+// readRules reads a configuration of gitleaks. It omits rules that need the path of a file.
 func readRules(config []byte) (*ruleSet, error) {
 	var file ruleFile
 	if err := toml.Unmarshal(config, &file); err != nil {
@@ -148,7 +149,7 @@ func lazyAllowlist(form allowlistForm) func() *allowlist {
 	})
 }
 
-// excludes reports whether the list allows a secret. m is the match that contains the secret.
+// excludes reports whether the allowlist excludes a secret. m is the match that contains the secret.
 func (a *allowlist) excludes(text string, m, secret span) bool {
 	target := text[secret.start:secret.end]
 	byWord := a.words != nil && a.words.isIn(target)
@@ -168,7 +169,7 @@ func (a *allowlist) excludes(text string, m, secret span) bool {
 	return byWord || byRegex
 }
 
-// maxLine is the maximum length of the text before and after a match that counts as its line, in bytes.
+// maxLine is the maximum number of bytes before and after a match that are treated as part of its line.
 const maxLine = 1 << 10
 
 // lineOf returns the line that contains a match.

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// secrets finds secrets by the rules of gitleaks. One pass over the text finds the keywords. The regular expression of
-// a rule then reads only the parts of the text in which a match can contain the keyword.
+// secrets finds secrets with the rules of gitleaks. First, one pass over the text finds the keywords. The regular
+// expression of each rule then reads only the parts of the text in which a match can contain the keyword.
 func (s *Search) secrets(text string) ([]span, error) {
 	rules := gitleaks()
 	scan := secretScan{search: s, rules: rules, text: text, windows: s.windows}
@@ -29,29 +29,31 @@ func (s *Search) secrets(text string) ([]span, error) {
 	return scan.found, nil
 }
 
-// Windows of the rule generic-api-key, in bytes. Its keywords are common words, and a match has no maximum length.
-// Before the keyword it has at most 50 bytes, and after it at most about 60 bytes before the secret. If the secret does
-// not end in the window, the rest of the text is read.
+// These are the sizes, in bytes, of the part of the text (window) that is searched with the rule generic-api-key. The
+// rule's keywords are common words, and its matches have no maximum length. A match has at most 50 bytes before the
+// keyword, and at most about 60 bytes between the keyword and the secret. If the secret does not end in the window, the
+// rest of the text is read.
 const (
 	genericRule   = "generic-api-key"
 	genericBefore = 64
 	genericAfter  = 512
 )
 
-// secretScan is the search for secrets in one text.
+// secretScan is the state of the search for secrets in one text.
 type secretScan struct {
 	search *Search
 	rules  *ruleSet
 	text   string
-	// windows[rule] is the part of the text that the rule must still read. It is empty if end is 0.
+	// windows[rule] is the part of the text that the rule's regular expression must still read. The window is empty if
+	// its end is 0.
 	windows []span
-	// used are the indexes of the rules with a window, in the order of their first keyword.
+	// used contains the indexes of the rules that have a window, in the order of their first keyword in the text.
 	used  []int
 	found []span
 }
 
-// add adds the part of the text around a keyword to the window of a rule. If the part does not touch the window, the
-// rule first reads the window.
+// add adds the part of the text around a keyword to the window of a rule. If this part is not adjacent to the window,
+// the rule first reads the window.
 func (s *secretScan) add(rule int, keyword span) error {
 	if s.windows == nil {
 		s.windows = make([]span, len(s.rules.rules))
@@ -83,7 +85,7 @@ func (s *secretScan) add(rule int, keyword span) error {
 	return nil
 }
 
-// flush lets a rule read its window, and empties the window.
+// flush makes a rule read its window, and empties the window.
 func (s *secretScan) flush(rule int) error {
 	r, window := &s.rules.rules[rule], s.windows[rule]
 	if window.end == 0 {
@@ -99,8 +101,8 @@ func (s *secretScan) flush(rule int) error {
 	}
 }
 
-// read appends the secrets that a rule finds in a window. cut reports that a match without a maximum length touches the
-// end of the window, so that nothing was appended.
+// read appends the secrets that a rule finds in a window. cut is true if a match without a maximum length touches the
+// end of the window. In this case, nothing is appended.
 func (s *secretScan) read(r *secretRule, window span) (cut bool, err error) {
 	if s.search.work -= window.end - window.start; s.search.work < 0 {
 		return false, ErrTooLarge
@@ -138,7 +140,7 @@ func (r *secretRule) secret(match []int) span {
 	return span{match[0], match[1]}
 }
 
-// counts reports whether a secret has the entropy that its rule requires, and no list allows it.
+// counts reports whether a secret has the entropy that its rule requires and no allowlist excludes it.
 func (s *secretScan) counts(r *secretRule, m, secret span) bool {
 	if secret.start == secret.end || r.entropy > 0 && entropy(s.text[secret.start:secret.end]) <= r.entropy {
 		return false

@@ -3,8 +3,8 @@ package detect
 // ssnLength is the length of a number with separators, for example 123-45-6789.
 const ssnLength = 11
 
-// findSSNs finds numbers of the form AAA-GG-SSSS, with `-` or spaces, in the ranges that the Social Security
-// Administration issues.
+// findSSNs finds US social security numbers of the form AAA-GG-SSSS, with `-` or spaces, in the ranges that the Social
+// Security Administration issues.
 func findSSNs(text string) (found []span) {
 	for i := 0; i+ssnLength <= len(text); i++ {
 		if !isDigit(text[i]) || isInWord(text, i-1) || at(text, i-1) == '-' || at(text, i-1) == '.' {

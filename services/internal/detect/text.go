@@ -6,7 +6,7 @@ func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
 func isAlphanumeric(c byte) bool { return isDigit(c) || isLetter(c) }
 
-// at returns the byte at an offset, or 0 outside the text.
+// at returns the byte at offset i, or 0 if i is outside the text.
 func at(text string, i int) byte {
 	if i < 0 || i >= len(text) {
 		return 0
@@ -14,7 +14,7 @@ func at(text string, i int) byte {
 	return text[i]
 }
 
-// isInWord reports whether the byte at an offset continues a word or a number.
+// isInWord reports whether the byte at an offset is part of a word or a number.
 func isInWord(text string, i int) bool {
 	c := at(text, i)
 	return isAlphanumeric(c) || c == '_'

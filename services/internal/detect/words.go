@@ -1,13 +1,13 @@
 package detect
 
-// A wordSet finds many words in one pass over a text (Aho and Corasick, 1975). Letters of ASCII match in either case.
+// A wordSet finds many words in one pass over a text (Aho and Corasick, 1975). ASCII letters match regardless of case.
 type wordSet struct {
-	// classes maps each byte to its class. All bytes that are in no word have the class 0.
+	// classes maps each byte to its class. All bytes that occur in no word have the class 0.
 	classes [256]uint8
 	size    int
 	// next[state*size+class] is the next state.
 	next []int32
-	// words[state] are the indexes of the words that end in a state.
+	// words[state] contains the indexes of the words that end in the state.
 	words [][]int32
 }
 
@@ -60,7 +60,8 @@ func (w *wordSet) insert(index int32, word string) {
 	w.words[state] = append(w.words[state], index)
 }
 
-// link adds the transitions for bytes that do not continue a word. They lead to the longest suffix that begins a word.
+// link adds the transitions for bytes that do not continue a word. Such a transition leads to the state of the longest
+// suffix that begins a word.
 func (w *wordSet) link() {
 	suffix := make([]int32, len(w.words))
 	queue := make([]int32, 0, len(w.words))
@@ -85,7 +86,7 @@ func (w *wordSet) link() {
 	}
 }
 
-// step returns the state after a byte.
+// step returns the state after reading a byte.
 func (w *wordSet) step(state int32, c byte) int32 { return w.next[int(state)*w.size+int(w.classes[c])] }
 
 // isIn reports whether a text contains one of the words.

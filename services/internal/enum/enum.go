@@ -1,4 +1,4 @@
-// Package enum formats values of protobuf enums for configuration files, records and messages.
+// Package enum formats protobuf enum values for configuration files, records and messages.
 package enum
 
 import (
@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unspecified is the suffix of the first value's name in every enum. The rest of that name is the prefix of all names
-// in the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
+// unspecified is the suffix of the name of the first value in every enum. The part before this suffix is the prefix of
+// all names in the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
 // NameOrEmpty is like [Name], but returns the empty string for the unspecified value.
@@ -30,8 +30,8 @@ func Name(v protoreflect.Enum) string {
 	return NameOf(named)
 }
 
-// NameOf is like [Name] for the descriptor of a value. If the names of the enum have no prefix, as in enums of other
-// projects, NameOf returns the whole name in lower case.
+// NameOf is like [Name], but takes the descriptor of a value. If the names in the enum have no prefix, as in enums of
+// other projects, NameOf returns the whole name in lower case.
 func NameOf(v protoreflect.EnumValueDescriptor) string {
 	name := string(v.Name())
 	if values, ok := v.Parent().(protoreflect.EnumDescriptor); ok && values.Values().ByNumber(0) != nil {

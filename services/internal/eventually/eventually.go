@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	// timeout is the maximum duration of a quick operation on a busy machine.
+	// timeout is the maximum duration of an operation that is normally quick, on a busy machine.
 	timeout = 2 * time.Minute
 	// interval is the time between two checks. slowInterval is the time between two expensive checks.
 	interval, slowInterval = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Holds waits until ok returns true. If that takes more than two minutes, Holds ends the test. what describes the condition.
+// Holds waits until ok returns true. If that takes more than two minutes, Holds ends the test as failed. The parameter
+// what describes the condition.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	wait(t, timeout, interval, what, ok)
 }
 
-// Within is like [Holds], but for slow conditions. It waits at most for the given limit, and calls ok less often.
+// Within is like [Holds], but for slow conditions. It waits at most for the given limit and calls ok less often.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	wait(t, limit, slowInterval, what, ok)

@@ -1,4 +1,4 @@
-// Package fairqueue implements a fair queue for CPU-intensive work. The queue limits the work that runs at a time, in
+// Package fairqueue implements a fair queue for CPU-intensive work. The queue limits the amount of concurrent work, in
 // total and for each owner. Owners take turns, so an owner with much work delays only its own work.
 package fairqueue
 
@@ -15,34 +15,34 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of waiting pieces of one owner's work.
+	// maxWaiting is the maximum number of pieces of work that one owner may have waiting.
 	maxWaiting = 1024
-	// maxShortSlice is the maximum length of a time slice without a rest after it. maxRest is the maximum length of a
-	// rest.
+	// maxShortSlice is the maximum length of a time slice after which the owner need not rest. maxRest is the maximum
+	// length of a rest.
 	maxShortSlice, maxRest = time.Millisecond, time.Second
 )
 
-// ErrBusy means that too much of an owner's work waits. Use errors.Is to compare it.
+// ErrBusy means that the owner already has the maximum amount of waiting work. Use errors.Is to compare it.
 var ErrBusy = errors.New("too much of this caller's work waits: try again")
 
 // Queue is a fair queue for one kind of work by owners of type K. Create it with [New]. It is safe for concurrent use.
 type Queue[K comparable] struct {
 	total, perOwner int
-	// If rests is true, an owner must rest after a time slice for as long as the slice took.
+	// rests is true if an owner must rest after a time slice for as long as the slice took.
 	rests bool
 
 	mu      sync.Mutex
 	working int
 	owners  map[K]*owner
-	// waiting contains the waiting owners, in the order of their turns.
+	// waiting contains the owners that have waiting work, in the order of their turns.
 	waiting []*owner
 }
 
 // An owner is the state of one owner of work. It exists while the owner has a time slice, rests after a slice, or waits
-// for one.
+// for a slice.
 type owner struct {
-	// working is the number of the owner's running time slices. resting is the number of the owner's ended time slices
-	// whose rest has not ended.
+	// working is the number of the owner's running time slices. resting is the number of ended time slices after which
+	// the owner still rests.
 	working, resting int
 	// waiting contains a channel for each waiting piece of work, in order. The channel is closed when the time slice
 	// begins.
@@ -58,20 +58,21 @@ func New[K comparable](all, each int) (*Queue[K], error) {
 	return &Queue[K]{total: all, perOwner: each, owners: make(map[K]*owner)}, nil
 }
 
-// Processors returns the number of processors that the process can use. It is the minimum of the number of the
-// machine's processors and GOMAXPROCS.
+// Processors returns the number of processors that the process can use: the machine's number of processors or
+// GOMAXPROCS, whichever is smaller.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
-// NewForProcessor returns a fair queue for work that keeps a processor busy. All work together may use half of the
-// processors. One owner may use half of these processors, but at least one. An owner may use only half of the time: if
-// its slice takes more than a millisecond, the owner then waits for the same time, at most 1 s.
+// NewForProcessor returns a fair queue for work that keeps a processor busy. All owners together may use half of the
+// processors. One owner may use half of these, but at least one processor. An owner may use a processor for only half
+// of the time: after a slice of more than a millisecond, the owner waits for as long as the slice took, at most 1 s.
 func NewForProcessor[K comparable]() *Queue[K] {
 	all := max(1, Processors()/2)
 	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
 // Acquire waits for a time slice for an owner. The returned function ends the slice and must be called once. Acquire
-// returns [ErrBusy] if too much of the owner's work waits. If ctx ends first, Acquire returns the cause of ctx.
+// returns [ErrBusy] if too much of the owner's work is already waiting. If ctx is done before the slice begins, Acquire
+// returns the cause of ctx.
 func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))

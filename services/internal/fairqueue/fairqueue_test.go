@@ -24,7 +24,7 @@ func newQueue(t *testing.T, all, each int) *fairqueue.Queue[string] {
 	return turns
 }
 
-// take acquires a time slice, which must be free.
+// take acquires a time slice. The slice must be available immediately.
 func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	t.Helper()
 	end, err := turns.Acquire(t.Context(), of)
@@ -34,7 +34,7 @@ func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	return end
 }
 
-// Case X1. An owner has endless work. Owners take turns, so it does not delay the work of other owners.
+// Case X1. An owner has endless work. This work does not delay the work of other owners, because owners take turns.
 func TestTake_OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 	})
 }
 
-// Case X1. The context of a waiting piece of work ends. The work leaves the queue.
+// Case X1. The context of a waiting piece of work is cancelled. The work leaves the queue.
 func TestTake_WaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,8 +116,8 @@ func TestTake_WaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// Owners acquire, abandon and end slices in random order. There are never more slices than the limits allow, and no
-// slice is lost.
+// Owners acquire and end slices, and stop waiting for slices, in random order. There are never more slices than the
+// limits allow, and no slice is lost.
 func TestTake_NeverExceedsLimits(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -209,8 +209,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Case X1. After work that keeps a processor busy, its owner rests for the same time, at most 1 s. During the rest,
-// other owners receive time slices.
+// Case X1. After work that keeps a processor busy, its owner rests for as long as the work took, at most 1 s. During
+// the rest, other owners receive time slices.
 func TestTake_OwnerRestsAfterLongWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ works, waits time.Duration }{

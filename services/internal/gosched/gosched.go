@@ -1,4 +1,5 @@
-// Package gosched lets long work yield the processor to other goroutines, and raises GOMAXPROCS during long work.
+// Package gosched lets long computations yield the processor to other goroutines, and raises GOMAXPROCS during long
+// computations.
 package gosched
 
 import (
@@ -10,19 +11,20 @@ import (
 )
 
 const (
-	// yieldAfter is the time after which work lets other goroutines run.
+	// yieldAfter is the time after which a long computation lets other goroutines run.
 	yieldAfter = 250 * time.Microsecond
-	// maxYieldAfter is the maximum time after which work yields. After a call to [Yield], work may continue for as long as
-	// that call took. Otherwise many short pieces of work could delay long work without limit.
+	// maxYieldAfter limits how long a computation runs before it yields. After a call to [Yield], a computation may run
+	// for as long as that call took, but at most maxYieldAfter. If it could run only for yieldAfter each time, many
+	// short computations could delay it without limit.
 	maxYieldAfter = 10 * time.Millisecond
 	stepsPerCheck = 64
 )
 
-// Work is a computation that may keep a processor for a long time. The runtime preempts it only after 10 ms, during
-// which other goroutines wait. Therefore Work yields the processor between its steps. The zero value is ready for use
-// by one goroutine.
+// Work is a computation that may use a processor for a long time. The runtime would preempt it only after 10 ms, and
+// other goroutines would wait meanwhile. Therefore Work yields the processor between its steps. The zero value is ready
+// to use. A Work must be used by only one goroutine.
 type Work struct {
-	// Longest is the maximum time for which the work keeps a processor before it yields. The default is 10 ms.
+	// Longest is the maximum time for which the work uses a processor before it yields. The default is 10 ms.
 	Longest time.Duration
 
 	steps int
@@ -31,7 +33,8 @@ type Work struct {
 	rested time.Duration
 }
 
-// Step ends a step of at most a few microseconds. It yields the processor if the work has kept it for long enough.
+// Step ends a step that took at most a few microseconds. Step yields the processor if the computation has used the
+// processor for long enough.
 func (s *Work) Step() {
 	if s.steps++; s.steps%stepsPerCheck == 0 {
 		s.Part()
@@ -54,8 +57,8 @@ func (s *Work) Part() {
 
 // Yield lets all other runnable goroutines run, including goroutines for which network data has arrived.
 // [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine is runnable, or after 10 ms, and
-// the goroutine that calls Gosched is runnable. Therefore Yield also waits for the network. For this it uses a pipe
-// that becomes readable immediately.
+// the goroutine that calls Gosched is always runnable. Therefore Yield also waits until the runtime has polled the
+// network, by reading from a pipe that becomes readable immediately.
 func Yield() {
 	if poller == nil || !poller.wait() {
 		runtime.Gosched()
@@ -67,14 +70,15 @@ type netPoller struct {
 	in, out *os.File
 
 	mu sync.Mutex
-	// waiting contains the mutexes that are unlocked when the byte has been read. They are mutexes because a channel from
-	// outside a synctest bubble can't wake a goroutine in the bubble. broken is true if no more bytes will be read.
+	// waiting contains the mutexes that are unlocked when the byte in the pipe has been read. They are mutexes because
+	// a channel from outside a synctest bubble can't wake a goroutine inside the bubble. broken is true if no more
+	// bytes will be read.
 	waiting []*sync.Mutex
 	broken  bool
 }
 
-// poller is the netPoller of the process, or nil if there is none. It is created at the start, before the process can
-// run out of file descriptors.
+// poller is the netPoller of the process, or nil if there is none. It is created when the process starts, before the
+// process can run out of file descriptors.
 var poller = newPoller()
 
 func newPoller() *netPoller {
@@ -87,7 +91,7 @@ func newPoller() *netPoller {
 	return b
 }
 
-// wait writes a byte and waits until the byte has been read. It returns false if the pipe is broken.
+// wait writes a byte to the pipe and waits until the byte has been read. It returns false if the pipe is broken.
 func (b *netPoller) wait() bool {
 	woken := new(sync.Mutex)
 	woken.Lock()

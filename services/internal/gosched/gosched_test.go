@@ -73,7 +73,7 @@ func TestYield_ManyGoroutines(t *testing.T) {
 	}
 }
 
-// Work yields when its time slice has passed. If no time has passed, it does not yield.
+// Work yields after its time slice has passed. Before that, it does not yield.
 func TestWork_YieldsOnlyAfterLongWork(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var s gosched.Work

@@ -1,4 +1,4 @@
-// Package grpcstream receives the messages of a gRPC stream from another role, and reopens the stream when it fails.
+// Package grpcstream receives the messages of a gRPC stream from another service, and reopens the stream when it fails.
 package grpcstream
 
 import (
@@ -10,24 +10,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retryDelay is the time after which a failed stream is reopened.
+// retryDelay is the time between the failure of a stream and the attempt to reopen it.
 const retryDelay = 200 * time.Millisecond
 
 // errSilent means that a stream sent no message for too long.
 var errSilent = errors.New("the stream sent no message in time")
 
-// Stream is a stream on which the server regularly sends a message, even if nothing has changed.
+// Stream is a stream on which the server regularly sends a message, even if there is nothing new to report.
 type Stream[T any] struct {
-	// Open opens the stream. Handle handles each message. The stream fails if either returns an error.
+	// Open opens the stream. Handle handles each message. If either function returns an error, the stream fails.
 	Open   func(context.Context) (grpc.ServerStreamingClient[T], error)
 	Handle func(*T) error
-	// MaxSilence is the maximum time between two messages. If it is exceeded, the stream counts as failed.
+	// MaxSilence is the maximum time between two messages. If it is exceeded, the stream is treated as failed.
 	MaxSilence time.Duration
 	// OnError is called with the reason each time the stream fails. It may be nil.
 	OnError func(error)
 }
 
-// Run receives messages until ctx ends. It reopens the stream whenever it fails.
+// Run receives messages until ctx is done. Whenever the stream fails, Run reopens it.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.receive(ctx)
@@ -41,7 +41,7 @@ func (s *Stream[T]) Run(ctx context.Context) {
 	}
 }
 
-// receive opens one stream and receives its messages until it fails.
+// receive opens one stream and receives messages until the stream fails.
 func (s *Stream[T]) receive(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

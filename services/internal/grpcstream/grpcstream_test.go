@@ -15,7 +15,7 @@ import (
 
 var errAway = errors.New("away")
 
-// messageStream is a stream that sends one of the words each second and then stays silent.
+// messageStream is a stream that sends one of its words each second and then sends nothing more.
 type messageStream struct {
 	grpc.ClientStream
 
@@ -69,7 +69,8 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 		if want := []string{"one", "two"}; !slices.Equal(received, want) {
 			t.Errorf("heard %q, want %q", received, want)
 		}
-		// The second stream is silent from 2.2 s on, so it counts as failed at 7.2 s.
+		// The second stream sends nothing after 2.2 s. It is treated as failed when MaxSilence (5 s) has passed, at 7.2
+		// s.
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}

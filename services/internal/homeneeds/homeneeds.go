@@ -1,5 +1,5 @@
-// Package homeneeds knows which files in HOME well-known programs log in with. A stdio server has a private HOME, so it
-// finds such a file only if its configuration names it in sandbox.home.
+// Package homeneeds knows which files in HOME well-known programs use to log in. A stdio server has a private HOME, so
+// it finds such a file only if the server's configuration lists the file in sandbox.home.
 package homeneeds
 
 import (
@@ -12,7 +12,8 @@ import (
 
 // need describes programs that read the same files.
 type need struct {
-	// words matches names of programs and packages. Words are separated by characters other than letters and digits.
+	// words matches names of programs and packages. In a name, words are separated by characters other than letters and
+	// digits.
 	words *regexp.Regexp
 	// entries are paths relative to HOME.
 	entries []string
@@ -22,8 +23,8 @@ func words(names string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)(?:^|[^a-z0-9])(?:` + names + `)(?:$|[^a-z0-9])`)
 }
 
-// needs lists the programs. The paths are the defaults of variables: KUBECONFIG, AWS_CONFIG_FILE and
-// AWS_SHARED_CREDENTIALS_FILE, GH_CONFIG_DIR, CLOUDSDK_CONFIG, AZURE_CONFIG_DIR and DOCKER_CONFIG. Those of git and
+// needs lists the programs. The paths are the defaults of the variables KUBECONFIG, AWS_CONFIG_FILE,
+// AWS_SHARED_CREDENTIALS_FILE, GH_CONFIG_DIR, CLOUDSDK_CONFIG, AZURE_CONFIG_DIR and DOCKER_CONFIG. The paths of git and
 // OpenSSH are fixed.
 var needs = []need{
 	{words(`kubectl|kubernetes|k8s|helm|kubeconfig|openshift`), []string{".kube"}},
@@ -37,15 +38,16 @@ var needs = []need{
 	{words(`ssh`), []string{".ssh"}},
 }
 
-// runners are programs whose first argument that is not an option names a package or script.
+// runners lists programs that run a package or script. The first argument of such a program that is not an option is
+// the name of the package or script.
 var runners = map[string]bool{
 	"npx": true, "npm": true, "pnpm": true, "pnpx": true, "yarn": true, "bunx": true, "bun": true, "uvx": true, "uv": true, "pipx": true,
 	"node": true, "python": true, "python3": true, "deno": true,
 }
 
-// Detect returns the paths relative to HOME that the program of a command probably reads, in the form of sandbox.home.
-// It knows programs and packages by their names alone, so it may be wrong in both directions. It returns nil for an
-// unknown program.
+// Detect returns the paths that the program of a command probably reads, relative to HOME, in the form of sandbox.home.
+// It recognizes programs and packages only by their names, so it can miss a path, and it can return a path that the
+// program does not read. It returns nil for an unknown program.
 func Detect(command []string) []string {
 	name := programOf(command)
 	if name == "" {
@@ -65,7 +67,7 @@ func Detect(command []string) []string {
 	return found
 }
 
-// Line returns the line of a configuration that makes the paths readable.
+// Line returns the line for a configuration file that makes the paths readable.
 func Line(entries []string) string { return "sandbox: {home: [" + strings.Join(entries, ", ") + "]}" }
 
 // programOf returns the name of the program, or of the package that the program runs.
@@ -89,7 +91,7 @@ func programOf(command []string) string {
 	return ""
 }
 
-// packageName returns the name of a package without its version, and the last two elements of a path.
+// packageName returns the name of a package without its version. For a path, it returns the last two elements.
 func packageName(arg string) string {
 	arg = filepath.ToSlash(arg)
 	if strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") {

@@ -1,5 +1,6 @@
-// Package hosttools contains the definitions of the tools that MCP clients have themselves, such as a shell. The
-// gateway evaluates calls to them if the client has the hook of Sluice. Each client is a server in policies and records.
+// Package hosttools contains the definitions of the tools that are built into MCP clients, such as a shell. The gateway
+// evaluates calls to these tools if Sluice's hook is installed in the client. In policies and records, each client is a
+// server.
 package hosttools
 
 import (
@@ -19,11 +20,11 @@ var files embed.FS
 // Prefix is the prefix of the server names of clients. Configured servers must not have such names.
 const Prefix = "host-"
 
-// Other is the tool for calls to all tools that a client has and that are not listed here. Its arguments are the name
-// and the input of the actual tool.
+// Other is the tool that stands for all tools of a client that are not defined here. Its arguments are the name and the
+// input of the actual tool.
 const Other = "other"
 
-// Codex is the client that asks the hook a second time when it would ask the person.
+// Codex is the id of the client that calls the hook a second time when it would ask its user for permission.
 const Codex = "codex"
 
 // names maps the ids of clients to their names.
@@ -32,7 +33,7 @@ var names = map[string]string{"claude-code": "Claude Code", Codex: "Codex", "gem
 // Clients returns the ids of the clients that have hooks, sorted.
 func Clients() []string { return slices.Sorted(maps.Keys(names)) }
 
-// Name returns the name of a client for people, or "" if the client has no hooks.
+// Name returns the name of a client in the form that is shown to people, or "" if the client has no hooks.
 func Name(client string) string { return names[client] }
 
 // ServerName returns the name of the server that has the tools of a client.
@@ -41,11 +42,11 @@ func ServerName(client string) string { return Prefix + client }
 // A Tool is a tool of a client.
 type Tool struct {
 	Name string `json:"name"`
-	// Definition is the whole definition, as in a list of MCP.
+	// Definition is the whole definition of the tool, as in an MCP tools/list result.
 	Definition jsontext.Value `json:"-"`
 }
 
-// Knows reports whether a client has a tool with this name, except [Other].
+// Knows reports whether a client has a tool with this name. It returns false for [Other].
 func Knows(client, tool string) bool {
 	return tool != Other && known()[client][tool]
 }
@@ -54,34 +55,35 @@ func Knows(client, tool string) bool {
 // not behind the mesh.
 func ReadsServers(tool string) bool { return slices.Contains(resourceTools, tool) }
 
-// resourceTools are the names of all clients' tools for resources of MCP servers.
+// resourceTools lists the tools of all clients that list or read resources of MCP servers.
 var resourceTools = []string{
 	"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool",
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the name of the argument that the hook adds to a call that would change a protected file, or read a
-// file with tokens or secrets of Sluice. Its value is the path of the file. A protected file configures Sluice, the hook
-// or a client.
+// ProtectedFile is the name of an argument that the hook adds to some calls: calls that would change a protected file,
+// and calls that would read one of Sluice's own files with tokens or secrets. The argument's value is the path of the
+// file. A protected file configures Sluice, the hook or a client.
 const ProtectedFile = "protected_file"
 
-// WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also has the
-// argument [ProtectedFile].
+// WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also contains
+// the argument [ProtectedFile].
 func WritesFiles(tool string) bool { return slices.Contains(fileTools, tool) }
 
-// ReadsFiles reports whether a tool reads or searches files that its arguments name. It has the argument
-// [ProtectedFile].
+// ReadsFiles reports whether a tool reads or searches files that its arguments name. The definition of such a tool also
+// contains the argument [ProtectedFile].
 func ReadsFiles(tool string) bool {
 	return slices.Contains(readTools, tool) || SearchesFiles(tool)
 }
 
-// SearchesFiles reports whether a tool searches the working directory if its arguments name no other.
+// SearchesFiles reports whether a tool searches the working directory if its arguments do not name another directory.
 func SearchesFiles(tool string) bool { return slices.Contains(searchTools, tool) }
 
-// fileTools are the names of all clients' tools that change files.
+// fileTools lists the tools of all clients that change files.
 var fileTools = []string{"Write", "Edit", "MultiEdit", "NotebookEdit", "apply_patch", "write_file", "replace"}
 
-// readTools and searchTools are the names of all clients' tools that read and search files.
+// readTools lists the tools of all clients that read files. searchTools lists the tools of all clients that search
+// files.
 var (
 	readTools   = []string{"Read", "LSP", "read_file", "read_many_files", "view_image"}
 	searchTools = []string{"Glob", "Grep", "glob", "grep_search", "list_directory"}

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// A record is charged once to each of these principals: the record's principal, the principals in its chain, and the
-// people for whom they work.
+// A record is charged once to each of these principals: the record's principal, the principals in its delegation chain,
+// and the people for whom they work.
 func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
 	t.Parallel()
 	key := func(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }

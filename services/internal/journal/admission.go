@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// maxPeers is the maximum number of peers that are counted separately for one code in a minute. It limits the records
-	// that unauthenticated callers can cause, so that these records can't displace the refusals in the journal.
+	// maxPeers is the maximum number of peers that are counted separately for one refusal code in a minute. It limits
+	// the number of records that unauthenticated callers can cause, so that these records can't displace the other
+	// refusals in the journal.
 	maxPeers = 256
 	// otherPeers is the peer under which all further peers are counted.
 	otherPeers = "*"
@@ -41,9 +42,9 @@ func (c counts) add(code, peer string, n int64) {
 }
 
 // Admission counts a request that was refused before authentication. code is the code of the refusal, and peer is the
-// client's address without the port. Admission keeps the count in memory. Each minute, and in [Journal.Close], the
-// journal writes one record per code and peer. If a code has more than 256 peers in a minute, the further peers are
-// counted together as the peer "*".
+// client's address without the port. Admission only counts in memory. Once a minute, and in [Journal.Close], the
+// journal writes one record per code and peer. If a code has more than 256 peers in a minute, the requests of all
+// further peers are counted together, as the peer "*".
 func (j *Journal) Admission(code, peer string) {
 	a := &j.admissions
 	a.mu.Lock()
@@ -54,7 +55,7 @@ func (j *Journal) Admission(code, peer string) {
 	a.counts.add(code, peer, 1)
 }
 
-// reset returns the counts and the time since which they were counted, and clears the counts.
+// reset returns the counts and the time since which they have been counted, and clears the counts.
 func (a *admissions) reset() (counts, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,7 +88,7 @@ func (j *Journal) flushAdmissions(ctx context.Context) error {
 	return nil
 }
 
-// flushPeers writes the counts of a code, and deletes the written counts from peers.
+// flushPeers writes the counts for one refusal code, and deletes the written counts from peers.
 func (j *Journal) flushPeers(ctx context.Context, code string, peers map[string]int64, since time.Time) error {
 	names := slices.Sorted(maps.Keys(peers))
 	items := make([]item, 0, len(names))

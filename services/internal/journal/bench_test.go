@@ -48,7 +48,7 @@ func BenchmarkIntent(b *testing.B) {
 	}
 }
 
-// BenchmarkApprovedIntent measures the sync of an approved call's intent.
+// BenchmarkApprovedIntent measures writing the intent of an approved call, which is always synced.
 func BenchmarkApprovedIntent(b *testing.B) {
 	j := open(b, config(b.TempDir()))
 	rec := typicalRecord()
@@ -60,7 +60,7 @@ func BenchmarkApprovedIntent(b *testing.B) {
 	}
 }
 
-// BenchmarkLine measures the cost of a record without the disk.
+// BenchmarkLine measures the cost of encoding a record, without writing it to disk.
 func BenchmarkLine(b *testing.B) {
 	rec := typicalRecord()
 	b.ReportAllocs()

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Capacity contains the number of bytes that the records of calls may use, and the number that they use now.
+// Capacity contains the number of bytes that the records of calls may use, and the number of bytes that they use now.
 type Capacity struct {
 	Bytes, Used int64
-	// Duration is the time until the whole capacity is used at the rate of the stored records. It is 0 if there are too
+	// Duration is how long the whole capacity would last at the rate of the stored records. It is 0 if there are too
 	// few records to compute it.
 	Duration time.Duration
 }
 
-// Capacity returns the capacity for the records of calls and its use.
+// Capacity returns the capacity for the records of calls, and how much of it is used.
 func (j *Journal) Capacity() Capacity {
 	room := Capacity{Bytes: j.calls.retention.Bytes}
 	segments := j.calls.view()
@@ -28,7 +28,8 @@ func (j *Journal) Capacity() Capacity {
 	return room
 }
 
-// remainingTime returns the time until room bytes are used, if used bytes were written in the time within.
+// remainingTime returns how long a capacity of room bytes will last if it fills at the same rate as before: used bytes
+// in the period within.
 func remainingTime(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0

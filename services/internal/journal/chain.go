@@ -13,30 +13,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxBuffer is the maximum size of a write buffer that a chain reuses for the next group, in bytes.
+// maxBuffer is the maximum size in bytes of a write buffer that a chain reuses for the next group of records.
 const maxBuffer = 1 << 20
 
-// chain is one of the journal's two chains: calls or refusals.
+// chain is one of the journal's two hash chains of records: the chain of calls or the chain of refusals.
 type chain struct {
 	name      string
 	cfg       *Config
 	retention Retention
 	watchers  *watchers
-	// sealKey is the public half of the key that signs heads, in hex.
+	// sealKey is the public key, in hex, that verifies the signatures of heads.
 	sealKey string
-	// sealed is the end of the chain in the newest head that was in the directory when the journal was opened.
+	// sealed is the end of the chain according to the newest signed head that was in the directory when the journal was
+	// opened.
 	sealed ChainHead
 	// onFailure is called if the chain can't be written. It never blocks.
 	onFailure func()
 
 	queue queue
-	// downErr is the reason why the chain accepts no records. It is nil while the chain accepts records.
+	// downErr is the reason why the chain does not accept records. It is nil while the chain accepts records.
 	downErr atomic.Pointer[error]
 
-	// diskFull reports whether the disk is full, except for the space that the journal has reserved.
+	// diskFull is true if the disk is full, except for the space that the journal has reserved.
 	diskFull atomic.Bool
 
-	// writeMu guards the following fields. It is locked during disk operations.
+	// writeMu guards the following fields. It is held during disk operations.
 	writeMu sync.Mutex
 	closed  bool
 	file    file // if nil, the next write begins a segment
@@ -48,16 +49,16 @@ type chain struct {
 	sizes    []int64 // the sizes of the lines in buf
 	items    []item
 	usage    quotaUsage
-	// segmentBegun is true if a segment was begun after the retention was last applied.
+	// segmentBegun is true if a new segment was started after the retention was last applied.
 	segmentBegun bool
-	// syncFailed is true after a failed sync, because the content of the segment's pages is then unknown.
+	// syncFailed is true after a failed sync. The content of the segment on the disk is then unknown.
 	syncFailed bool
-	// syncedSeq is the seq of the last record that is known to be on the device. All records before it are on the device
-	// too.
+	// syncedSeq is the sequence number of the last record that is known to be on the device. All earlier records are on
+	// the device too.
 	syncedSeq int64
 	backlog   backlog
 
-	// listMu guards segments. It is never locked during disk operations.
+	// listMu guards segments. It is never held during disk operations.
 	listMu   sync.Mutex
 	segments []segment
 }
@@ -70,13 +71,13 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 type item struct {
 	// body is the record's JSON without the members that the chain adds.
 	body []byte
-	// accounts contains the principals to which the record's size is charged.
+	// accounts contains the principals to whose quotas the record's size is charged.
 	accounts []principal.Key
 	mustSync bool
 }
 
-// commit writes a group and sets the error of each entry. If the group can't be written, outcomes are kept in memory
-// for later, and refusals are counted.
+// commit writes a group of records and sets the error of each entry. If the group can't be written, outcomes are kept
+// in memory for later, and refusals are only counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
@@ -118,7 +119,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	return err
 }
 
-// failure returns the reason why the chain accepts no records, or nil if there is none.
+// failure returns the reason that the chain does not accept records, or nil if it accepts records.
 func (c *chain) failure() error {
 	if err := c.downErr.Load(); err != nil {
 		return *err
@@ -152,8 +153,8 @@ func (c *chain) write(items []item) error {
 	}
 	c.segmentBegun = c.segmentBegun || begins
 	c.publish(now)
-	// The watchers receive the records after c.publish. A watcher that is added between the two calls finds the records in
-	// its view.
+	// This is called after c.publish, so that a watcher that is added between the two calls finds the records in its
+	// view of the segments.
 	c.watchers.publish(c, first, c.buf)
 	if cap(c.buf) > maxBuffer {
 		c.buf = nil
@@ -162,7 +163,7 @@ func (c *chain) write(items []item) error {
 }
 
 // compose writes the lines of records to the buffer and returns the position of the last record. If begins is true, the
-// first record contains the additional members of a segment's first record.
+// first record also contains the members that only the first record of a segment has.
 func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	next := c.pos
 	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
@@ -179,8 +180,8 @@ func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	return next
 }
 
-// beginning returns the additional members of a segment's first record: the key that signs heads, and the seq of the
-// oldest stored record.
+// beginning returns the members that only the first record of a segment has: the key that signs heads, and the sequence
+// number of the oldest stored record.
 func (c *chain) beginning() []byte {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
@@ -191,7 +192,8 @@ func (c *chain) beginning() []byte {
 	return fmt.Appendf(nil, `"seal_key":"%s","oldest":%d,`, c.sealKey, oldest)
 }
 
-// pruneBegun applies the retention if a segment was begun since it was last applied. The caller must hold writeMu.
+// pruneBegun applies the retention if a new segment was started after the retention was last applied. The caller must
+// hold writeMu.
 func (c *chain) pruneBegun(ctx context.Context) {
 	if c.segmentBegun && c.failure() == nil {
 		c.prune(ctx, time.Now())
@@ -199,8 +201,8 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// writeBuffer writes the buffer, which contains the given records and ends at next. It syncs the file if Sync is
-// [SyncAlways], or if one of the records must survive a loss of power.
+// writeBuffer writes the buffer, which contains the given records and ends at the position next. It syncs the file if
+// Sync is [SyncAlways], or if one of the records must survive a power failure.
 func (c *chain) writeBuffer(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)
@@ -219,7 +221,7 @@ func (c *chain) publish(now time.Time) {
 	active.size, active.last, active.hash, active.newest = c.size, c.pos.seq, c.pos.hash, now
 }
 
-// end returns the end of the chain in the form that a head contains.
+// end returns the end of the chain in the form that a signed head contains.
 func (c *chain) end() ChainHead {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
@@ -258,8 +260,8 @@ func (c *chain) rotate() error {
 	return nil
 }
 
-// create opens a new segment. It replaces an empty file of the same name, which is left by a failed attempt. It returns
-// an error for any other file of that name.
+// create opens a new segment. If a failed attempt has left an empty file with the same name, create replaces this file.
+// It returns an error if there is any other file with this name.
 func (c *chain) create(path string) error {
 	if info, err := os.Stat(path); err == nil && info.Size() == 0 {
 		if err := os.Remove(path); err != nil {

@@ -9,12 +9,12 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// Check is the progress of the check of older segments. They are the segments that existed when the journal was opened,
-// except for the newest segment of each chain. [Open] checks the newest segments before it returns.
+// Check is the progress of the check of older segments. These are the segments that existed when the journal was
+// opened, except for the newest segment of each chain. [Open] checks the newest segments before it returns.
 type Check struct {
 	// Done is true if the check has ended.
 	Done bool
-	// Segments and Records are the numbers of segments and records that are intact.
+	// Segments and Records are the numbers of segments and records that were found intact so far.
 	Segments int
 	Records  int64
 	// Broken contains an error for each broken chain.
@@ -26,8 +26,8 @@ type check struct {
 	now Check
 }
 
-// Check returns the progress of the check of older segments. The check runs concurrently with the journal and never
-// stops the journal. Therefore operators must read its result.
+// Check returns the progress of the check of older segments. The check runs while the journal is in use. Damage that it
+// finds does not stop the journal, so operators must look at the result.
 func (j *Journal) Check() Check {
 	j.check.mu.Lock()
 	defer j.check.mu.Unlock()
@@ -41,7 +41,7 @@ func (c *check) update(change func(*Check)) Check {
 	return c.now
 }
 
-// errStopped means that the journal was closed during a check.
+// errStopped means that the journal was closed during the check.
 var errStopped = errors.New("the journal is closed")
 
 func (j *Journal) checkOlder() {
@@ -54,7 +54,8 @@ func (j *Journal) checkOlder() {
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// Later heads replace the current one, so the chain itself also records the damage.
+			// The current head proves the damage, but later heads replace it. Therefore the damage is also recorded in
+			// the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)
@@ -65,15 +66,15 @@ func (j *Journal) checkOlder() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// newOlderReader returns a reader of older segments. It begins with the record of seq first. It compares the chain with
-// the head that was sealed before the start.
+// newOlderReader returns a reader of older segments. The reader begins with the record that has the sequence number
+// first. The reader compares the chain with the head that was signed before the process started.
 func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}
 	return r
 }
 
-// checkChain checks the segments that a chain has when the check begins, except the newest.
+// checkChain checks the segments that a chain has when the check begins, except the newest segment.
 func (j *Journal) checkChain(c *chain) error {
 	segments := c.view()
 	if len(segments) == 0 {
@@ -123,8 +124,8 @@ func (c *chain) isStored(s segment) bool {
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
-// pause waits for d, the duration of a segment's check. Therefore the check runs at most half of the time. pause
-// returns false if the journal is closed during the wait.
+// pause waits for d, the time that the check of a segment took. Therefore the check runs at most half of the time.
+// pause returns false if the journal is closed during the wait.
 func (j *Journal) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -136,7 +137,7 @@ func (j *Journal) pause(d time.Duration) bool {
 	}
 }
 
-// CheckToProto converts the progress of a check to its message.
+// CheckToProto converts the progress of a check to its protobuf message.
 func CheckToProto(c Check) *gatewayv1.JournalCheck {
 	return &gatewayv1.JournalCheck{
 		Done: c.Done, Segments: int32(c.Segments), Records: c.Records, Broken: convertAll(c.Broken, error.Error),

@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// Sync specifies when records are synced to the device. The zero value is refused.
+// Sync specifies when records are synced to the device. The zero value is not valid.
 type Sync string
 
 const (
-	// SyncNever lets the operating system write records to the device at a later time. A record survives the end of its
-	// process, but not a loss of power. The intent of an approved call survives a loss of power too, and so do all earlier
-	// records of its chain.
+	// SyncNever lets the operating system write records to the device at a later time. A record survives a crash of the
+	// process, but not a power failure. There is one exception: the intent of an approved call and all earlier records
+	// of its chain also survive a power failure.
 	SyncNever Sync = "never"
-	// SyncAlways syncs each record before the call that records it returns.
+	// SyncAlways syncs each record before the call that writes it returns.
 	SyncAlways Sync = "always"
 )
 
 // Retention limits the size and the age of a chain's segments. The active segment is never removed.
 type Retention struct {
-	// Bytes is the maximum size of the chain. It must be at least the size of two segments.
+	// Bytes is the maximum size of the chain. It must be at least twice the size of a segment.
 	Bytes int64
-	// Age is the maximum age of the newest record of a segment. It must be above 0.
+	// Age is the age of a segment's newest record at which the segment is removed. It must be above 0.
 	Age time.Duration
 }
 
 // Config configures a journal.
 type Config struct {
 	// Dir is the journal's directory. It is created if it does not exist. The caller must hold a lock on the directory,
-	// because two journals in one directory destroy each other's chains.
+	// because two journals in one directory would destroy each other's chains.
 	Dir string
-	// Keys is the directory of the journal's keys. It is created if it does not exist. It must be outside Dir, so that a
-	// copy of the journal does not contain the keys.
+	// Keys is the directory with the journal's keys. It is created if it does not exist. It must be outside Dir, so
+	// that a copy of the journal does not contain the keys.
 	Keys string
 	// Sync specifies when records are synced to the device.
 	Sync Sync
@@ -46,21 +46,21 @@ type Config struct {
 	// Calls is the retention of intents and outcomes.
 	Calls Retention
 	// Share is the fraction of Calls.Bytes that the records of one principal may use, above 0 and at most 1. If a
-	// principal has used its share, its calls are refused. However, if all records of the oldest segment are more than a
-	// week old, that segment is removed instead.
+	// principal has used its share, its calls are refused. There is one exception: if all records of the oldest segment
+	// are more than a week old, that segment is removed instead.
 	Share float64
 	// Refusals is the retention of refusals and of counts of refused requests.
 	Refusals Retention
 	// Build is the version of the program. Every record contains it.
 	Build string
-	// Log receives messages for operators. It must not be nil.
+	// Log receives messages for operators. It is required.
 	Log *slog.Logger
 
 	// open opens a segment for writing. If it is nil, segments are files of the operating system.
 	open func(name string, flag int, perm fs.FileMode) (file, error)
 }
 
-// file is a segment that is open for writing. Each write appends to it.
+// file is a segment that is open for writing. Each write appends to the segment.
 type file interface {
 	io.WriteCloser
 	Sync() error
@@ -68,8 +68,8 @@ type file interface {
 }
 
 // DefaultConfig returns the default configuration of a journal in the directory dir, with its keys in the directory
-// keys. It has [SyncNever] and segments of 16 MiB. Calls are stored up to 1 GiB and 90 days, refusals up to 256 MiB and
-// 30 days. The caller must set Log.
+// keys. The default is [SyncNever] and segments of 16 MiB. Records of calls are stored up to 1 GiB and for 90 days,
+// refusals up to 256 MiB and for 30 days. The caller must set Log.
 func DefaultConfig(dir, keys string) Config {
 	const day = 24 * time.Hour
 	return Config{

@@ -15,13 +15,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// sampleJournal returns a directory with a journal of five calls and a refusal, in segments of the given size.
+// sampleJournal creates a journal with five calls and one refusal, in segments of the given size. It returns the
+// journal's directory.
 func sampleJournal(t testing.TB, segmentBytes int64) string {
 	t.Helper()
 	return sampleJournalOf(t, segmentBytes, 5)
 }
 
-// sampleJournalOf returns a directory with a journal of the given number of calls and a refusal.
+// sampleJournalOf creates a journal with the given number of calls and one refusal. It returns the journal's directory.
 func sampleJournalOf(t testing.TB, segmentBytes int64, calls int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,7 +80,7 @@ func TestVerify_DetectsFlippedByte(t *testing.T) {
 			if !errors.As(err, &broken) {
 				t.Fatalf("byte %d of %s was changed unseen: %v", at, filepath.Base(path), err)
 			}
-			// Without its newline, a line is joined with the next one.
+			// If the newline of a line was changed, that line and the next line are read as one line.
 			if line := bytes.Count(good[:at], []byte("\n")) + 1; broken.File != filepath.Base(path) || broken.Line != line {
 				t.Fatalf("byte %d of %s, line %d, was changed; the error names %s, line %d",
 					at, filepath.Base(path), line, broken.File, broken.Line)
@@ -210,7 +211,7 @@ func TestOpen_CutsIncompleteRecordAtEveryByte(t *testing.T) {
 	}
 }
 
-// A crash repeatedly leaves an incomplete end. Each time, Open removes the incomplete end from the segment.
+// Repeated crashes leave an incomplete line at the end of the segment. Each time, Open removes the incomplete line.
 func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

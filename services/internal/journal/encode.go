@@ -9,14 +9,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A lineWriter writes JSON objects member by member. It takes a third of the time of an encoder that uses reflection. A
-// test compares its output with the output of the json package.
+// A lineWriter writes JSON objects member by member. It takes a third of the time that an encoder that uses reflection
+// would take. A test compares its output with the output of the json package.
 type lineWriter struct {
 	out []byte
 	err error
 }
 
-// name begins a member of the object.
+// name begins a member of the object with the given name.
 func (w *lineWriter) name(name string) {
 	if w.out[len(w.out)-1] != '{' {
 		w.out = append(w.out, ',')
@@ -49,7 +49,7 @@ func (w *lineWriter) number(name string, value int64) {
 	}
 }
 
-// decimal writes a number in the form of ECMAScript (RFC 8785, section 3.2.2.3).
+// decimal writes a number in the format of ECMAScript (RFC 8785, section 3.2.2.3).
 func (w *lineWriter) decimal(name string, value float64) {
 	switch {
 	case value == 0:

@@ -84,7 +84,8 @@ func TestLineWriter_WritesEveryField(t *testing.T) {
 	}
 }
 
-// The test compares strings of any bytes, and numbers and times of any size, with the output of the json package.
+// The test uses strings of arbitrary bytes, and arbitrary numbers and times, and compares each line with the output of
+// the json package.
 func TestLineWriter_MatchesJSONPackage(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

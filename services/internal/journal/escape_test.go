@@ -84,7 +84,7 @@ func TestIntent_CutsLongName(t *testing.T) {
 	verified(t, dir)
 }
 
-// Case S2. A string from a refused caller takes at most 256 bytes in the file. If it was truncated, it has a mark.
+// Case S2. A string from a refused caller uses at most 256 bytes in the file. If it is truncated, it ends with "…".
 func TestRefusal_LimitsLengthOfTexts(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -104,7 +104,8 @@ func TestRefusal_LimitsLengthOfTexts(t *testing.T) {
 				}
 				return len(written)
 			}
-			// The maximum is the length of a line with a string of one byte, plus the longest string and its mark.
+			// The maximum is the length of a line whose four strings have one byte each, plus the additional length of
+			// four truncated strings, each of which ends with "…".
 			if most := line("x") + 4*(256-1+len("…")); line(strings.Repeat(text, 4<<10)) > most {
 				t.Errorf("the record takes %d bytes, want %d", line(strings.Repeat(text, 4<<10)), most)
 			}

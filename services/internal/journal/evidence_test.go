@@ -64,7 +64,8 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 	}
 }
 
-// Case X10. The files are changed without the key. Verify detects each change and names the first wrong record.
+// Case X10. The files are changed by an attacker without the key. Verify detects each change and names the first wrong
+// record.
 func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
@@ -137,7 +138,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "head.json is missing") {
 			t.Errorf("without a head: %v", err)
 		}
-		// Without the journal's key, an attacker can only sign a head with another key.
+		// Without the journal's key, an attacker can sign a head only with another key.
 		forger := smallConfig(copied(t, dir))
 		closeJournal(t, open(t, forger))
 		forged, err := os.ReadFile(filepath.Join(forger.Dir, "head.json"))
@@ -162,7 +163,7 @@ func remove(t testing.TB, path string) {
 	}
 }
 
-// cutLastRecord truncates the last record.
+// cutLastRecord truncates the file within the last record.
 func cutLastRecord(t testing.TB, dir string) {
 	t.Helper()
 	paths := files(t, dir, "calls")
@@ -174,8 +175,8 @@ func cutLastRecord(t testing.TB, dir string) {
 	write(t, path, text[:len(text)-50])
 }
 
-// Case X10. Records are removed from the end of a journal. When the journal is opened, it records the loss, continues
-// and signs a new head.
+// Case X10. Records are removed from the end of a journal. When the journal is opened again, it records the loss,
+// continues and signs a new head.
 func TestOpen_RecordsMissingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -191,7 +192,7 @@ func TestOpen_RecordsMissingRecords(t *testing.T) {
 	if _, err := journal.Verify(dir, *head); err == nil {
 		t.Error("the head of before does not show it")
 	}
-	// The rewritten end has the same number of records with other contents.
+	// The rewritten end has the same number of records, but with different content.
 	forged := filepath.Join(t.TempDir(), "journal")
 	writeCalls(t, config(forged), 20)
 	text, err := os.ReadFile(files(t, forged, "calls")[0])
@@ -205,7 +206,8 @@ func TestOpen_RecordsMissingRecords(t *testing.T) {
 	}
 }
 
-// Case X10. A head is signed within one second after a record was written. Without new records, no head is signed.
+// Case X10. A head is signed within one second after a record is written. If there are no new records, no head is
+// signed.
 func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,7 +249,7 @@ func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 	})
 }
 
-// logged is a log in memory.
+// logged is a log that is kept in memory.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -351,8 +353,8 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	}
 }
 
-// Case X5. Retention removes segments, and records name them. Therefore they can be distinguished from segments that an
-// attacker removed.
+// Case X5. Retention removes segments, and records name the removed segments. Therefore Verify can distinguish them
+// from segments that an attacker removed.
 func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -387,7 +389,7 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	if next != report.Calls.First || next == 1 {
 		t.Errorf("according to the records, records up to %d were pruned, but %d is the oldest", next-1, report.Calls.First)
 	}
-	// Remove one more segment that was not pruned.
+	// Remove one more segment, without a record that names it.
 	remove(t, files(t, dir, "calls")[0])
 	var broken *journal.BrokenError
 	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "no record says that they were pruned") {
@@ -428,7 +430,7 @@ func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "hmac.key")); !os.IsNotExist(err) {
 				t.Errorf("the key is still in the journal's folder: %v", err)
 			}
-			// Later records are protected like all others.
+			// After segments were removed, a missing record at the end of the chain is still detected.
 			cutTail(t, dir, "calls", 1)
 			if _, err := journal.Verify(dir); err == nil {
 				t.Error("a cut tail is not seen")

@@ -9,7 +9,7 @@ import (
 // File is a segment that is open for writing.
 type File = file
 
-// OnDisk returns cfg with open set to the function that opens segments.
+// OnDisk returns a copy of cfg that uses the given function to open segments.
 func OnDisk(cfg Config, open func(name string, flag int, perm fs.FileMode) (File, error)) Config {
 	cfg.open = open
 	return cfg
@@ -24,10 +24,10 @@ func Parse(line []byte) (Record, error) {
 	return *rec, nil
 }
 
-// WithCRC appends a CRC to any bytes, as if they were a record.
+// WithCRC appends a CRC to arbitrary bytes, as if they were a record.
 func WithCRC(text []byte) []byte { return appendCRC(bytes.Clone(text), text) }
 
-// FirstLine returns the line of rec as the first line of a chain, without its newline.
+// FirstLine returns the line that rec has as the first record of a chain, without the newline.
 func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	var body bytes.Buffer
 	if err := encodeBody(&body, &rec); err != nil {

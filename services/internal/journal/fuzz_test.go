@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A record that was read can be written again with the same meaning.
+		// A record that was read can be written again without changing its meaning.
 		again, err := journal.FirstLine(rec, rec.Time)
 		if err != nil || len(line) > 4<<10 { // longer strings are truncated
 			return

@@ -65,7 +65,7 @@ func TestIntent_IsSyncedBeforeItReturns(t *testing.T) {
 	}
 }
 
-// holds reports whether the synced records contain a decision.
+// holds reports whether the synced records contain the decision with the given id.
 func (d *disk) holds(t testing.TB, id string) bool {
 	t.Helper()
 	d.mu.Lock()
@@ -108,7 +108,7 @@ func TestIntent_ConcurrentCallersFormOneChain(t *testing.T) {
 	if report.Calls.Records != callers*each || report.Refusals.Records != callers*each/2 {
 		t.Errorf("there are %d calls and %d refusals", report.Calls.Records, report.Refusals.Records)
 	}
-	// The records of each caller must be in the caller's order.
+	// The records of each caller must be in the order in which the caller wrote them.
 	next := map[string]int{}
 	for _, id := range ids(t, dir, "calls") {
 		var caller, i int

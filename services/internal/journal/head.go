@@ -19,28 +19,28 @@ import (
 // headName is the name of the file in the journal's directory that contains the newest head.
 const headName = "head.json"
 
-// Head contains the last records of both chains at one time, signed with the journal's key. If a copy of a head is
+// Head contains the ends of both chains at one point in time, signed with the journal's key. If a copy of a head is
 // stored elsewhere, it can later show that records were removed from the end, or that the journal was replaced with an
 // older copy. The zero value is not a valid head: [Head.Check] refuses it.
 type Head struct {
-	// Time is the time of the signature, in UTC.
+	// Time is the time at which the head was signed, in UTC.
 	Time time.Time `json:"time"`
 	// Calls is the end of the chain of calls.
 	Calls ChainHead `json:"calls"`
 	// Refusals is the end of the chain of refusals.
 	Refusals ChainHead `json:"refusals"`
-	// Key is the public half of the Ed25519 key that signed the head, in hex.
+	// Key is the Ed25519 public key for the signature, in hex.
 	Key string `json:"key"`
-	// Signature is the signature of the other fields except Key, in hex.
+	// Signature is the signature of all other fields except Key, in hex.
 	Signature string `json:"signature"`
 }
 
 // ChainHead is the end of a chain.
 type ChainHead struct {
-	// Count is the number of records that the chain has contained since it began. It is the seq of the newest record.
+	// Count is the number of records that were ever written to the chain. It is the seq of the newest record.
 	Count int64 `json:"count"`
-	// Hash is the SHA-256 digest of the newest record's line, in hex. It consists of 64 zeros if the chain never contained
-	// a record.
+	// Hash is the SHA-256 digest of the newest record's line, in hex. It consists of 64 zeros if no record was ever
+	// written to the chain.
 	Hash string `json:"hash"`
 }
 
@@ -57,8 +57,8 @@ func (h *Head) seal(key ed25519.PrivateKey) {
 	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.signingInput()))
 }
 
-// Check returns an error unless the head was signed with the key that it contains. Check does not verify the owner of
-// the key.
+// Check returns an error unless the signature matches the key that the head contains. Check does not verify whose key
+// it is.
 func (h *Head) Check() error {
 	key, err := hex.DecodeString(h.Key)
 	if err != nil || len(key) != ed25519.PublicKeySize {
@@ -71,7 +71,7 @@ func (h *Head) Check() error {
 	return nil
 }
 
-// String returns the head as one line of JSON, in the form that files contain.
+// String returns the head as one line of JSON, in the format that is used in files.
 func (h *Head) String() string {
 	line, err := json.Marshal(h)
 	if err != nil {
@@ -87,8 +87,8 @@ func (h *Head) chainEnd(chain string) ChainHead {
 	return h.Refusals
 }
 
-// ReadHeads reads all heads in a file. The file may be head.json, a log, or output of `sluice status`, and may have
-// other content too. If there is no head, ReadHeads returns an error.
+// ReadHeads reads all heads in a file. The file may be head.json, a log, or output of `sluice status`. Other content in
+// the file is ignored. If there is no head, ReadHeads returns an error.
 func ReadHeads(path string) ([]Head, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -134,7 +134,7 @@ func readHead(dir string) (*Head, error) {
 	return h, nil
 }
 
-// HeadToProto converts a head to its message. It returns nil for nil.
+// HeadToProto converts a head to its protobuf message. It returns nil for nil.
 func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	if h == nil {
 		return nil
@@ -147,7 +147,7 @@ func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	}
 }
 
-// HeadFromProto converts a message to a head. It returns nil for nil.
+// HeadFromProto converts a protobuf message to a head. It returns nil for nil.
 func HeadFromProto(h *gatewayv1.JournalHead) *Head {
 	if h == nil {
 		return nil

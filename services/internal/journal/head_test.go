@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case X10. An attacker who can write to the directory, but does not have the key, removes the head or signs it with
-// another key. When the journal is opened, it records this before it signs the next head.
+// Case X10. An attacker can write to the directory, but does not have the key. The attacker removes the head or signs
+// it with another key. When the journal is opened, it records this problem before it signs the next head.
 func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -60,8 +60,8 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 	})
 }
 
-// Case X10. The journal was rewritten and continued, so the record that the head names is in an older segment. The
-// check reports that this record was changed.
+// Case X10. The journal was rewritten and then continued, so the record to which the head refers is in an older
+// segment. The check reports that this record was changed.
 func TestCheck_ComparesOlderSegmentsWithHead(t *testing.T) {
 	t.Parallel()
 	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")

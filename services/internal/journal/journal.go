@@ -35,12 +35,12 @@ type Journal struct {
 	closed      error
 }
 
-// Open opens or creates the journal in cfg.Dir and maintains it until Close.
+// Open opens or creates the journal in cfg.Dir and maintains it until Close is called.
 //
 // If a killed process left an incomplete line at the end of a chain, Open moves the line to a file `*.torn` and writes
-// a recovery record. Open also writes a recovery record if the newest head names records that the files do not contain.
-// If a chain is damaged in another way, Open returns an error that wraps a [BrokenError] with the file and the line.
-// Open checks only the newest segments. [Journal.Check] reports on older segments.
+// a recovery record. Open also writes a recovery record if the newest head refers to records that the files do not
+// contain. If a chain is damaged in another way, Open returns an error that wraps a [BrokenError] with the file and the
+// line. Open checks only the newest segments. [Journal.Check] reports the result of the check of older segments.
 func Open(cfg Config) (*Journal, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func Open(cfg Config) (*Journal, error) {
 	return j, nil
 }
 
-// load reads the ends of the chains and compares them with the newest head in the directory.
+// load reads the ends of the chains from disk and compares them with the newest head in the directory.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
 	unvouched := j.headProblem(sealed, err)
@@ -95,9 +95,9 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
-// headProblem returns the reason why the head in the directory does not match the ends of the chains, or nil if it
+// headProblem returns the reason that the head in the directory does not match the ends of the chains, or nil if it
 // matches. An attacker who can write to the directory, but does not have the key, can remove the head or replace it
-// with another journal's head. The next head that this journal signs would hide that.
+// with another journal's head. The next head that this journal signs would hide such a change.
 func (j *Journal) headProblem(sealed *Head, err error) error {
 	switch {
 	case err != nil:
@@ -111,7 +111,7 @@ func (j *Journal) headProblem(sealed *Head, err error) error {
 	}
 }
 
-// sealKey returns the public half of the key that signs heads, in hex.
+// sealKey returns the public key, in hex, that verifies the signatures of heads.
 func (j *Journal) sealKey() string {
 	return hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // an ed25519.PrivateKey returns this type
 }
@@ -131,9 +131,9 @@ func (j *Journal) notifyFailure() {
 	}
 }
 
-// Claim records that an approved call is about to be claimed. If Claim returns an error, the call must not be claimed.
-// The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its share of the
-// capacity. Claim does not modify rec.
+// Claim records that an approved call is about to be claimed for execution. If Claim returns an error, the call must
+// not be claimed. The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its
+// share of the capacity. Claim does not modify rec.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
 		return fmt.Errorf("record claim: %w", err)
@@ -142,15 +142,15 @@ func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 }
 
 // Settled records that the approval service and the limiter know the result of an approved call. If the record can't be
-// written, a replay reports the result again, which has no effect. Settled does not modify rec.
+// written, the result is reported again when the journal is replayed, which has no effect. Settled does not modify rec.
 func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindSettled, rec)
 }
 
 // Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
-// sent, although the record may exist. If ctx is already done, nothing is written. A write that has begun is completed.
-// The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its share of the
-// capacity. In that case nothing is written. Intent does not modify rec.
+// sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is completed.
+// If the call's principal, or a principal on whose behalf it acts, has used its share of the capacity, nothing is
+// written and the error is [ErrQuota]. Intent does not modify rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -162,22 +162,22 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 }
 
 // Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
-// [ErrUnavailable], the journal keeps the record in memory, which has space for 32 MiB of records. Then intents are
+// [ErrUnavailable], the journal keeps the record in memory, which has space for 32 MiB of records. Intents are then
 // refused until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
 
 // Refusal records that a call was refused. It writes the record even if ctx is done, so that a caller can't avoid the
-// record by disconnecting. If the error is [ErrUnavailable], the refusal is counted, rec.Count times if that is set,
-// and the count is recorded later. Strings from a caller are truncated to 256 bytes, measured after JSON escaping. A
-// truncated string ends in "…". Refusal does not modify rec.
+// record by disconnecting. If the error is [ErrUnavailable], the refusal is only counted, and the count is recorded
+// later. If rec.Count is set, the refusal counts as rec.Count refusals. Strings from a caller are truncated to 256
+// bytes, measured after JSON escaping. A truncated string ends in "…". Refusal does not modify rec.
 func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
-// Passed records the number of messages without a rule, for example pings, that a principal has sent. The record is
-// written to the chain of refusals, so it never displaces calls. Passed returns the same errors as Refusal.
+// Passed records how many messages that need no rule, for example pings, a principal has sent. The record is written to
+// the chain of refusals, so it never displaces calls. Passed returns the same errors as Refusal.
 func (j *Journal) Passed(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindPassed, rec)
 }
@@ -206,7 +206,7 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	return nil
 }
 
-// Healthy returns the reason why intents are currently refused, or nil if they are accepted. The error is
+// Healthy returns the reason that intents are currently refused, or nil if they are accepted. The error is
 // [ErrUnavailable] or [ErrClosed].
 func (j *Journal) Healthy() error {
 	if err := j.calls.failure(); err != nil {
@@ -216,8 +216,8 @@ func (j *Journal) Healthy() error {
 }
 
 // Close writes the counts and records that are in memory, and closes the journal. It waits for writes that have begun.
-// Later records are refused, and watchers end. The error describes the records that could not be written. Further calls
-// return the same error.
+// After that, records are refused, and the sequences of watchers end. The error describes the records that could not be
+// written. Further calls return the same error.
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		close(j.stop)
@@ -232,7 +232,7 @@ func (j *Journal) Close() error {
 	return j.closed
 }
 
-// resume tries to make both chains accept records again. It reports whether both accept them.
+// resume tries to make both chains accept records again. It reports whether both chains do.
 func (j *Journal) resume() bool {
 	calls, refusals := j.calls.resume(), j.refusals.resume()
 	return calls && refusals

@@ -73,7 +73,7 @@ func files(t testing.TB, dir, chain string) []string {
 	return names
 }
 
-// lines returns the lines of a chain. It does not use the tested package.
+// lines returns the lines of a chain. It reads the files without using the tested package.
 func lines(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string

@@ -22,17 +22,17 @@ const (
 	keySize  = 32
 )
 
-// keys contains the journal's keys. They are stored outside the journal's directory. With a copy of that directory but
-// without the keys, an attacker can't sign heads or test guesses of arguments.
+// keys contains the journal's keys. They are stored outside the journal's directory. Without them, an attacker who has
+// a copy of that directory can't sign heads, and can't check guesses of arguments against the recorded digests.
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// hadSealKey is true if the key that signs heads existed when the journal was opened. In that case a head must exist
-	// too.
+	// hadSealKey is true if the key that signs heads already existed when the journal was opened. In that case a head
+	// must exist too.
 	hadSealKey bool
 }
 
-// loadKeys reads the keys and creates missing ones. It moves a key that an earlier version stored in the journal's
+// loadKeys reads the keys and creates missing keys. It first moves keys that an earlier version stored in the journal's
 // directory.
 func loadKeys(cfg *Config) (keys, error) {
 	if err := os.MkdirAll(cfg.Keys, 0o700); err != nil {
@@ -56,7 +56,7 @@ func loadKeys(cfg *Config) (keys, error) {
 }
 
 // moveKey moves a key from the directory in which an earlier version stored it. It returns an error if the new
-// directory already contains another key.
+// directory already contains a different key.
 func moveKey(from, to string) error {
 	text, err := os.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,8 +102,8 @@ func loadKey(path string) (key []byte, made bool, err error) {
 	return key, false, nil
 }
 
-// replaceFile writes a file that only its owner can read, and renames it to path. After a crash, path is the old or the
-// new file. If durable is true, the same applies after a loss of power.
+// replaceFile writes a file that only its owner can read, and renames it to path. If the process crashes, path is
+// either the old file or the new file. If durable is true, the same holds after a power failure.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600
@@ -148,8 +148,8 @@ func newHasher(key []byte) *hasher {
 }
 
 // HMAC returns the HMAC-SHA256 of b with the journal's key, in hex. Equal arguments have equal digests. Without the
-// key, the arguments can't be guessed from their digests. The key is in the file `hmac.key` in the directory of keys.
-// If that file is missing, the journal creates a new key, and earlier digests can't be compared with later ones.
+// key, arguments can't be guessed from their digests. The key is in the file `hmac.key` in the directory of keys. If
+// that file is missing, the journal creates a new key. Digests from before and after that can't be compared.
 func (j *Journal) HMAC(b []byte) string {
 	s := j.hasher.pool.Get().(*state)
 	defer j.hasher.pool.Put(s)

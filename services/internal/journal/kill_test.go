@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForever writes records from many goroutines. It prints the decision ids of written records to standard output.
+// writeForever writes records from many goroutines. It prints the decision id of each written record to standard
+// output.
 func writeForever(dir string) error {
 	cfg := config(dir)
 	cfg.SegmentBytes = 64 << 10
@@ -91,7 +92,7 @@ func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 }
 
 // killVictim starts a victim and kills it after a random time. It returns the decision ids that the victim has printed.
-// If early is true, the victim is usually killed during its start, and otherwise while it writes.
+// If early is true, the victim is usually killed while it starts. Otherwise it is usually killed while it writes.
 func killVictim(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()

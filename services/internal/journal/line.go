@@ -19,17 +19,18 @@ import (
 )
 
 const (
-	// maxBody is the maximum length of a record without the members that the chain adds, in bytes.
+	// maxBody is the maximum length of a record in bytes, without the members that the chain adds.
 	maxBody = 256 << 10
-	// maxText is the maximum length of a string that a caller may have chosen, in bytes after JSON escaping.
+	// maxText is the maximum length of a string that a caller may have chosen. It is measured in bytes after JSON
+	// escaping.
 	maxText = 4 << 10
-	// maxRefusedText is the same maximum for refusals. It is lower because a refusal costs a caller nothing.
+	// maxRefusedText replaces maxText in refusals. It is lower because a caller can cause refusals at no cost.
 	maxRefusedText = 256
-	// maxWritten is the maximum number of bytes that one byte of a string takes in a line.
+	// maxWritten is the maximum number of bytes that one byte of a string uses in a line.
 	maxWritten = 6
 	// maxFrame is the maximum number of bytes that the chain adds to a record, including the additional members of a
-	// segment's first record. They are the numbers (19 digits each), the time (30 bytes), the hash, the key, the CRC, the
-	// names of these members and the newline.
+	// segment's first record. These bytes are the numbers (19 digits each), the time (30 bytes), the hash, the key, the
+	// CRC, the names of these members and the newline.
 	maxFrame = 320
 	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
 	crcTail = 18
@@ -40,12 +41,12 @@ var ErrTooLarge = errors.New("record is longer than 256 KiB")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// link is a position in a chain. It describes the last record before that position.
+// link is a position in a chain. Its fields describe the last record before that position.
 type link struct {
 	seq  int64
 	hash [sha256.Size]byte
-	// unknown is true if the hash is unknown because retention has removed the record. In that case, the prev of the next
-	// record is not checked.
+	// unknown is true if hash is unknown because retention has removed the record. In that case the field Prev of the
+	// next record is not checked.
 	unknown bool
 }
 
@@ -112,7 +113,7 @@ func appendCRC(dst, text []byte) []byte {
 }
 
 // encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings may contain
-// any bytes. encodeBody modifies the record.
+// arbitrary bytes. encodeBody modifies the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
@@ -146,7 +147,7 @@ func RefusalSize(rec *Record) int {
 	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
-// shortenTexts shortens strings that a caller may have made long, so that every refusal can be recorded in few bytes.
+// shortenTexts shortens strings that a caller may have made long, so that the record of a refusal is always small.
 func shortenTexts(rec *Record) {
 	most := maxText
 	if rec.Kind == KindRefusal {
@@ -180,7 +181,7 @@ func shorten(text string, most int) string {
 	return text
 }
 
-// writtenLen returns the maximum number of bytes that a character of a string takes in a line.
+// writtenLen returns the maximum number of bytes that a character of a string uses in a line.
 func writtenLen(r rune) int {
 	switch {
 	case r == '"', r == '\\':
@@ -198,7 +199,7 @@ func writtenLen(r rune) int {
 func isEscaped(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }
 
 // isPlain reports whether JSON text contains only printable ASCII. It does not check for bytes below 0x20, because the
-// encoder has escaped them.
+// encoder has already escaped them.
 func isPlain(text []byte) bool {
 	const low, high = 0x0101010101010101, 0x8080808080808080
 	for ; len(text) >= 8; text = text[8:] {
@@ -216,7 +217,7 @@ func isPlain(text []byte) bool {
 }
 
 // escape returns JSON text in which every control, format and line-separating character is written as \uXXXX. The
-// result is equivalent JSON and harmless to terminals. text must be valid UTF-8.
+// result is equivalent JSON and can be shown safely in a terminal. text must be valid UTF-8.
 func escape(text []byte) []byte {
 	out := make([]byte, 0, len(text)+64)
 	for len(text) > 0 {

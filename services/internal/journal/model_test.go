@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// model operates a journal on a disk that fails at random. It remembers the records that must exist.
+// model uses a journal on a disk that fails at random. It remembers which records must exist.
 type model struct {
 	t                                    *testing.T
 	dir                                  string
@@ -74,7 +74,7 @@ func (m *model) Fault(t *rapid.T) {
 
 func (m *model) Heal(*rapid.T) { m.disk.heal() }
 
-// Check reads the journal, even if the disk fails. All acknowledged records must exist.
+// Check reads the journal, even while the disk fails. All acknowledged records must exist.
 func (m *model) Check(t *rapid.T) {
 	for _, acknowledged := range [][]string{m.intents, m.refusals} {
 		if len(acknowledged) == 0 {

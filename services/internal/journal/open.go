@@ -37,7 +37,7 @@ func (c *chain) load(ctx context.Context) error {
 	return nil
 }
 
-// loadLast checks the newest segment, removes an incomplete end, and opens the segment for writing.
+// loadLast checks the newest segment, removes an incomplete line at its end, and opens the segment for writing.
 func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	data, err := s.read()
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *chain) withAdvice(err error) error {
 		c.name, err, c.name)
 }
 
-// cutIncomplete moves the bytes of a segment from offset good on to a separate file, and queues a record about the
-// move.
+// cutIncomplete moves the bytes of a segment after the offset good to a separate file. It queues a record that
+// describes this.
 func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := saveIncomplete(s.path, torn)
@@ -105,14 +105,14 @@ func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good
 }
 
 // queueStartRecord queues a record about a problem that was found when the journal was opened. This record is written
-// before all other records.
+// before any other record.
 func (c *chain) queueStartRecord(rec *Record) {
 	c.queueRecovery(rec)
 	c.downErr.Store(new(fmt.Errorf("%w: problems that were found when it was opened are not recorded yet", ErrUnavailable)))
 }
 
-// recordMissing queues a record if the newest head names records that are missing. They were lost in a power failure,
-// or an attacker removed them.
+// recordMissing queues a record if the newest head refers to records that are missing. Such records were lost in a
+// power failure, or an attacker removed them.
 func (c *chain) recordMissing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return
@@ -123,7 +123,8 @@ func (c *chain) recordMissing(ctx context.Context) {
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: missing})
 }
 
-// recordRewritten queues a record to report that a record differs from the one that the head names.
+// recordRewritten queues a record that reports that a record in the chain differs from the record to which the head
+// refers.
 func (c *chain) recordRewritten(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})

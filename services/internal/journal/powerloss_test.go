@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// afterLossOfPower returns a copy of the journal's directory that contains only the synced data.
+// afterLossOfPower returns a directory with what a power failure would leave of the journal: the data that has been
+// synced.
 func (d *disk) afterLossOfPower(t *testing.T) string {
 	t.Helper()
 	d.mu.Lock()
@@ -27,7 +28,8 @@ func (d *disk) afterLossOfPower(t *testing.T) string {
 	return dir
 }
 
-// survivors opens a journal with these keys on the disk after a loss of power, and returns its records of calls.
+// survivors simulates a power failure. It opens a journal with the given keys on the remaining data, and returns the
+// journal's records of calls.
 func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 	t.Helper()
 	cfg := config(d.afterLossOfPower(t))
@@ -46,8 +48,8 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 	return all
 }
 
-// An approved call may be sent only once. Therefore its intent survives a loss of power, together with all earlier
-// records in any segment. Other records are written without a sync.
+// An approved call may be sent only once. Therefore its intent and all earlier records, in any segment, must survive a
+// power failure. Other records are written without a sync.
 func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -86,8 +88,8 @@ func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 	closeJournal(t, j)
 }
 
-// An earlier process left records that the operating system has not written to the device. The intent of an approved
-// call syncs these records too.
+// An earlier process wrote records that the operating system has not yet written to the device. Writing the intent of
+// an approved call syncs these records too.
 func TestIntent_SyncsRecordsOfEarlierProcess(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}

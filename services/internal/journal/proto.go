@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ToProto converts a record to a message, for clients that read records over gRPC. The message contains all fields
-// except the CRC.
+// ToProto converts a record to its protobuf message, for clients that read records over gRPC. The message contains all
+// fields except the CRC.
 func ToProto(r *Record) *gatewayv1.Record {
 	out := &gatewayv1.Record{
 		Kind:     value[gatewayv1.RecordKind](gatewayv1.RecordKind_value, "RECORD_KIND_", string(r.Kind)),
@@ -50,7 +50,8 @@ func ToProto(r *Record) *gatewayv1.Record {
 	return out
 }
 
-// FromProto converts a message to a record. The result is the record in the file without the CRC.
+// FromProto converts a protobuf message to a record. The result equals the record in the file, except that the CRC is
+// empty.
 func FromProto(r *gatewayv1.Record) Record {
 	p := r.GetPrincipal()
 	out := Record{
@@ -137,7 +138,7 @@ func fromLimit(r *gatewayv1.LimitRecord) Limit {
 	return l
 }
 
-// FromLimit converts a decision's limit to the form of records.
+// FromLimit converts a limit of a decision to the type that records use.
 func FromLimit(l *policyv1.RuleLimit) Limit {
 	reserved := l.GetLimit()
 	return Limit{
@@ -156,7 +157,7 @@ func toVote(v Vote) *approvalv1.Vote {
 	}
 }
 
-// FromVote converts a vote to the form of records.
+// FromVote converts a vote to the type that records use.
 func FromVote(v *approvalv1.Vote) Vote {
 	return Vote{
 		Subject: v.GetSubject(), Verdict: enum.NameOrEmpty(v.GetVerdict()), Time: timeOf(v.GetTime()), Channel: enum.NameOrEmpty(v.GetChannel()),
@@ -197,12 +198,12 @@ func fromRecorded(r *gatewayv1.RecordedArguments) Recorded {
 	return Recorded{Digest: hex.EncodeToString(r.GetDigest()), Place: r.GetPlace(), Bytes: r.GetBytes(), IsRedacted: r.GetRedacted()}
 }
 
-// CodeOf parses a code in the form of records. It returns CODE_UNSPECIFIED for an empty or unknown name.
+// CodeOf parses a code as it is written in records. It returns CODE_UNSPECIFIED for an empty or unknown name.
 func CodeOf(name string) commonv1.Code {
 	return value[commonv1.Code](commonv1.Code_value, "CODE_", name)
 }
 
-// value parses a name that [enum.Name] wrote. It returns 0 for an unknown name.
+// value parses a name in the form that [enum.Name] returns. It returns 0 for an unknown name.
 func value[E ~int32](values map[string]int32, prefix, name string) E {
 	if name == "" {
 		return 0

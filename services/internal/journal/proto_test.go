@@ -18,15 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsentFields contains the fields of a record that the message omits, each with the reason.
+// unsentFields contains the fields of a record that the protobuf message omits. The value is the reason.
 var unsentFields = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
-// unsetFields contains the message's fields for budgets, which this version of the gateway never sets.
+// unsetFields lists fields of the message that concern budgets. This version of the gateway never sets them.
 var unsetFields = []protoreflect.Name{"settled", "replay_from"}
 
-// storedRecord returns a stored record with every field.
+// storedRecord returns the record in testdata, in which every field is set.
 func storedRecord(t *testing.T) *journal.Record {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/record.json")
@@ -40,7 +40,7 @@ func storedRecord(t *testing.T) *journal.Record {
 	return rec
 }
 
-// leaves calls visit for each field that has no fields itself, with its path.
+// leaves calls visit for each field that is not a struct with fields, with the field's path.
 func leaves(v reflect.Value, path string, visit func(path string, field reflect.Value)) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		field, at := v.FieldByIndex(f.Index), path+f.Name
@@ -56,7 +56,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	}
 }
 
-// Every field of a record is sent over gRPC in the right field of the message.
+// Over gRPC, every field of a record is sent in the right field of the message.
 func TestToProto_ContainsEveryField(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(storedRecord(t))
@@ -115,7 +115,8 @@ func TestFromProto_RestoresRecord(t *testing.T) {
 	}
 }
 
-// A recovery counts lost outcomes, possibly none. Every other record counts at least one request.
+// In a recovery record, Count is the number of lost outcomes, which may be 0. In every other record, Count is at least
+// 1.
 func TestToProto_Count(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

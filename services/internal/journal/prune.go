@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// maxPruned is the maximum number of segments in one record.
+// maxPruned is the maximum number of removed segments that one record names.
 const maxPruned = 256
 
-// prune removes the oldest segments until the chain is within its retention. It counts the active segment as full. The
-// caller must hold writeMu.
+// prune removes the oldest segments until the chain is within its retention. It counts the active segment as if it were
+// full. The caller must hold writeMu.
 func (c *chain) prune(ctx context.Context, now time.Time) {
 	for c.removeRecorded(ctx) == nil {
 		pruned := c.expired(now)
@@ -26,8 +26,8 @@ func (c *chain) prune(ctx context.Context, now time.Time) {
 	}
 }
 
-// expired returns the oldest segments, which exceed the retention. The newest segment with records always stays,
-// because the next record contains the hash of its last line.
+// expired returns the oldest segments that must be removed to meet the retention, at most maxPruned. It never returns
+// the newest segment that has records, because the next record contains the hash of this segment's last line.
 func (c *chain) expired(now time.Time) (pruned []Pruned) {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
@@ -66,7 +66,7 @@ func (s segment) toPruned(why PruneReason) Pruned {
 }
 
 // remove writes a record that names the oldest segments, and then removes these segments. If a segment is missing
-// without such a record, another program has removed it. The caller must hold writeMu.
+// without such a record, another program must have removed it. The caller must hold writeMu.
 func (c *chain) remove(ctx context.Context, pruned []Pruned) error {
 	body := c.encodeOwn(&Record{Kind: KindPruned, Pruned: pruned, Count: pruned[len(pruned)-1].Last - pruned[0].First + 1})
 	if err := c.write([]item{{body: body}}); err != nil {
@@ -80,9 +80,9 @@ func (c *chain) remove(ctx context.Context, pruned []Pruned) error {
 	return c.removeRecorded(ctx)
 }
 
-// removeRecorded removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be
-// removed. If it removed later segments, the chain would have a gap, and the next start would refuse the chain. The
-// caller must hold writeMu.
+// removeRecorded removes the oldest segments for which a record of their removal was written. It stops at a segment
+// whose file can't be removed. If it went on to remove later segments, the chain would have a gap, and the chain would
+// be refused at the next start. The caller must hold writeMu.
 func (c *chain) removeRecorded(ctx context.Context) error {
 	for {
 		oldest, ok := c.takeRecorded()
@@ -103,9 +103,9 @@ func (c *chain) removeRecorded(ctx context.Context) error {
 	}
 }
 
-// takeRecorded removes the oldest segment from the list if its removal is recorded. The segment leaves the list before
-// its file is removed. Therefore a concurrent reader of the list finds the file of every segment, or reads the segment
-// as empty.
+// takeRecorded removes the oldest segment from the list of segments if a record of its removal was written. The caller
+// removes the segment's file after that. Therefore a concurrent reader that has a copy of the list either finds the
+// file of a segment or treats the segment as empty.
 func (c *chain) takeRecorded() (segment, bool) {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
@@ -117,7 +117,7 @@ func (c *chain) takeRecorded() (segment, bool) {
 	return oldest, true
 }
 
-// encodeOwn returns the body of a record by the journal itself.
+// encodeOwn returns the body of a record that the journal itself writes.
 func (c *chain) encodeOwn(rec *Record) []byte {
 	rec.Build = c.cfg.Build
 	var body bytes.Buffer
@@ -127,7 +127,7 @@ func (c *chain) encodeOwn(rec *Record) []byte {
 	return body.Bytes()
 }
 
-// removeSegment removes a segment and the files with its incomplete ends.
+// removeSegment removes a segment and the files that contain incomplete lines from its end.
 func removeSegment(path string) error {
 	dir, name := filepath.Split(path)
 	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+incompleteExtension) // filepath.Glob would interpret the directory's name as a pattern

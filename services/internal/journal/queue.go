@@ -10,32 +10,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxGroup is the maximum number of records that are written, and synced, together.
+// maxGroup is the maximum number of records that are written and synced together.
 const maxGroup = 256
 
-// groupInterval is the maximum time between two groups that indicates several callers. A single caller takes longer
-// between two records.
+// groupInterval is the minimum time that a single caller is assumed to need between two records. If less time passes
+// between two groups, there are assumed to be several callers.
 const groupInterval = 100 * time.Microsecond
 
-// maxReusedBuffer is the maximum capacity of a buffer that is reused for another record, in bytes.
+// maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.
 const maxReusedBuffer = 16 << 10
 
 // entry is a record that is being written.
 type entry struct {
 	rec  Record
 	body bytes.Buffer
-	// accounts contains the principals to which the record's size is charged.
+	// accounts contains the principals to whose quotas the record's size is charged.
 	accounts []principal.Key
 	// err is the result. It is set before wake receives false.
 	err error
-	// wake wakes the goroutine of the entry. If the value is true, the goroutine leads the next group. If it is false, the
-	// entry is done.
+	// wake wakes the goroutine that waits for the entry. If the value is true, the goroutine becomes the leader of the
+	// next group. If the value is false, the entry is done.
 	wake chan bool
 }
 
 func newEntry() any { return &entry{wake: make(chan bool, 1)} }
 
-// recycle clears the entry and returns it to the pool. It is cleared so that the pool does not retain data of a call.
+// recycle clears the entry and returns it to the pool. Clearing ensures that the pool does not retain data of a call.
 func (e *entry) recycle(pool *sync.Pool) {
 	if e.body.Cap() > maxReusedBuffer {
 		return
@@ -47,12 +47,13 @@ func (e *entry) recycle(pool *sync.Pool) {
 	pool.Put(e)
 }
 
-// queue forms groups of concurrent entries. A caller that finds no leader becomes the leader. The leader commits all
-// waiting entries together, while new entries queue. After that, the first entry in the queue leads the next group.
+// queue forms groups of concurrent entries. If there is no leader, a caller becomes the leader. The leader commits all
+// waiting entries together. Meanwhile, new entries queue. After that, the caller of the first entry in the queue leads
+// the next group.
 //
-// If the previous group was written within groupInterval, the leader first yields the processor, so that most
-// concurrent callers join its group. Therefore a single caller never waits for others, and many callers share writes
-// and syncs.
+// If the previous group was written less than groupInterval ago, the leader first yields the processor, so that most
+// concurrent callers join its group. Therefore a single caller never waits for other callers, and many callers share
+// writes and syncs.
 type queue struct {
 	mu      sync.Mutex
 	leading bool
@@ -100,7 +101,7 @@ func (q *queue) nextGroup() []*entry {
 	return q.group
 }
 
-// passLead makes the first waiting entry the leader, if there is one.
+// passLead makes the caller of the first waiting entry the leader, if there is a waiting entry.
 func (q *queue) passLead() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

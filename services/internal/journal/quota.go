@@ -13,23 +13,24 @@ import (
 )
 
 const (
-	// minRemovalAge is the minimum age of records that are removed to make space for one principal's calls.
+	// minRemovalAge is the minimum age of records that may be removed to make space for one principal's calls.
 	minRemovalAge = 7 * 24 * time.Hour
-	// maxAccounts is the maximum number of principals that are counted for a complete segment. If there are more,
+	// maxAccounts is the maximum number of principals whose usage is stored for a complete segment. If there are more,
 	// principals that use less than 1/maxAccounts of the segment are not counted.
 	maxAccounts = 1024
 )
 
-// ErrQuota means that a principal's calls use more than their share of the capacity. One more call would displace the
-// records of others. The call may be accepted later, after older records were removed.
+// ErrQuota means that the records of a principal's calls already use the principal's share of the capacity. One more
+// call would displace records of other principals. The call may be accepted later, when older records have been
+// removed.
 var ErrQuota = errors.New("the calls of this principal take more than their share of the journal")
 
-// tally maps a principal to the number of bytes that its records use. They include the records of agents that act on
-// its behalf.
+// tally maps each principal to the number of bytes that its records use. These include the records of agents that act
+// on the principal's behalf.
 type tally map[principal.Key]int64
 
-// appendAccounts appends the principals to which a record is charged, each once. They are the record's principal, which
-// is first, the principals in its chain, and the people for whom they work.
+// appendAccounts appends the principals to which a record is charged, each once: first the record's principal, then the
+// principals in its delegation chain, and the people for whom they work.
 func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 	dst = appendAccount(dst, &rec.Principal)
 	for i := range rec.Chain {
@@ -47,13 +48,13 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	return dst
 }
 
-// quotaUsage counts the part of a chain's capacity that each principal uses. It is guarded by [chain.writeMu]. The zero
+// quotaUsage counts how much of a chain's capacity each principal uses. It is guarded by [chain.writeMu]. The zero
 // value counts nothing and refuses no call.
 type quotaUsage struct {
 	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64
-	// total counts the records of all counted segments, and active counts the records of the active segment. expected
-	// counts the records of a group that is not yet written.
+	// total counts the records of all counted segments. active counts the records of the active segment. expected
+	// counts the records of a group that is not written yet.
 	total, active, expected tally
 }
 
@@ -95,7 +96,7 @@ func (s *quotaUsage) endSegment(segmentBytes int64) tally {
 	return counted
 }
 
-// trimmed returns the tally without the principals that use too little to be counted.
+// trimmed returns the tally without principals whose usage is too small to be counted.
 func (t tally) trimmed(segmentBytes int64) tally {
 	if len(t) <= maxAccounts {
 		return t
@@ -127,8 +128,8 @@ func (s *quotaUsage) subtract(a principal.Key, n int64) {
 	}
 }
 
-// admit returns an error if a call must not begin. This is the case if one of the call's principals has used its share,
-// and no segment is old enough to be removed. The caller must hold writeMu.
+// admit returns an error if a call must not begin: one of the principals to which the call is charged has used its
+// share, and no segment is old enough to be removed. The caller must hold writeMu.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
 		return nil // records of a call that has begun are always accepted
@@ -148,8 +149,8 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 // maxLineLen returns the maximum length of an entry's line.
 func maxLineLen(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
-// removeOldest removes the oldest segment if all its records are old enough to be removed for one principal's calls. It
-// reports whether it removed the segment.
+// removeOldest removes the oldest segment if all its records are old enough that they may be removed to make space for
+// one principal's calls. It reports whether it removed the segment.
 func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	if c.removeRecorded(ctx) != nil {
 		return false
@@ -165,7 +166,8 @@ func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	return may && c.remove(ctx, []Pruned{pruned}) == nil
 }
 
-// setTally sets the tally of an older segment that has been read, unless the segment has been removed.
+// setTally sets the tally of an older segment after the segment has been read. It does nothing if the segment has been
+// removed.
 func (c *chain) setTally(first int64, t tally) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()

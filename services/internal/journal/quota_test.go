@@ -22,7 +22,7 @@ func halfShareConfig(dir string) journal.Config {
 	return cfg
 }
 
-// callOf returns a call by a subject that acts on behalf of the principals in behind.
+// callOf returns the record of a call by a subject that acts on behalf of the principals in behind.
 func callOf(subject string, behind ...string) journal.Record {
 	rec := typicalRecord()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
@@ -32,8 +32,8 @@ func callOf(subject string, behind ...string) journal.Record {
 	return rec
 }
 
-// callUntilRefused makes calls until one is refused, but at most the number most. It returns the number of accepted
-// calls.
+// callUntilRefused makes calls until one is refused, but at most the given number of calls. It returns the number of
+// accepted calls.
 func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	t.Helper()
 	for n := range most {
@@ -50,7 +50,7 @@ func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most
 	return most
 }
 
-// chargedBytes returns the number of bytes in the files that are charged to a subject.
+// chargedBytes returns how many bytes of the journal's files are charged to a subject.
 func chargedBytes(t testing.TB, dir, subject string) (bytes int64) {
 	t.Helper()
 	for _, line := range lines(t, dir, "calls") {
@@ -62,7 +62,7 @@ func chargedBytes(t testing.TB, dir, subject string) (bytes int64) {
 	return bytes
 }
 
-// Case X5. One principal makes calls without end. It does not displace the records of others.
+// Case X5. One principal makes an unlimited number of calls. They do not displace the records of other principals.
 func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -91,7 +91,7 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	if err := j.Intent(t.Context(), &victim); err != nil {
 		t.Errorf("another principal is refused: %v", err)
 	}
-	// Records of a call that has begun must be accepted.
+	// Other records of a call that has already begun must be accepted.
 	begun := callOf("flood")
 	if err := errors.Join(j.Outcome(t.Context(), &begun), j.Settled(t.Context(), &begun)); err != nil {
 		t.Error(err)
@@ -103,7 +103,7 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 }
 
 // Case X5. Concurrent calls are charged one after the other, although they are written together. Therefore a principal
-// can't exceed its share with any number of concurrent calls.
+// can't exceed its share by making many concurrent calls.
 func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
@@ -155,7 +155,8 @@ func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 	closeJournal(t, j)
 }
 
-// Case X5. After a restart, the shares of existing records are counted when their segments have been read.
+// Case X5. After a restart, existing records count against the principals' shares as soon as their segments have been
+// read.
 func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -219,7 +220,7 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 	})
 }
 
-// Each principal may use the whole capacity. No call is refused, and the oldest records are removed.
+// Each principal may use the whole capacity. No call is refused. Instead, the oldest records are removed.
 func TestIntent_FullShareRefusesNoCall(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

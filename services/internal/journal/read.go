@@ -20,9 +20,9 @@ type Filter func(*Record) bool
 
 func (f Filter) accepts(rec *Record) bool { return f == nil || f(rec) }
 
-// Tail returns the newest n records, of both chains together, that filter accepts. They are ordered by the time at
-// which they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It stops when
-// ctx ends.
+// Tail returns the newest n records of both chains together that filter accepts. They are ordered by the time at which
+// they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It stops when ctx is
+// done.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
@@ -64,29 +64,30 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	return records, nil
 }
 
-// A Position is a position in the journal. In each chain, it is before one record. The zero Position is after the
-// newest records.
+// A Position is a position in the journal. For each chain, it specifies the record that follows the position. The zero
+// Position is after the newest records.
 type Position struct {
-	// Calls and Refusals are the seqs of the records after the position, from 1. The value 0 means the end of the chain.
+	// Calls and Refusals are the seqs of the first record after the position in each chain, counted from 1. The value 0
+	// means the end of the chain.
 	Calls, Refusals int64
 }
 
 // Listed is a record that [Journal.Backward] yields.
 type Listed struct {
-	// Record may be retained and modified by the caller.
+	// Record is the record. The caller may retain and modify it.
 	Record *Record
-	// Position is the position from which [Journal.Backward] continues after this record.
+	// Position is the position from which another call to [Journal.Backward] continues after this record.
 	Position Position
 }
 
 // Backward yields the records of both chains that are before a position and that filter accepts. They are ordered by
 // the time at which they were written, newest first. The order within each chain is preserved. If filter accepts few
-// records, Backward may read the whole journal. It stops when ctx ends.
+// records, Backward may read the whole journal. It stops when ctx is done.
 func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
 
-// backward merges two views. The first is the view of the calls, and the second is the view of the refusals.
+// backward merges two views: first the view of the calls, second the view of the refusals.
 func backward(ctx context.Context, views []view, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
 		at := Position{Calls: cmp.Or(from.Calls, views[0].lastSeq()+1), Refusals: cmp.Or(from.Refusals, views[1].lastSeq()+1)}
@@ -120,7 +121,7 @@ func sortByTime(records []Record) {
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 }
 
-// chainBackward yields the records of one chain before the record with seq before, newest first.
+// chainBackward yields the records of one chain whose seq is less than the parameter before, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		var work gosched.Work // yields the processor, so that calls are not delayed
@@ -153,8 +154,8 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 	}
 }
 
-// Find returns every stored record of a decision, ordered by time. It returns no error if there is none. Find reads the
-// whole journal. It stops when ctx ends.
+// Find returns every stored record of a decision, ordered by time. If there is none, it returns no error. Find reads
+// the whole journal. It stops when ctx is done.
 func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
 	if decisionID == "" {
 		return nil, nil
@@ -185,8 +186,8 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// recordsOf returns the records of a decision in the segment's data. Every line with a record of the decision contains
-// needle.
+// recordsOf returns the records of a decision that are in data, which is a part of the segment. needle is a text that
+// every line with a record of the decision contains.
 func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
 	for {
@@ -207,9 +208,9 @@ func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, er
 	}
 }
 
-// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than since, so
-// a few of the yielded records may be older. The gateway uses Calls when it starts, to settle the calls that the
-// previous process left open. An error ends the sequence.
+// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than the time
+// since, so the first yielded records may be older than that. When the gateway starts, it uses Calls to settle the
+// calls that the previous process did not complete. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

@@ -60,8 +60,8 @@ func TestTail_MergesChainsByTime(t *testing.T) {
 	})
 }
 
-// A list is read in parts that continue at a Position, and records are written between the parts. The list contains
-// each record of both chains exactly once.
+// A client reads a list in parts; each part continues at a Position. Records are written between the parts. The list
+// contains each record of both chains exactly once.
 func TestBackward_ContinuesAtPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,14 +13,14 @@ import (
 const (
 	// retryInterval is the interval between attempts to write to a chain after a failed write.
 	retryInterval = 250 * time.Millisecond
-	// maxBacklog is the maximum number of bytes of records that wait for the next attempt.
+	// maxBacklog is the maximum total size in bytes of the records that wait for the next attempt to write them.
 	maxBacklog = 32 << 20
 )
 
 var (
-	// ErrUnavailable means that the journal can't be written now. The journal recovers automatically.
+	// ErrUnavailable means that the journal currently can't be written. The journal recovers automatically.
 	ErrUnavailable = errors.New("the journal takes no records")
-	// ErrClosed means that the journal was closed.
+	// ErrClosed means that the journal has been closed.
 	ErrClosed = errors.New("the journal is closed")
 )
 
@@ -28,7 +28,8 @@ var (
 type backlog struct {
 	items []item
 	bytes int
-	// lost is the number of outcomes that did not fit into the backlog, or of refusals that were not written.
+	// lost is the number of outcomes that did not fit into the backlog, or the number of refusals that were not
+	// written.
 	lost int64
 }
 
@@ -45,7 +46,7 @@ func (c *chain) fail(ctx context.Context, cause error) error {
 	return err
 }
 
-// withoutPath returns the message of an error without the path of a journal file.
+// withoutPath returns the message of an error without the path of the journal file.
 func withoutPath(err error) string {
 	if in, ok := errors.AsType[*fs.PathError](err); ok {
 		return in.Op + ": " + in.Err.Error()
@@ -54,7 +55,7 @@ func withoutPath(err error) string {
 }
 
 // repair truncates the file to the end of the last good record. After a failed sync it also closes the segment, because
-// the system may have dropped pages that readers still see.
+// the system may have discarded pages that readers can still see.
 func (c *chain) repair() error {
 	if c.file == nil {
 		return nil
@@ -66,7 +67,7 @@ func (c *chain) repair() error {
 	if !c.syncFailed {
 		return nil
 	}
-	// Without a sync, the truncated bytes could reappear in the file after a loss of power.
+	// Without a sync, the truncated bytes could reappear in the file after a power failure.
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync the truncated segment: %w", err)
 	}
@@ -86,8 +87,8 @@ func (c *chain) queueRecovery(rec *Record) {
 	c.backlog.bytes += len(body)
 }
 
-// keepOrCount handles a record that can't be written. It keeps an outcome while the backlog has space. It only counts a
-// refusal, because callers can cause any number of refusals.
+// keepOrCount handles a record that can't be written. It keeps an outcome in the backlog as long as there is space. It
+// only counts a refusal, because callers can cause any number of refusals.
 func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:
@@ -102,7 +103,7 @@ func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	}
 }
 
-// lostKind returns the name of the records that the chain may lose.
+// lostKind returns the name of the kind of records that are lost while the chain can't be written.
 func (c *chain) lostKind() string {
 	if c.name == refusalsName {
 		return "refusals"
@@ -158,7 +159,7 @@ func (c *chain) writeBacklog() error {
 	return nil
 }
 
-// writeAll writes records by the journal itself. It returns the number of records that it wrote.
+// writeAll writes records that the journal itself creates. It returns the number of records that it wrote.
 func (c *chain) writeAll(ctx context.Context, items []item) (int, error) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()

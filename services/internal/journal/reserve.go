@@ -9,13 +9,13 @@ import (
 // reserveBytes is the disk space that a chain reserves after the end of its active segment. When the disk is full,
 // records can still be written into this space.
 //
-// If less than minReserve is left of it, the chain reserves more.
+// If less than minReserve of the reserved space is left, the chain reserves more.
 const (
 	reserveBytes = 4 << 20
 	minReserve   = reserveBytes / 2
 )
 
-// errUnreserved means that the system or the file system can't reserve space.
+// errUnreserved means that the operating system or the file system can't reserve space.
 var errUnreserved = errors.New("the file system can't reserve space")
 
 type reserver interface {
@@ -26,8 +26,8 @@ type reserver interface {
 // isFull reports whether an error means that this program can't get more disk space.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// reserve makes sure that the active segment has space for the next records. If the disk is full, reserve marks the
-// chain as short of space, but not if the file system can't reserve space at all. The caller must hold writeMu.
+// reserve makes sure that the active segment has space for the next records. If the disk is full, reserve sets
+// diskFull. If the file system can't reserve space at all, reserve does not set diskFull. The caller must hold writeMu.
 func (c *chain) reserve() {
 	if c.file == nil || c.reserved-c.size >= minReserve && !c.diskFull.Load() {
 		return
@@ -43,8 +43,8 @@ func (c *chain) reserve() {
 	c.setDiskFull(isFull(err))
 }
 
-// releaseReserve releases the reserved space of the active segment, to which no more records are written. The caller
-// must hold writeMu.
+// releaseReserve releases the reserved space of the active segment. No more records may be written to the segment after
+// that. The caller must hold writeMu.
 func (c *chain) releaseReserve() {
 	if c.reserved > c.size {
 		_ = c.file.Truncate(c.size) // if this fails, it only wastes space
@@ -80,8 +80,8 @@ func (c *chain) setDiskFull(short bool) {
 	c.cfg.Log.InfoContext(context.Background(), "the disk has space for the journal again", "chain", c.name)
 }
 
-// fitsReserve reports whether records of the given size are written to the active segment although the segment is full.
-// They are if the disk has no space for a new segment. The caller must hold writeMu.
+// fitsReserve reports whether records of the given size must be written to the active segment although the segment is
+// full. This is the case if the disk has no space for a new segment. The caller must hold writeMu.
 func (c *chain) fitsReserve(bytes int) bool {
 	if file, ok := c.file.(reserver); ok && c.reserved > 0 {
 		c.setDiskFull(isFull(file.reserve(c.reserved + reserveBytes)))
@@ -89,5 +89,5 @@ func (c *chain) fitsReserve(bytes int) bool {
 	return c.diskFull.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
 }
 
-// DiskFull reports whether the journal's disk is full. If so, records are written to the reserved space.
+// DiskFull reports whether the journal's disk is full. While it is, records are written to the reserved space.
 func (j *Journal) DiskFull() bool { return j.calls.diskFull.Load() || j.refusals.diskFull.Load() }

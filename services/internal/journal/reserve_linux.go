@@ -23,8 +23,8 @@ func (f systemFile) reserve(size int64) error {
 	return err
 }
 
-// freeSpace returns the disk space that this program can use in a directory, in bytes. If it is unknown, freeSpace
-// returns the maximum number.
+// freeSpace returns the disk space in bytes that this program can use in a directory. If it is unknown, freeSpace
+// returns math.MaxInt64.
 func freeSpace(dir string) int64 {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {

@@ -12,5 +12,5 @@ type systemFile struct{ *os.File }
 // reserve implements [reserver]. Only Linux can reserve space.
 func (systemFile) reserve(int64) error { return errUnreserved }
 
-// freeSpace returns the maximum number, because the free space is unknown.
+// freeSpace returns math.MaxInt64, because the free space is unknown.
 func freeSpace(string) int64 { return math.MaxInt64 }

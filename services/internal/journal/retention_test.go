@@ -59,7 +59,7 @@ func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	}
 }
 
-// The name of the directory contains glob metacharacters. It must not be used as a pattern.
+// The name of the directory contains glob metacharacters. The package must not use the name as a pattern.
 func TestPrune_RemovesOldSegments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPrune_RemovesOldSegments(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		// The newest record names the removed segments, so it stays.
+		// The newest record names the removed segments, so it is not removed itself.
 		if got := lines(t, dir, "calls"); len(got) > 40 || read(t, got[len(got)-1]).Kind != journal.KindPruned {
 			t.Errorf("after 62 minutes the lines are %v", got)
 		}
@@ -246,7 +246,7 @@ func TestAdmission_KeepsCountsWhenDiskIsFull(t *testing.T) {
 	})
 }
 
-// An old segment can't be removed. Later segments stay too, because a chain with a gap can't be opened.
+// An old segment can't be removed. Later segments are not removed either, because a chain with a gap can't be opened.
 func TestPrune_StopsAtSegmentThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// sealInterval is the interval at which a head is signed, if a record was written since the last head.
+	// sealInterval is the interval at which a head is signed if records have been written since the last head.
 	sealInterval = time.Second
 	// headLogInterval is the interval at which the newest head is logged.
 	headLogInterval = time.Hour
@@ -16,8 +16,8 @@ const (
 // Head returns the newest signed head, or nil if there is none yet. The caller must not modify it.
 func (j *Journal) Head() *Head { return j.head.Load() }
 
-// seal signs the ends of both chains and stores the head in the directory, if the chains have grown since the last
-// head. Only [Open], [Journal.Close] and the maintain goroutine call it.
+// seal signs the ends of both chains and stores the head in the directory. It does nothing if the chains have not grown
+// since the last head. Only [Open], [Journal.Close] and the maintain goroutine call it.
 func (j *Journal) seal() {
 	h := &Head{Time: time.Now().UTC(), Calls: j.calls.end(), Refusals: j.refusals.end()}
 	if old := j.head.Load(); old != nil && old.Calls == h.Calls && old.Refusals == h.Refusals {

@@ -23,7 +23,7 @@ const (
 
 	seqDigits = 20
 	extension = ".jsonl"
-	// chunk is the number of bytes that are read together when a segment is read backward.
+	// chunk is the number of bytes per read when a segment is read backward.
 	chunk = 64 << 10
 )
 
@@ -40,11 +40,11 @@ type segment struct {
 	size int64
 	// newest is the time at which the segment's last record was written.
 	newest time.Time
-	// removalRecorded is true if the removal of the segment is recorded. removalFailed is true if an attempt to remove its
-	// file failed.
+	// removalRecorded is true if a record of the segment's removal was written. removalFailed is true if an attempt to
+	// remove the segment's file failed.
 	removalRecorded, removalFailed bool
 	// tally is the number of bytes that each principal uses in the segment. It is nil for the active segment, and for a
-	// segment that was not counted.
+	// segment that has not been counted.
 	tally tally
 }
 
@@ -61,7 +61,7 @@ func segmentFirst(chain, name string) (int64, bool) {
 	return first, ours && whole && err == nil && len(digits) == seqDigits && first > 0
 }
 
-// listSegments returns a chain's segments, oldest first. It sets only path, first, last and size.
+// listSegments returns a chain's segments, oldest first. In each segment, it sets only path, first, last and size.
 func listSegments(dir, chain string) ([]segment, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -85,7 +85,7 @@ func listSegments(dir, chain string) ([]segment, error) {
 	return segments, nil
 }
 
-// read returns the bytes of the segment that are part of the chain. If retention has removed the segment, it returns
+// read returns the bytes of the segment that are part of the chain. If retention has removed the segment, read returns
 // nil.
 func (s segment) read() ([]byte, error) {
 	f, err := os.Open(s.path)
@@ -180,9 +180,9 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 	}
 }
 
-// walk checks the lines of data in order. `at` is the position before the first line, and walk advances it to the last
-// good line. walk calls visit for each record, with the position of the record and the length of its line. It returns the number of
-// good bytes and good lines.
+// walk checks the lines of data in order. `at` is the position before the first line; walk advances it to the position
+// after the last good line. walk calls visit for each record, with the position of the record and the length of its
+// line. It returns the number of good bytes and good lines.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
@@ -204,9 +204,9 @@ func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (go
 type BrokenError struct {
 	// File is the name of the segment.
 	File string
-	// Line is the number of the line in the file, from 1. It is 0 if it is unknown.
+	// Line is the number of the line in the file, starting from 1. It is 0 if the line is unknown.
 	Line int
-	// Seq is the seq that the record should have. It is 0 if it is unknown.
+	// Seq is the seq that the record should have. It is 0 if the seq is unknown.
 	Seq int64
 	// Why describes the problem.
 	Why error
@@ -235,8 +235,8 @@ func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// checkFollows returns an error unless the segment begins directly after the position at. Otherwise records are
-// missing.
+// checkFollows returns an error unless the segment begins directly after the position at. If it begins later, records
+// are missing.
 func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

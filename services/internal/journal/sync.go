@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// mustSync reports whether a record must survive a loss of power even with [SyncNever]. Only the intent of an approved
-// call must survive it.
+// mustSync reports whether a record must survive a power failure even with [SyncNever]. This applies only to the intent
+// of an approved call.
 //
 // An approved call may be sent only once, and the next start of the gateway releases a claim that has no intent.
 // Therefore the intent must be on the device before the call is sent. One sync is enough, because it includes the claim
@@ -17,7 +17,7 @@ import (
 // sent again.
 func mustSync(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
-// syncTo syncs all records that the chain has written, up to next. The caller must hold writeMu.
+// syncTo syncs all records that the chain has written, up to the position next. The caller must hold writeMu.
 func (c *chain) syncTo(next link) error {
 	err := c.syncOlder()
 	if err == nil {
@@ -31,8 +31,9 @@ func (c *chain) syncTo(next link) error {
 	return nil
 }
 
-// syncOlder syncs the earlier segments that were not synced to their ends, including segments of an earlier process,
-// and the names of the files. It does nothing if the active segment has already been synced.
+// syncOlder syncs earlier segments that were not completely synced, including segments of an earlier process. It also
+// syncs the directory, so that the names of the files are stored. It does nothing if the active segment has already
+// been synced.
 func (c *chain) syncOlder() error {
 	segments := c.view()
 	older := segments[:len(segments)-1]
@@ -50,8 +51,8 @@ func (c *chain) syncOlder() error {
 	return syncDir(c.cfg.Dir)
 }
 
-// syncSegment syncs a segment that has ended. It ignores a segment that does not exist, because [Journal.Check] reports
-// it.
+// syncSegment syncs a segment that is no longer active. It ignores a segment that does not exist, because
+// [Journal.Check] reports it.
 func (c *chain) syncSegment(path string) error {
 	f, err := c.cfg.open(path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// syncDir syncs a directory, so that the names of new files in it survive a loss of power.
+// syncDir syncs a directory, so that the names of new files in it survive a power failure.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

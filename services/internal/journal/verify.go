@@ -19,7 +19,7 @@ type Report struct {
 
 // ChainReport is the result of verifying one chain of a journal.
 type ChainReport struct {
-	// Segments is the number of the chain's files.
+	// Segments is the number of files that contain the chain.
 	Segments int
 	// Records is the number of good records.
 	Records int64
@@ -27,26 +27,27 @@ type ChainReport struct {
 	First int64
 	// Last is the seq of the last good record, or 0 if there is none.
 	Last int64
-	// Head is the hash of the last good record's line, in hex. It is empty if there is none.
+	// Head is the hash of the last good record's line, in hex. It is empty if there is no good record.
 	Head string
-	// SealKey is the public half of the key that signs heads, from the newest segment that contains one. It is empty if an
-	// earlier version wrote the whole chain.
+	// SealKey is the public key, in hex, that verifies the signatures of heads. It comes from the newest segment that
+	// contains one, and is empty if an earlier version wrote the whole chain.
 	SealKey string
-	// Incomplete is the number of bytes after the last record that a crash has left incomplete. The next start moves them
-	// to a separate file.
+	// Incomplete is the number of bytes after the last record that a crash has left as an incomplete line. When the
+	// journal is opened again, they are moved to a separate file.
 	Incomplete int64
 }
 
 // ErrNoJournal means that a directory contains no journal.
 var ErrNoJournal = errors.New("the folder holds no journal")
 
-// Verify checks both chains in dir, record by record, from the oldest stored segment on. It also checks that the chains
-// reach the newest head in the directory, and the heads in elsewhere, which were stored in other places. Verify only
-// reads files. A journal may be open in dir and write records at the same time.
+// Verify checks both chains in dir, record by record, beginning with the oldest stored segment. It also checks that the
+// chains contain the records to which the newest head in the directory refers, and those to which the heads in
+// elsewhere refer. elsewhere contains heads that were stored in other places. Verify only reads files. A journal may be
+// open in dir and write records at the same time.
 //
-// For each broken chain the error wraps a [BrokenError], which describes the first record that is broken, moved or
-// missing. An incomplete end that a crash has left is not an error. The report contains the last good record of each
-// chain.
+// For each broken chain, the error wraps a [BrokenError], which describes the first record that is broken, moved or
+// missing. An incomplete line that a crash has left at the end is not an error. The report contains the last good
+// record of each chain.
 func Verify(dir string, elsewhere ...Head) (Report, error) {
 	for try := 1; ; try++ {
 		report, err := verify(dir, elsewhere)
@@ -57,7 +58,7 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 }
 
 // wasPruned reports whether an open journal has removed segments during the check. If so, the parts that were read may
-// be inconsistent.
+// be inconsistent with each other.
 func wasPruned(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
@@ -93,8 +94,8 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	return report, errors.Join(append(errs, headErr, report.checkHeads(elsewhere))...)
 }
 
-// checkHeads returns an error unless the newest head exists and is signed with the journal's key. The heads that were
-// stored elsewhere must be signed with the same key.
+// checkHeads returns an error unless the newest head exists and is signed with the journal's key. The heads in
+// elsewhere must be signed with the same key.
 func (r *Report) checkHeads(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
@@ -152,15 +153,15 @@ func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 type reader struct {
 	at     link
 	report ChainReport
-	// newest is true for the last segment, whose end may be incomplete.
+	// newest is true while reader checks the last segment, whose end may be incomplete.
 	newest bool
-	// firstPrev is the prev of the oldest stored record.
+	// firstPrev is the field Prev of the oldest stored record.
 	firstPrev string
 	// oldest is the seq of the oldest record that must exist according to the records. before is the hash of the record
-	// before it. They are 0 and empty if no record contains this information.
+	// before the oldest record. oldest is 0 and before is empty if no record contains this information.
 	oldest int64
 	before string
-	// sealed contains the ends of the chain in the heads.
+	// sealed contains the ends of the chain according to the signed heads.
 	sealed []ChainHead
 	visit  func(*Record, int)
 }
@@ -221,8 +222,8 @@ func (r *reader) add(rec *Record, size int) {
 	}
 }
 
-// checkBeginning returns an error if records before the oldest stored record are missing although no record reports
-// that they were pruned. Earlier versions pruned segments without a record.
+// checkBeginning returns an error if records before the oldest stored record are missing and no record reports that
+// they were pruned. Chains of earlier versions are accepted, because these versions pruned segments without a record.
 func (r *reader) checkBeginning(oldest segment) error {
 	before := link{seq: oldest.first - 1}
 	switch {
@@ -238,7 +239,7 @@ func (r *reader) checkBeginning(oldest segment) error {
 	}
 }
 
-// checkEnd returns an error unless the chain contains the records that the heads name.
+// checkEnd returns an error unless the chain contains the records to which the heads refer.
 func (r *reader) checkEnd(next string) error {
 	for _, h := range r.sealed {
 		if h.Count > r.at.seq {

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// watchBuffer is the maximum number of records that a watcher may be behind.
+// watchBuffer is the maximum number of records by which a watcher may be behind.
 const watchBuffer = 1024
 
 // ErrSlowWatcher means that a watcher was too far behind and was removed.
@@ -52,7 +52,7 @@ func (w *watchers) add() *watcher {
 	return one
 }
 
-// drop ends a watcher if it has not ended yet. The caller must hold mu.
+// drop ends a watcher unless it has already ended. The caller must hold mu.
 func (w *watchers) drop(one *watcher, why error) {
 	if _, ok := w.all[one]; !ok {
 		return
@@ -101,10 +101,11 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow yields the newest records, at most last of them, oldest first. Then it yields every record when it is written.
-// Within a chain no record is missing or repeated. Follow omits records that filter does not accept. A nil filter
-// accepts all. Follow calls read before it reads the older records, and calls the function that read returned after it
-// has read them. An error from read ends the sequence.
+// Follow first yields the newest records, oldest first. The parameter last is the maximum number of these records. Then
+// it yields every new record when it is written. Within a chain, no record is missing or repeated. Follow omits records
+// that filter does not accept. A nil filter accepts all records. Follow calls the function read before it reads the
+// older records, and calls the function that read has returned after it has read them. An error from read ends the
+// sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends. It
 // can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlowWatcher]),
@@ -141,7 +142,8 @@ func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func
 	}
 }
 
-// follow yields the watcher's records after those in seen, and then the error that ended the watcher.
+// follow yields the watcher's records that are newer than the records in seen, and then the error that ended the
+// watcher.
 func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filter, yield func(Record, error) bool) {
 	for item := range w.lines {
 		if ctx.Err() != nil {

@@ -168,5 +168,5 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 	})
 }
 
-// readAtOnce is a read function with which Follow reads older records without delay.
+// readAtOnce is a read function for Follow that never waits.
 func readAtOnce() (func(), error) { return func() {}, nil }

@@ -1,5 +1,5 @@
 // Package keychain stores secrets in the keychain of the operating system: the Secret Service on Linux, Keychain on
-// macOS, the Credential Manager on Windows.
+// macOS, and the Credential Manager on Windows.
 package keychain
 
 import (
@@ -15,22 +15,23 @@ const (
 	// service is the name under which the keychain lists all entries of this program.
 	service = "sluice"
 	// MaxBytes is the maximum size of a value. It is below the limits of all systems: 2,560 bytes on Windows, and about
-	// 2,900 on macOS, where a value, encoded in base64, is part of a command of at most 4,096 bytes.
+	// 2,900 bytes on macOS. On macOS, the value is encoded in base64 and is part of a command of at most 4,096 bytes.
 	MaxBytes = 2500
 )
 
 var (
 	// ErrNotFound means that the keychain has no entry with the given name.
 	ErrNotFound = errors.New("the keychain has no such entry")
-	// ErrNoAnswer means that the keychain did not respond before the context ended. It may be waiting for a person.
+	// ErrNoAnswer means that the keychain did not respond before the context was done. It may be waiting until a person
+	// unlocks it.
 	ErrNoAnswer = errors.New("the keychain did not respond in time, it may be locked")
 )
 
-// entryName matches SERVER/NAME. It is also a safe relative path.
+// entryName matches a name of the form SERVER/NAME. Such a name is also a safe relative path.
 var entryName = regexp.MustCompile(`^[a-z0-9-]{1,32}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
-// CheckName returns an error if name is not the name of an entry for a secret of a server: SERVER/NAME, where NAME is
-// usually a variable or a header.
+// CheckName returns an error unless name is a valid entry name for a secret of a server: SERVER/NAME, where NAME is
+// usually the name of a variable or a header.
 func CheckName(name string) error {
 	if !entryName.MatchString(name) {
 		return fmt.Errorf("%q is not the name of a keychain entry: write SERVER/NAME, such as github/GITHUB_TOKEN", name)
@@ -38,8 +39,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Get returns the value of an entry. If the keychain is locked, the system may show a dialog, and Get waits for it until
-// ctx ends.
+// Get returns the value of an entry. If the keychain is locked, the system may show a dialog, and Get waits until the
+// dialog is answered or ctx is done.
 func Get(ctx context.Context, name string) (string, error) {
 	return use(ctx, func() (string, error) { return keyring.Get(service, name) })
 }
@@ -59,8 +60,8 @@ func Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// busy is full while a request to the keychain is running. On macOS a request can't be cancelled, so a request that
-// waits for a person keeps it full, and at most one goroutine waits.
+// busy is full while a request to the keychain is running. On macOS, a request can't be cancelled. Therefore a request
+// that waits for a person keeps busy full, so that at most one goroutine waits.
 var busy = make(chan struct{}, 1)
 
 type response struct {
@@ -69,7 +70,7 @@ type response struct {
 }
 
 // use calls f, which sends a request to the keychain, and returns its results. It returns [ErrNoAnswer] if f does not
-// return before ctx ends.
+// return before ctx is done.
 func use(ctx context.Context, f func() (string, error)) (string, error) {
 	select {
 	case busy <- struct{}{}:

@@ -26,7 +26,7 @@ func TestKeychain_StoresReplacesAndDeletes(t *testing.T) {
 	}
 }
 
-// The same with gnome-keyring, which is the Secret Service of most desktops.
+// The keychain also works with gnome-keyring, which is the Secret Service of most desktops.
 func TestKeychain_WorksWithGnomeKeyring(t *testing.T) {
 	program, err := exec.LookPath("gnome-keyring-daemon")
 	if err != nil {
@@ -93,7 +93,7 @@ func TestGet_EndsWithItsContextWhileTheKeychainIsLocked(t *testing.T) {
 	if got, err := keychain.Get(ctx, "github/TOKEN"); !errors.Is(err, keychain.ErrNoAnswer) {
 		t.Fatalf("got %q, %v", got, err)
 	}
-	// The next request is sent only if the cancelled one has ended.
+	// The next request is sent only after the cancelled request has ended.
 	ctx, cancel = context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	go func() {

@@ -12,7 +12,8 @@ import (
 )
 
 // session is a connection to the session bus. The keyring library uses the shared connection of package dbus, and no
-// other package of this program does. So closing the connection cancels the request of the library and its dialog.
+// other package of this program uses that connection. Therefore closing it cancels the library's request and the
+// dialog.
 type session struct {
 	mu     sync.Mutex
 	conn   *dbus.Conn
@@ -36,7 +37,7 @@ func (s *session) open() error {
 	return nil
 }
 
-// close may be called at any time, and more than once.
+// close closes the connection. It may be called at any time, and more than once.
 func (s *session) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +46,8 @@ func (s *session) close() {
 	}
 }
 
-// hasBus reports whether package dbus finds the address of a session bus. Otherwise package dbus would start a bus.
+// hasBus reports whether package dbus can find the address of a session bus. If it can't, package dbus would start a
+// bus.
 func hasBus() bool {
 	if address := os.Getenv("DBUS_SESSION_BUS_ADDRESS"); address != "" && address != "autolaunch:" { //nolint:forbidigo // package dbus reads it too
 		return true

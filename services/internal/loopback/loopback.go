@@ -1,5 +1,5 @@
-// Package loopback recognizes loopback addresses and connects only to them. A token is sent without TLS only to a
-// loopback address.
+// Package loopback recognizes loopback addresses and connects only to them. Tokens are sent without TLS only to
+// loopback addresses.
 package loopback
 
 import (
@@ -14,8 +14,8 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// Host reports whether a host is `localhost` or a loopback address in its usual form. It returns false for names that
-// only contain one of these, and for addresses with decimal, octal or hexadecimal numbers.
+// Host reports whether a host is `localhost` or a loopback address in its usual form. It returns false for longer names
+// that contain one of these, and for addresses in other notations, such as 2130706433 or 0x7f.1.
 func Host(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -24,7 +24,7 @@ func Host(host string) bool {
 	return err == nil && ip.Zone() == "" && ip.Unmap().IsLoopback()
 }
 
-// Address reports whether [Host] accepts the host of HOST:PORT.
+// Address reports whether address is HOST:PORT and [Host] accepts HOST.
 func Address(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && Host(host)

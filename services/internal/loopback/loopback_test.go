@@ -42,7 +42,8 @@ func TestDial_ConnectsOnlyToLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = conn.Close()
-	// 192.0.2.0/24 is for documentation (RFC 5737). A connection to such an address would not be refused quickly.
+	// The network 192.0.2.0/24 is reserved for documentation (RFC 5737). A real attempt to connect to such an address
+	// would not fail quickly.
 	for _, address := range []string{"192.0.2.1:80", "[2001:db8::1]:80", "[::ffff:192.0.2.1]:80"} {
 		if conn, err := loopback.Dial(t.Context(), "tcp", address); err == nil {
 			_ = conn.Close()

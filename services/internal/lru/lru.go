@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Cache is a least recently used cache: a new value replaces the least recently used values. It is safe for concurrent
-// use.
+// Cache is a least recently used cache: if the cache is full, a new value replaces the least recently used values. It
+// is safe for concurrent use.
 type Cache[K comparable, V any] struct {
 	maxWeight int
 	weigh     func(V) int
@@ -18,8 +18,8 @@ type Cache[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for at most number values with a total weight of at most most. weigh returns a value's weight.
-// number must be positive.
+// New returns a cache for at most the given number of values, which must be positive. most is the maximum total weight
+// of the values, and weigh returns the weight of a value.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
 	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive

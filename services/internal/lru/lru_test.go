@@ -10,7 +10,7 @@ import (
 
 func length(s string) int { return len(s) }
 
-// The cache evicts values that were not read recently first, both when there are too many values and when their total
+// The cache evicts the least recently read values first, both when there are too many values and when their total
 // weight is too high.
 func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	}
 }
 
-// A value that is too heavy is not cached. The key must not keep its previous value.
+// A value that is too heavy is not cached. The previous value of the key is removed.
 func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 3, length)

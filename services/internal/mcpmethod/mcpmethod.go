@@ -4,7 +4,7 @@ package mcpmethod
 
 import "strings"
 
-// All returns every method, each once.
+// All returns every MCP method once.
 func All() []string {
 	return []string{
 		"initialize", "ping", "server/discover",
@@ -23,8 +23,8 @@ func All() []string {
 // IsNotification reports whether a method is a notification.
 func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
-// IsProtocol reports whether clients and servers use a method to learn about each other, and not to do work. These
-// methods are initialize, ping, discovery, subscriptions, lists and notifications.
+// IsProtocol reports whether clients and servers use a method only to learn about each other, and not to execute work.
+// These methods are initialize, ping, discovery, subscriptions, lists and notifications.
 func IsProtocol(method string) bool {
 	switch method {
 	case "initialize", "ping", "server/discover", "subscriptions/listen", "logging/setLevel":
@@ -34,8 +34,9 @@ func IsProtocol(method string) bool {
 	}
 }
 
-// Notifications returns the notifications that are forwarded, unless a rule denies them or denies access to their
-// subject. Other notifications need no rule (see [WithoutRule]). Notifications of tasks are not forwarded.
+// Notifications returns the notifications that are forwarded unless a rule denies them, or denies access to the tools,
+// prompts or resources that they are about. Some other notifications need no rule (see [WithoutRule]). Notifications
+// about tasks are not forwarded.
 func Notifications() []string {
 	return []string{
 		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",

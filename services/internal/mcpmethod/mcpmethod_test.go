@@ -22,7 +22,7 @@ func TestAll_ContainsEachMethodOnce(t *testing.T) {
 	}
 }
 
-// The lists are slices that callers may change.
+// A caller may modify the returned slices. This does not affect other callers.
 func TestLists_AreNotShared(t *testing.T) {
 	t.Parallel()
 	for name, list := range map[string]func() []string{"All": mcpmethod.All, "Notifications": mcpmethod.Notifications, "WithoutRule": mcpmethod.WithoutRule} {
@@ -34,8 +34,8 @@ func TestLists_AreNotShared(t *testing.T) {
 	}
 }
 
-// A method that executes work on a server needs a rule. Such a method must not be in the lists of methods that are
-// forwarded without an evaluation by policy.
+// A method that executes work on a server needs a rule. Such a method must not be in the list of methods that are
+// forwarded without evaluation by the policy service.
 func TestWithoutRule_ContainsOnlyMethodsOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.WithoutRule() {
@@ -50,8 +50,8 @@ func TestWithoutRule_ContainsOnlyMethodsOfTheProtocol(t *testing.T) {
 	}
 }
 
-// Each notification is in exactly one of three groups: forwarded unless a rule denies it, forwarded without a rule, or
-// a notification about tasks, which is not forwarded.
+// Each notification is in exactly one of three groups: notifications that are forwarded unless a rule denies them,
+// notifications that are forwarded without a rule, and notifications about tasks, which are not forwarded.
 func TestNotifications_AreHandledInOneWay(t *testing.T) {
 	t.Parallel()
 	var tasks []string

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Run runs the tests of a package in a program without the race detector, and returns the exit code.
+// Run builds the package's tests as a program without the race detector, runs it, and returns the exit code.
 func Run(*testing.M) int {
 	dir, err := os.MkdirTemp("", "norace-*")
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package noticestest serves desktop notifications on a D-Bus session for tests.
+// Package noticestest provides a fake desktop notification server on a D-Bus session for tests.
 package noticestest
 
 import (
@@ -13,20 +13,20 @@ import (
 // ID is the id that the server gives to new notices.
 const ID = 7
 
-// Notice is a notice that the server has received.
+// Notice is a desktop notification that the server has received.
 type Notice struct {
 	App, Title, Body string
-	// Actions contains the buttons. Replaces is the id of the notice that this one replaces, or 0.
+	// Actions contains the buttons. Replaces is the id of the earlier notice that this notice replaces, or 0.
 	Actions  []string
 	Replaces uint32
 }
 
-// String returns all fields.
+// String returns all fields as a string.
 func (n Notice) String() string {
 	return fmt.Sprintf("%q", []any{n.App, n.Title, n.Body, n.Actions, n.Replaces})
 }
 
-// Serve serves notifications on the bus with this address until the test ends. The channel receives all notices.
+// Serve serves notifications on the bus with the given address until the test ends. The channel receives all notices.
 func Serve(t testing.TB, address string) <-chan Notice {
 	t.Helper()
 	conn, err := dbus.Connect(address)

@@ -1,5 +1,5 @@
-// Package observe checks the keys `mode` and `until` of policy documents and of the configuration. With `mode: observe`,
-// policy does not refuse calls, but records the decisions that would apply.
+// Package observe checks the keys `mode` and `until` of policy documents and of the configuration. With `mode:
+// observe`, calls are not refused. The decisions that enforcement would lead to are only recorded.
 package observe
 
 import (
@@ -11,20 +11,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// MaxTime is the maximum time from the time at which a file is loaded to `until`.
+// MaxTime is the maximum time between the loading of a file and the time `until` in the file.
 const MaxTime = 30 * 24 * time.Hour
 
-// The values of `mode`. An empty mode means enforce.
+// These are the values of `mode`. An empty mode means Enforce.
 const (
 	Enforce = "enforce"
 	Observe = "observe"
 )
 
-// Until is the value of `until`: a date, which means midnight UTC at its beginning, or a time in the form of RFC 3339. It
-// is empty if the key is absent.
+// Until is the value of `until`: a time in the format of RFC 3339, or a date, which means the beginning of that day in
+// UTC. It is empty if the key is absent.
 type Until string
 
-// Time returns the time. It is zero if the key is absent or has another form.
+// Time returns the value as a time. It returns the zero time if the key is absent or has a different format.
 func (u Until) Time() time.Time {
 	for _, layout := range []string{time.DateOnly, time.RFC3339} {
 		if t, err := time.Parse(layout, string(u)); err == nil {
@@ -34,7 +34,7 @@ func (u Until) Time() time.Time {
 	return time.Time{}
 }
 
-// UnmarshalYAML implements yaml.Unmarshaler. A date needs no quotes, although YAML has a type of its own for it.
+// UnmarshalYAML implements yaml.Unmarshaler. A date needs no quotes, although YAML has a separate type for dates.
 func (u *Until) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind != yaml.ScalarNode || Until(n.Value).Time().IsZero() {
 		return strictyaml.Problem{Message: noTime, Suggestion: timeForms}
@@ -48,7 +48,7 @@ const (
 	timeForms = "write it as 2026-12-20 or 2026-12-20T18:00:00Z"
 )
 
-// Format returns a time as a date if it is midnight UTC, and otherwise in the form of RFC 3339.
+// Format returns a time as a date if it is midnight in UTC, and otherwise in the format of RFC 3339.
 func Format(t time.Time) string {
 	t = t.UTC()
 	if t.Equal(t.Truncate(24 * time.Hour)) {
@@ -57,7 +57,7 @@ func Format(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// A Finding is a problem or a warning about one of the keys.
+// A Finding is a problem or a warning about the key `mode` or `until`.
 type Finding struct {
 	// Key is `mode` or `until`.
 	Key string
@@ -65,7 +65,8 @@ type Finding struct {
 	Message, Suggestion string
 }
 
-// Check returns the problem with the values of the keys in a file that is loaded at the time now, or nil.
+// Check returns a problem with the values of the keys, or nil if there is none. now is the time at which the file is
+// loaded.
 func Check(mode string, until Until, now time.Time) *Finding {
 	latest := Format(now.Add(MaxTime).Truncate(24 * time.Hour))
 	switch {
@@ -85,8 +86,9 @@ func Check(mode string, until Until, now time.Time) *Finding {
 	return nil
 }
 
-// Warn returns a warning if the keys make something observed, or did so until a time that has passed, and otherwise
-// nil. what is the kind of the thing, for example "rule". [Check] must have returned nil.
+// Warn returns a warning if mode is `observe`, and otherwise nil. The warning says either until when decisions are not
+// enforced, or that this time has passed. The parameter what is the kind of thing to which the keys belong, for example
+// "rule". [Check] must have returned nil for the values.
 func Warn(what, mode string, until Until, now time.Time) *Finding {
 	switch {
 	case mode != Observe:

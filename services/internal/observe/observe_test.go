@@ -23,7 +23,7 @@ func TestUntil_Time(t *testing.T) {
 	}
 }
 
-// TestCheck_AcceptsAtMostThirtyDays checks the bound to the nanosecond.
+// TestCheck_AcceptsAtMostThirtyDays checks that the limit is exact to the nanosecond.
 func TestCheck_AcceptsAtMostThirtyDays(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)

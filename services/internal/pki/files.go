@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// caKeyFile is the name of the file with the CA's key. Services do not need the file.
+// caKeyFile is the name of the file that contains the CA's key. Services do not need this file.
 const caKeyFile = "ca-key.pem"
 
-// EnsureAuthority reads the CA in dir, or creates a CA if there is none. If only one of the CA's two files exists, it
-// returns an error, because a new CA would invalidate the certificates of all roles.
+// EnsureAuthority reads the CA in dir, or creates a CA if there is none. If only one of the CA's two files exists,
+// EnsureAuthority returns an error, because a new CA would invalidate the certificates of all services.
 func EnsureAuthority(dir string) (a *Authority, made bool, err error) {
 	certFile, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certFile)
@@ -73,7 +73,8 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// WriteRole issues a role's certificate. It writes the certificate, its key and the CA's certificate to dir.
+// WriteRole issues a certificate for the service with the given role. It writes the certificate, the certificate's key
+// and the CA's certificate to dir.
 func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	certPEM, keyPEM, err := a.Issue(RoleLeaf(role))
 	if err != nil {
@@ -87,7 +88,7 @@ func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	)
 }
 
-// WriteFile writes a file atomically: it writes to a temporary file and renames that file. If the directory does not
+// WriteFile writes a file atomically: it writes to a temporary file and renames this file. If the directory does not
 // exist, WriteFile creates it with access only for its owner.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -1,5 +1,5 @@
-// Package pki creates and reads the certificates that identify the roles of the mesh. There is a development CA. Each
-// role has an Ed25519 certificate with a URI SAN that names the role.
+// Package pki creates and reads the certificates that identify the services of the mesh. It can create a development
+// CA. Each service has an Ed25519 certificate with a URI SAN that contains its role, such as policy.
 package pki
 
 import (
@@ -25,25 +25,25 @@ import (
 const (
 	// caLife is the validity period of a development CA.
 	caLife = 10 * 365 * 24 * time.Hour
-	// CertLife is the default validity period of a role's certificate.
+	// CertLife is the validity period of a service's certificate if [Leaf.Life] is zero.
 	CertLife = 365 * 24 * time.Hour
-	// backdate is the time by which the validity of a certificate begins before its creation, so that machines with slow
-	// clocks accept the certificate.
+	// backdate is how long before its creation a certificate becomes valid, so that machines whose clocks are slow
+	// accept it.
 	backdate = 5 * time.Minute
 )
 
-// Authority is a CA. It signs certificates.
+// Authority is a CA, which signs certificates.
 type Authority struct {
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
 }
 
-// Identity is a role's certificate and key.
+// Identity is a service's certificate and key.
 type Identity struct {
 	Cert tls.Certificate
 	// Key signs principals.
 	Key ed25519.PrivateKey
-	// Peer is the role's identity for other roles.
+	// Peer is the identity that other services see.
 	Peer authn.Peer
 }
 
@@ -86,7 +86,7 @@ func (a *Authority) CertPEM() []byte { return encode("CERTIFICATE", a.cert.Raw) 
 
 // Leaf describes a certificate to issue. The zero value has no names.
 type Leaf struct {
-	// Name is the common name. It is also a DNS name of the certificate, in addition to localhost.
+	// Name is the common name. The certificate contains Name also as a DNS name, in addition to localhost.
 	Name string
 	// URIs are the certificate's URI SANs.
 	URIs []string
@@ -95,8 +95,8 @@ type Leaf struct {
 	Life time.Duration
 }
 
-// RoleLeaf describes the certificate of a role. Its DNS names are localhost and the role's name, which is the name of
-// the service in a deployment.
+// RoleLeaf describes the certificate of the service with the given role. Its DNS names are localhost and the role's
+// name, which is the host name of the service in a deployment.
 func RoleLeaf(role authv1.Role) Leaf {
 	return Leaf{Name: authn.RoleName(role), URIs: []string{authn.RoleURI(role)}}
 }
@@ -146,7 +146,7 @@ func (l Leaf) life() time.Duration {
 	}
 }
 
-// NewIdentity parses a role's certificate and key.
+// NewIdentity parses a service's certificate and key.
 func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -163,8 +163,8 @@ func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	return &Identity{Cert: pair, Key: key, Peer: peer}, nil
 }
 
-// Ephemeral creates the identity of a role inside one process. Its key never leaves the process, and it has no
-// certificate.
+// Ephemeral creates the identity of a service that runs in the same process as the services that it talks to. The
+// identity's key never leaves the process, and the identity has no certificate.
 func Ephemeral(role authv1.Role) (*Identity, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -173,7 +173,8 @@ func Ephemeral(role authv1.Role) (*Identity, error) {
 	return &Identity{Key: key, Peer: authn.Peer{Role: role, Key: pub}}, nil
 }
 
-// Load reads the identity and the CA of a role from DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem.
+// Load reads the CA and the identity of the service with the given role, from DIR/ca.pem, DIR/<role>.pem and
+// DIR/<role>-key.pem.
 func Load(dir string, role authv1.Role) (*Identity, *x509.CertPool, error) {
 	pool, err := LoadCA(dir)
 	if err != nil {

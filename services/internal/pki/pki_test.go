@@ -248,7 +248,7 @@ func TestEnsureAuthority_ReusesExistingCA(t *testing.T) {
 }
 
 // One of the CA's two files is missing. EnsureAuthority returns an error and creates no CA, because a new CA would
-// invalidate the certificates of all roles.
+// invalidate the certificates of all services.
 func TestEnsureAuthority_RefusesIncompleteCA(t *testing.T) {
 	t.Parallel()
 	_, foreignKey, err := newAuthority(t).Issue(pki.RoleLeaf(gateway))

@@ -19,12 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// scanInterval is the interval at which files are read again. Their contents are compared, because that detects atomic
-// renames and the links of a Kubernetes Secret as reliably as writes.
+// scanInterval is the interval at which files are read again. Changes are found by comparing the contents, because that
+// reliably detects writes, atomic renames, and the changed symbolic links of a Kubernetes Secret.
 const scanInterval = 500 * time.Millisecond
 
-// A Source contains the parsed contents of certificate files. While Run runs, it follows changes to the files. If new
-// contents can't be used, the old contents stay. A Source is safe for concurrent use.
+// A Source contains the parsed contents of certificate files. While Run is running, the Source follows changes to the
+// files. If the new contents can't be used, it keeps the old contents. A Source is safe for concurrent use.
 type Source[T any] struct {
 	files    []string
 	load     func() (*T, error)
@@ -40,14 +40,14 @@ type Source[T any] struct {
 // fingerprint is a digest of the contents of the files.
 type fingerprint [sha256.Size]byte
 
-// Keys contains the certificate and key of a role, and the authority that it trusts.
+// Keys contains the certificate and key of a service, and the CA that the service trusts.
 type Keys struct {
 	*Identity
 	Pool *x509.CertPool
 }
 
 // WatchRole returns a source for the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
-// their current contents can't be used.
+// the current contents of the files can't be used.
 func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
 	name := authn.RoleName(role)
 	files := []string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
@@ -61,8 +61,8 @@ func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], e
 	return newSource(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
-// WatchPair returns a source for a certificate from any CA, with its chain and its key. Both files are in PEM. It
-// returns an error if their current contents can't be used.
+// WatchPair returns a source for a certificate from any CA, with its chain, and for the certificate's key. Both files
+// must be in PEM format. It returns an error if the current contents of the files can't be used.
 func WatchPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -90,15 +90,15 @@ func newSource[T any](files []string, load func() (*T, error), ends func(*T) tim
 // Current returns the most recent usable contents of the files.
 func (s *Source[T]) Current() *T { return s.current.Load() }
 
-// OnChange makes Run call do after each change of the contents. A later call to OnChange replaces do.
+// OnChange makes Run call the function do after each change of the contents. A later call to OnChange replaces do.
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onChange = do
 }
 
-// Run follows the files until ctx ends. It uses changed contents only when two consecutive scans have read them, so
-// that it does not mix old and new files.
+// Run follows the files until ctx is done. It uses changed contents only after two consecutive scans have read the same
+// contents, so that it does not combine old and new files.
 func (s *Source[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
@@ -117,7 +117,7 @@ func (s *Source[T]) Run(ctx context.Context) error {
 	}
 }
 
-// replace reads the files and, if they can be used, replaces the contents.
+// replace reads the files again. If the new contents can be used, they replace the old contents.
 func (s *Source[T]) replace(ctx context.Context) {
 	next, err := s.read()
 	if err != nil {

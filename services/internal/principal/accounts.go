@@ -6,32 +6,32 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// An Account is a principal, a person, or both. The use of a quota by a caller is counted against the caller's
-// accounts.
+// An Account is a principal, a person, or both. A caller's usage is counted against the quotas of all its accounts: the
+// caller, the principals in its delegation chain, and the people for whom they work.
 type Account struct {
 	Key
 
-	// Principal is true for the caller and for each principal in its chain.
+	// Principal is true for the caller and for each principal in its delegation chain.
 	Principal bool
-	// Person is true for each person for whom the caller, or a principal in its chain, works. A principal without an owner
-	// counts as a person.
+	// Person is true for each person for whom the caller, or a principal in its delegation chain, works. A principal
+	// without an owner counts as a person.
 	Person bool
 }
 
-// Accounts contains all accounts against which one caller's use is counted. Each key occurs once, and the caller's key
-// is first. The use of an agent is counted against the principals that created it, at any depth, and against the people
-// for whom they work. Therefore a caller can't increase its quota by creating agents. The zero value has no accounts.
-// Accounts are immutable and safe for concurrent use.
+// Accounts contains all accounts against which one caller's usage is counted. Each key occurs once, and the caller's
+// key is first. The usage of an agent is counted against the principals that created it, directly or indirectly, and
+// against the people for whom these principals work. Therefore a caller can't increase its quota by creating agents.
+// The zero value has no accounts. Accounts are immutable and safe for concurrent use.
 type Accounts struct {
-	// inline contains the accounts of most callers without an allocation. If they don't fit into inline, overflow contains
-	// all of them.
+	// inline contains the accounts of most callers without an allocation. If a caller has more accounts, overflow
+	// contains all of them.
 	inline   [2]Account
 	n        int
 	overflow []Account
 	root     Key
 }
 
-// AccountsOf returns the accounts of a caller.
+// AccountsOf returns the accounts against which the usage of the caller p is counted.
 func AccountsOf(p *identityv1.Principal) Accounts {
 	var a Accounts
 	a.root = Person(p)
@@ -45,7 +45,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// AccountsOfKey returns the accounts of a principal whose key is all that is known.
+// AccountsOfKey returns the accounts of a caller if only the caller's key is known.
 func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who
@@ -70,7 +70,7 @@ func (a *Accounts) add(one Account) {
 	}
 }
 
-// All returns the accounts, the caller's first. The slice must not be modified.
+// All returns the accounts, with the caller's account first. The slice must not be modified.
 func (a *Accounts) All() []Account {
 	if a.overflow != nil {
 		return a.overflow
@@ -86,6 +86,6 @@ func (a *Accounts) Caller() Key {
 	return a.inline[0].Key
 }
 
-// Root returns the key of the person behind the last principal in the chain. Fair queues treat all callers with the
-// same root as one caller. It returns the zero key if there is no caller.
+// Root returns the key of the person behind the last principal in the caller's delegation chain. Fair queues treat all
+// callers with the same root as one caller. If there is no caller, Root returns the zero key.
 func (a *Accounts) Root() Key { return a.root }

@@ -1,4 +1,4 @@
-// Package principal contains the keys by which principals are counted against quotas.
+// Package principal contains the keys that identify principals when quotas are counted.
 package principal
 
 import (
@@ -7,11 +7,11 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Catalogue is the subject with which the gateway itself lists the tools of servers. The subject of a token never
-// contains a colon.
+// Catalogue is the subject that the gateway uses when it lists the tools of servers on its own behalf. The subject of a
+// token never contains a colon.
 const Catalogue = "system:catalogue"
 
-// Agent is the prefix of the subjects of the mesh's agents.
+// Agent is the prefix of the subjects of the mesh's own agents.
 const Agent = "agent:"
 
 // Key identifies a principal or a person, independent of token, session and run. The zero value identifies no
@@ -21,8 +21,8 @@ type Key struct{ Tenant, Subject string }
 // Of returns the key of a principal.
 func Of(p *identityv1.Principal) Key { return Key{p.GetTenant(), p.GetSubject()} }
 
-// Root returns the key of the person behind the last principal in the chain. Caches and queues treat that person's
-// agents, and the agents that these agents have created, as one caller.
+// Root returns the key of the person behind the last principal in p's delegation chain. Caches and queues treat that
+// person's agents, and the agents that these agents have created, as one caller.
 func Root(p *identityv1.Principal) Key {
 	if chain := p.GetChain(); len(chain) > 0 {
 		return Person(chain[len(chain)-1])

@@ -13,7 +13,7 @@ import (
 
 func key(subject string) principal.Key { return principal.Key{Tenant: "acme", Subject: subject} }
 
-// who returns a principal of acme. The owner may be empty.
+// who returns a principal of the tenant acme. The owner may be empty.
 func who(subject, owner string, chain ...*identityv1.Principal) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "acme", Subject: subject, Owner: owner, Agent: "dev", TokenId: "t", Session: "s", Run: "r", Chain: chain}
 }

@@ -14,14 +14,14 @@ import (
 	"sync/atomic"
 )
 
-// basePrefix is the prefix of the name of a limiter's cgroup. The process id and the number of the limiter in the
-// process follow it.
+// basePrefix is the prefix of the name of a limiter's cgroup. The rest of the name consists of the process id and the
+// number of the limiter in the process.
 const basePrefix = "sluice-"
 
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the cgroup (version 2) to which this process moves. The cgroup that the process leaves can then contain
+// mainGroup is the cgroup (version 2) to which this process moves itself. The cgroup that it leaves can then contain
 // other cgroups.
 const mainGroup = "sluice-main"
 
@@ -29,8 +29,8 @@ const mainGroup = "sluice-main"
 type controller struct {
 	name    string
 	version int
-	// own is the directory of this process's cgroup. base is the directory of the limiter's cgroup, which contains the
-	// cgroups of groups.
+	// own is the directory of this process's cgroup. base is the directory of the limiter's cgroup, which contains a
+	// cgroup for each Group.
 	own, base string
 }
 
@@ -48,7 +48,7 @@ func (c *controller) dir() string {
 	return c.base
 }
 
-// findControllers returns the controllers of this process's cgroups. A controller that can't be used is nil, and why
+// findControllers returns the controllers for this process's cgroups. A controller that can't be used is nil, and why
 // contains the reason.
 func findControllers(base string) (pids, memory *controller, why []error) {
 	mounts, err := cgroupMounts()
@@ -97,8 +97,8 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 // cgroupMount is a mounted cgroup hierarchy. root is the mounted part of the hierarchy, and point is the mount point.
 type cgroupMount struct{ root, point string }
 
-// cgroupMounts returns the mounted hierarchies by key. The key of a version 1 hierarchy is its controller. The key of
-// the version 2 hierarchy is "".
+// cgroupMounts returns the mounted cgroup hierarchies by key. The key of a version 1 hierarchy is its controller. The
+// key of the version 2 hierarchy is "".
 func cgroupMounts() (map[string]cgroupMount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -164,12 +164,14 @@ func (c *controller) begin(share Limits) error {
 	return nil
 }
 
-// removeLeftovers removes cgroups that killed processes have left. A cgroup that contains processes can't be removed.
+// removeLeftovers removes cgroups that are left from processes that were killed. A cgroup that still contains processes
+// can't be removed.
 func (c *controller) removeLeftovers() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), basePrefix), "-")
-		// A cgroup with this process's id is from an earlier process with the same id, unless this process has created it.
+		// A cgroup with this process's id is left from an earlier process with the same id, unless this process has
+		// created the cgroup.
 		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) && (pid != strconv.Itoa(os.Getpid()) || limiters.Load() > 1) {
 			continue
 		}
@@ -244,7 +246,7 @@ func (c *controller) make(dir string, limits Limits) error {
 	return nil
 }
 
-// oomKills returns the number of processes in a cgroup that the kernel has killed because memory ran out.
+// oomKills returns how many processes in a cgroup the kernel has killed because memory ran out.
 func (c *controller) oomKills(dir string) int64 {
 	if c.version == 1 {
 		return readCounter(dir, "memory.oom_control", "oom_kill")
@@ -261,7 +263,8 @@ func readFile(dir, file string) string {
 	return string(raw)
 }
 
-// readNumber returns the number in a file. It returns 0 if there is none, and the maximum number for `max`.
+// readNumber returns the number in a file. It returns 0 if the file contains no number, and the maximum number if it
+// contains `max`.
 func readNumber(dir, file string) int64 {
 	value := strings.TrimSpace(readFile(dir, file))
 	if value == "max" {

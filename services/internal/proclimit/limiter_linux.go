@@ -26,8 +26,8 @@ type Limiter struct {
 type Group struct {
 	limiter *Limiter
 	limits  Limits
-	// pids and memory are the directories of the group's cgroups. They are empty if the controller is not used. In version
-	// 2 both are the same.
+	// pids and memory are the directories of the group's cgroups. They are empty if the controller is not used. In
+	// cgroup version 2, both are the same directory.
 	pids, memory string
 	// made contains the directories that were created for the group, even if they are not used.
 	made   []string
@@ -35,7 +35,7 @@ type Group struct {
 	// known maps the processes in the group to their start times. Limiter.mu guards it.
 	known map[int]uint64
 	usage usage
-	// refused is the number of forks that the kernel has refused because of the limit for all groups together.
+	// refused is the number of forks that the kernel has refused because all groups together reached their limit.
 	refused int64
 }
 
@@ -44,8 +44,8 @@ type usage struct {
 	memory int64
 }
 
-// New returns a limiter that uses cgroups if it can create them. It creates a cgroup for all groups of this limiter,
-// and Close removes that cgroup. If it can't create cgroups, it counts processes itself. New never fails.
+// New returns a limiter that uses cgroups if it can create them. It creates a cgroup for all groups of the limiter,
+// which Close removes. If it can't create cgroups, the limiter counts processes itself. New never fails.
 func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
@@ -77,23 +77,23 @@ func NewWatching() *Limiter {
 	return l
 }
 
-// Report lists the limits that the kernel enforces on this system.
+// Report returns which limits the kernel enforces on this system.
 func (l *Limiter) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.report.clone()
 }
 
-// Close removes the cgroups that the limiter has created. All groups must have been closed. The next limiter removes
-// cgroups that Close could not remove.
+// Close removes the cgroups that the limiter has created. All groups must have been closed before. If Close can't
+// remove a cgroup, the next limiter removes it.
 func (l *Limiter) Close() {
 	for _, dir := range distinctFolders(l.pids.dir(), l.memory.dir()) {
 		removeRetrying(dir)
 	}
 }
 
-// Group creates a group for a process that has not started yet. The name becomes part of a file name. If cgroups can't
-// be created for the group, the limiter counts its processes itself.
+// Group creates a group for a process that has not started yet. name becomes part of a file name. If cgroups can't be
+// created for the group, the limiter itself counts the group's processes.
 func (l *Limiter) Group(name string, limits Limits) *Group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 	return g
 }
 
-// countProcesses makes the limiter count the group's processes itself, without cgroups. The caller must hold
+// countProcesses makes the limiter itself count the group's processes, without cgroups. The caller must hold
 // Limiter.mu.
 func (g *Group) countProcesses(err error) {
 	g.pids, g.memory = "", ""
@@ -125,8 +125,8 @@ func (g *Group) countProcesses(err error) {
 }
 
 // Join adds a process to the group before the process has children. It also raises the process's OOM score, so that the
-// kernel kills it early when memory runs out. The program runs even if this fails, and [Limiter.Report] reports the
-// failure.
+// kernel kills the process early when memory runs out. If this fails, the program runs nevertheless, and
+// [Limiter.Report] reports the failure.
 func (g *Group) Join(pid int) {
 	g.limiter.mu.Lock()
 	defer g.limiter.mu.Unlock()
@@ -152,7 +152,7 @@ func raiseOOMScore(pid int) error {
 	return writeFile(dir, "oom_score_adj", strconv.Itoa(OOMScore))
 }
 
-// isRunning reports whether a process runs. A zombie does not run.
+// isRunning reports whether a process is running. A zombie is not running.
 func isRunning(pid int) bool {
 	raw, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	p, ok := parseStat(raw)
@@ -196,7 +196,7 @@ func (g *Group) kernelExceeded() error {
 }
 
 // wasRefused reports whether the kernel has refused a fork because of the group's limit. Some kernels also count forks
-// that they refused because of the limit for all groups together. [Group.checkTotal] handles those.
+// that were refused because of the limit for all groups together. [Group.checkTotal] handles such forks.
 func (g *Group) wasRefused() bool {
 	times := readCounter(g.pids, "pids.events", "max")
 	if times <= g.refused {
@@ -210,7 +210,8 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkTotal returns an [ExceededError] if all groups together exceed their limit and this group uses the most.
+// checkTotal returns an [ExceededError] if all groups together exceed their limit and this group uses more than any
+// other group.
 func (g *Group) checkTotal() error {
 	var all, most usage
 	for other := range g.limiter.groups {
@@ -244,7 +245,7 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// directory returns the directory of one of the group's cgroups. It is empty if there is none.
+// folder returns the directory of one of the group's cgroups. It is empty if there is none.
 func (g *Group) folder() string {
 	if g.pids != "" {
 		return g.pids
@@ -252,8 +253,8 @@ func (g *Group) folder() string {
 	return g.memory
 }
 
-// End kills the group's processes, in any session, except for the leader. The leader's process id must not have been
-// reused.
+// End kills the group's processes except for the leader, even those that have moved to another session. The leader's
+// process id must not have been reused.
 func (g *Group) End() { g.kill() }
 
 // Close removes the group's cgroups. All processes of the group must have ended.
@@ -266,7 +267,7 @@ func (g *Group) Close() {
 	}
 }
 
-// distinctFolders returns the non-empty directories, each once.
+// distinctFolders returns the directories without empty names and duplicates.
 func distinctFolders(dirs ...string) []string {
 	var out []string
 	for i, dir := range dirs {

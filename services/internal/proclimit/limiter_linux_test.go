@@ -15,11 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// hiddenAttack is an attack that periodic counting of processes does not detect. Between two checks, a process leaves
+// hiddenAttack is an attack that a periodic count of processes does not detect: between two counts, a process leaves
 // its session and its parents.
 const hiddenAttack = "double forks in sessions of their own"
 
-// attacks contains shell programs that end by themselves, each with the limit that it reaches.
+// attacks contains shell programs that exceed a limit. They end by themselves if the limiter does not kill them. limit
+// is the limit that a program reaches.
 var attacks = map[string]struct{ script, limit string }{
 	"forks":        {"for i in $(seq 300); do sleep 20 & done; wait", proclimit.Tasks},
 	"sessions":     {"for i in $(seq 300); do setsid sleep 20 & done; wait", proclimit.Tasks},
@@ -29,7 +30,8 @@ var attacks = map[string]struct{ script, limit string }{
 	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
 }
 
-// A program exceeds its limit. The limiter detects it with and without cgroups, and ends all its descendants.
+// A program exceeds its limit. The limiter detects this with and without cgroups, and kills all descendants of the
+// program.
 func TestGroup_EndsProgramOverLimit(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
 		if way == "cgroup" && len(limiter.Report().NotEnforced) > 0 {
@@ -63,7 +65,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 	return found
 }
 
-// A program's cgroup is removed. The program continues to run, and the limiter counts its processes itself.
+// A program's cgroup is removed. The program continues to run, and the limiter itself counts the program's processes.
 func TestGroup_CountsProcessesWithoutCgroup(t *testing.T) {
 	limiter := proclimit.New()
 	if len(limiter.Report().NotEnforced) > 0 {

@@ -2,7 +2,7 @@
 
 package proclimit
 
-// A Limiter creates groups of processes. On this system it can't limit the groups.
+// A Limiter creates groups of processes. It can't limit the groups on this system.
 type Limiter struct{}
 
 // A Group is one process together with all its descendants.

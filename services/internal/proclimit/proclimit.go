@@ -27,8 +27,8 @@ const CheckEvery = 100 * time.Millisecond
 type Limits struct {
 	// Tasks is the maximum number of processes and threads at a time.
 	Tasks int
-	// Memory is the maximum memory, in bytes. It is compared with the cgroup's count or, without a cgroup, with the sum of
-	// the resident pages that are not shared.
+	// Memory is the maximum memory, in bytes. It is compared with the memory usage of the cgroup. Without a cgroup, it
+	// is compared with the total size of the resident pages that are not shared.
 	Memory int64
 }
 
@@ -38,7 +38,8 @@ type ExceededError struct {
 	Limit string
 	// Max is the limit, in tasks or bytes.
 	Max int64
-	// Shared is true if Max is the limit for all groups together. In that case this group uses the most of all groups.
+	// Shared is true if Max is the limit for all groups together. In that case this group uses more than any other
+	// group.
 	Shared bool
 }
 
@@ -55,9 +56,10 @@ func (e *ExceededError) Error() string {
 
 // Report lists the limits that the kernel enforces on this system.
 type Report struct {
-	// Enforced and NotEnforced contain short descriptions of the limits that the kernel enforces, and of the others.
+	// Enforced contains short descriptions of the limits that the kernel enforces. NotEnforced contains descriptions of
+	// the other limits.
 	Enforced, NotEnforced []string
-	// Why is the reason why the kernel does not enforce all limits. It is empty if the kernel enforces all limits.
+	// Why is the reason that the kernel does not enforce all limits. It is empty if the kernel enforces all limits.
 	Why string
 }
 

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// tableAge is the maximum age of the table of processes. The table is also out of date if the machine has tableTasks
-	// more tasks, or tableMemory bytes less free memory, than when the table was read.
+	// tableAge is the maximum age of the table of processes. The table is also treated as out of date if the machine
+	// has at least tableTasks more tasks, or tableMemory bytes less free memory, than when the table was read.
 	tableAge    = time.Second
 	tableTasks  = 48
 	tableMemory = 64 << 20
 	// killRounds is the maximum number of times that the processes of a group are listed and killed. killPause is the
-	// pause between two rounds.
+	// pause between these attempts.
 	killRounds = 100
 	killPause  = 5 * time.Millisecond
 )
 
-// table is the table of all processes of the machine, for groups without cgroups.
+// table is the table of all processes on the machine. It is used for groups without cgroups.
 type table struct {
 	at     time.Time
 	tasks  int64
@@ -60,8 +60,8 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes: the leader, its session, processes that count found earlier, and all their
-// descendants.
+// count finds the group's processes: the leader, the processes in its session, the processes that count found earlier,
+// and all descendants of these processes.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -97,8 +97,8 @@ func (g *Group) count(all map[int]process) {
 	g.known = known
 }
 
-// sharedMemory returns the part of a process's resident memory that is shared or belongs to files, in bytes
-// (proc_pid_statm(5)). Callers subtract it, because otherwise shared pages would count once for each process.
+// sharedMemory returns how many bytes of a process's resident memory are shared or belong to files (proc_pid_statm(5)).
+// Callers subtract this number, because otherwise shared pages would be counted once for each process.
 func sharedMemory(pid int) int64 {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	fields := strings.Fields(string(raw))
@@ -109,7 +109,7 @@ func sharedMemory(pid int) int64 {
 	return n * int64(os.Getpagesize())
 }
 
-// kill kills every process of the group, in any session, except for the leader.
+// kill kills every process of the group except for the leader, even those that have moved to another session.
 func (g *Group) kill() {
 	for range killRounds {
 		left := 0
@@ -157,8 +157,8 @@ func processes() map[int]process {
 	return out
 }
 
-// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain any characters and ends with the
-// last parenthesis.
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain any characters. It ends with the
+// last closing parenthesis.
 func parseStat(raw []byte) (p process, ok bool) {
 	end := bytes.LastIndexByte(raw, ')')
 	if end < 0 {
@@ -177,7 +177,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// isDescendant reports whether a process is ancestor itself or one of its descendants.
+// isDescendant reports whether a process is ancestor itself or a descendant of ancestor.
 func isDescendant(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
@@ -214,11 +214,11 @@ func freeMemory() int64 {
 	return int64(info.Freeram) * int64(info.Unit)
 }
 
-// noLimit is the limit if a limit of the machine is unknown.
+// noLimit is used as the limit if a maximum of the machine is unknown.
 const noLimit = 1 << 30
 
-// machineLimits returns the limits for all groups together. They are three quarters of the machine's maximum number of
-// tasks and of its memory. If a maximum is unknown, there is no limit.
+// machineLimits returns the limits for all groups together: three quarters of the machine's maximum number of tasks,
+// and three quarters of its memory. If a maximum is unknown, there is no limit.
 func machineLimits(pids, memory *controller) Limits {
 	tasks := int64(noLimit)
 	for _, file := range []string{"threads-max", "pid_max"} {

@@ -1,5 +1,5 @@
-// Package publicname shortens names that callers choose before records, lists and notifications show them. Shortened
-// names don't reveal arguments.
+// Package publicname shortens names that callers choose before the names are shown in records, lists and notifications.
+// Shortened names don't reveal arguments.
 package publicname
 
 import "strings"
@@ -7,7 +7,7 @@ import "strings"
 // maxShown is the maximum length of a shown name, in bytes.
 const maxShown = 256
 
-// Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. The result is shortened. It
+// Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. It truncates long names, and it
 // omits the parts of a URI that may contain a secret: the query, the fragment and the user information.
 func Of(name string) string {
 	text := publicURI(name) // the name may be a URI
@@ -18,7 +18,7 @@ func Of(name string) string {
 }
 
 // publicURI returns a URI without its query, fragment and user information (RFC 3986, sections 3.2.1, 3.4 and 3.5). The
-// argument need not be a valid URI. Of a data URI, only the scheme remains.
+// argument need not be a valid URI. For a data URI, publicURI returns only the scheme.
 func publicURI(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 {
 		uri = uri[:i]

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Case X9. URIs are written in different forms. The shown names contain no part of a URI that may be a secret.
+// Case X9. URIs are written in different forms. The shown names do not contain any part of a URI that may be a secret.
 func TestOf_RemovesSecretsOfURIs(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
@@ -70,7 +70,8 @@ func TestOf_ShortensLongNames(t *testing.T) {
 	}
 }
 
-// Case X9. No input makes a shown name contain a query, a fragment, or the user of a URI with an authority.
+// Case X9. For arbitrary input, a shown name does not contain a query, a fragment, or the user of a URI with an
+// authority.
 func FuzzOf(f *testing.F) {
 	for _, seed := range []string{"https://ana:secret@h/p?q#f", `\\u@h\x`, "data:,x", "a\xffb", strings.Repeat("é", 200)} {
 		f.Add(seed)

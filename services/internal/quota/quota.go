@@ -1,6 +1,6 @@
-// Package quota counts the use of shared resources by callers, for example processes, requests in flight or waiting
-// calls. A use is counted against the caller, against every principal in its chain, and against the people for whom
-// they work. Therefore a caller can't use more by creating agents.
+// Package quota counts how much callers use of shared resources, for example processes, requests in flight or waiting
+// calls. Usage is counted against the caller, against every principal in its delegation chain, and against the people
+// for whom these principals work. Therefore a caller can't use more by creating agents.
 package quota
 
 import (
@@ -12,40 +12,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// ErrFull means that one of a caller's accounts has used its quota. Use errors.Is to compare it.
+// ErrFull means that a quota against which the caller's usage is counted is used up. Use errors.Is to compare it.
 var ErrFull = errors.New("the share is used up")
 
-// PersonFactor is the quota of a person as a multiple of the quota of one principal. The person's quota covers all
-// principals that the person owns. It is higher because an operator may give a person several tokens. The use of agents
-// that a caller creates is counted against the caller itself. Some quotas use another factor.
+// PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
+// principals that the person owns. It is higher because an operator may give a person several tokens. What agents use
+// is counted against the caller that created them. Some quotas use another factor.
 const PersonFactor = 4
 
-// Limits contains the maximum use of one account. Each must be at least 1.
+// Limits contains the maximum usage of one account. Both fields must be at least 1.
 type Limits struct {
 	// Principal is the limit of a principal, together with all agents that act on its behalf.
 	Principal int
-	// Person is the limit of all principals together that work for one person.
+	// Person is the limit of all principals that work for one person together.
 	Person int
 }
 
-// For returns limits of n for a principal and of [PersonFactor] times n for a person.
+// For returns Limits of n for a principal and PersonFactor times n for a person.
 func For(n int) Limits { return Limits{Principal: n, Person: PersonFactor * n} }
 
-// A FullError reports that a quota is used up. errors.Is returns true for it and [ErrFull].
+// A FullError reports that a quota is used up. It matches [ErrFull] with errors.Is.
 type FullError struct {
 	// Account is the account whose quota is used up. Caller is the account of the caller.
 	Account, Caller principal.Key
-	// Person is true if the account has used up its quota as a person, and false if it has used up its quota as a
-	// principal.
+	// Person is true if the account's quota as a person is used up, and false if its quota as a principal is used up.
 	Person bool
-	// Held is the current usage of the account. Limit is its maximum usage.
+	// Held is the current usage of the account. Limit is the maximum usage.
 	Held, Limit int
 	// What is the plural name of the counted items, for example "processes".
 	What string
 }
 
-// Error implements error. The message names only the caller and principals in the caller's chain. For an account of
-// another tenant, the message contains neither a name nor a number.
+// Error implements error. The message names only the caller and principals in the caller's delegation chain. For an
+// account of another tenant, the message contains neither a name nor a number.
 func (f *FullError) Error() string {
 	if f.Account.Tenant != f.Caller.Tenant {
 		return "a principal of another tenant that this caller works for holds as many " + f.What + " as it may"
@@ -62,7 +61,7 @@ func (f *FullError) Error() string {
 // Is reports whether target is [ErrFull]. [errors.Is] calls it.
 func (f *FullError) Is(target error) bool { return target == ErrFull }
 
-// scopedKey is the key of an account in one of the scopes that a tally counts separately.
+// scopedKey identifies an account within a scope, such as a server. A tally counts each scope separately.
 type scopedKey struct {
 	principal.Key
 
@@ -77,10 +76,10 @@ func Reason(err error) string {
 	return ""
 }
 
-// usage holds the counts for one key: the items charged to it as a principal and as a person.
+// usage contains the counts for one key: how many items are charged to it as a principal, and how many as a person.
 type usage struct{ principal, person int }
 
-// A Tally counts the use of each key. It has no mutex: the caller must prevent concurrent use. Create one with
+// A Tally counts the usage of each key. It has no mutex, so callers must not use it concurrently. Create one with
 // [NewTally].
 type Tally struct {
 	what   string
@@ -88,22 +87,24 @@ type Tally struct {
 	by     map[scopedKey]usage
 }
 
-// NewTally returns an empty tally. what is the plural name of the counted items.
+// NewTally returns an empty tally. The parameter what is the plural name of the counted items.
 func NewTally(what string, l Limits) *Tally {
 	return &Tally{what: what, limits: l, by: make(map[scopedKey]usage)}
 }
 
-// Acquire adds n to the use of all accounts. If that would exceed a limit, or if there is no account, it adds nothing
-// and returns a [*FullError].
+// Acquire adds n to the usage of all accounts of a caller. If that would exceed a limit, or if there is no account, it
+// adds nothing and returns a [*FullError].
 func (t *Tally) Acquire(of *principal.Accounts, n int) error { return t.AcquireIn("", of, n) }
 
-// Release subtracts n from the use of all accounts.
+// Release subtracts n from the usage of all accounts of a caller.
 func (t *Tally) Release(of *principal.Accounts, n int) { t.ReleaseIn("", of, n) }
 
-// Add adds n to the use of all accounts without checking the limits. It is for items that are already in use.
+// Add adds n to the usage of all accounts of a caller without checking the limits. It is for items that are already in
+// use.
 func (t *Tally) Add(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// AcquireIn is like [Tally.Acquire], with a separate quota for each value of in, for example for each server.
+// AcquireIn is like [Tally.Acquire], but each value of the parameter in, for example the name of a server, has a
+// separate quota.
 func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
 		return full
@@ -112,11 +113,11 @@ func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	return nil
 }
 
-// ReleaseIn is like [Tally.Release] for items that were acquired with [Tally.AcquireIn].
+// ReleaseIn is like [Tally.Release], but for items that were acquired with [Tally.AcquireIn].
 func (t *Tally) ReleaseIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
-// Full returns an error if an account can't use n more items, and nil otherwise. If several accounts can't, the error
-// is for the last of them in the chain.
+// Full returns an error if one of a caller's accounts can't use n more items, and nil otherwise. If there are several
+// such accounts, the error is about the last one in the delegation chain.
 func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
 func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
@@ -155,7 +156,7 @@ func (t *Tally) add(in string, of *principal.Accounts, n int) {
 	}
 }
 
-// Len returns the number of keys whose use is not zero. A key counts once for each value of in.
+// Len returns the number of keys whose usage is not zero. A key is counted once for each scope.
 func (t *Tally) Len() int { return len(t.by) }
 
 // A Quota is a [Tally] with a mutex. It is safe for concurrent use. Create one with [New].
@@ -164,7 +165,7 @@ type Quota struct {
 	tally *Tally
 }
 
-// New returns an empty quota. what is the plural name of the counted items.
+// New returns an empty quota. The parameter what is the plural name of the counted items.
 func New(what string, l Limits) *Quota { return &Quota{tally: NewTally(what, l)} }
 
 // Acquire is like [Tally.Acquire].

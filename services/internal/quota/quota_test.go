@@ -21,7 +21,7 @@ func owned(subject, owner string, chain ...*identityv1.Principal) *identityv1.Pr
 	return p
 }
 
-// A caller has agents at several depths of creation. The use of each agent is counted against the caller.
+// A caller has agents, which have created further agents. The usage of each agent is counted against the caller.
 func TestTake_CountsAgentsAgainstTheirCreators(t *testing.T) {
 	t.Parallel()
 	for name, agent := range map[string]func(i int) *identityv1.Principal{
@@ -73,8 +73,8 @@ func TestTake_CountsAgentsAgainstTheirCreators(t *testing.T) {
 	}
 }
 
-// Two tokens with the same subject are one principal. Tokens with the same owner share the quota of a person. The
-// agents that they or the person create also share it.
+// Two tokens with the same subject are one principal. Tokens with the same owner share the quota of that person. Agents
+// that these principals or the person create share it too.
 func TestTake_TokensOfPersonShareQuota(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(2))
@@ -108,7 +108,7 @@ func TestTake_TokensOfPersonShareQuota(t *testing.T) {
 	}
 }
 
-// The message of the error does not name a principal of another tenant, and it escapes names.
+// The message of the error does not name a principal of another tenant. Names in the message are escaped.
 func TestFullError_HidesOtherTenants(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(1))
@@ -127,7 +127,7 @@ func TestFullError_HidesOtherTenants(t *testing.T) {
 	}
 }
 
-// A use without an account can't be limited, so it is refused.
+// Usage without an account can't be limited, so it is refused.
 func TestTake_FailsWithoutAccount(t *testing.T) {
 	t.Parallel()
 	if err := quota.New("things", quota.For(1)).Acquire(new(principal.Accounts), 1); !errors.Is(err, quota.ErrFull) {

@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Forms returns a secret in the forms that programs may print: unchanged, encoded for URLs, encoded for JSON, in base64
-// at any offset, and in hexadecimal digits. It returns nil if the secret is shorter than 6 bytes, because such a string
-// occurs in ordinary text.
+// Forms returns a secret in all forms in which programs may print it: unchanged, encoded for URLs, encoded for JSON, in
+// base64 at any offset, and in hexadecimal digits. It returns nil if the secret is shorter than 6 bytes, because such a
+// string can occur in ordinary text.
 func Forms(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLoggedLen {
@@ -39,8 +39,8 @@ func Forms(secret string) []string {
 	return slices.Compact(out)
 }
 
-// NewForAllForms returns a Redactor for text that people read. It removes each line of the values in all of its
-// [Forms], because a program or a server may have changed the form of a value.
+// NewForAllForms returns a Redactor for text that people read. It removes every line of the values in all forms that
+// [Forms] returns, because a program or a server may have encoded a value.
 func NewForAllForms(values []string) *Redactor {
 	var all []string
 	for _, line := range linesOfMinLength(values, minLoggedLen) {
@@ -51,7 +51,7 @@ func NewForAllForms(values []string) *Redactor {
 
 var percentEscape = regexp.MustCompile(`%[0-9A-F]{2}`)
 
-// A Stream removes secrets from text that arrives in pieces, even if a secret is split between pieces. It is not safe
+// A Stream removes secrets from text that arrives in pieces, even if a secret is divided between pieces. It is not safe
 // for concurrent use.
 type Stream struct {
 	redactor *Redactor
@@ -59,11 +59,11 @@ type Stream struct {
 	held     string
 }
 
-// Stream returns a stream that calls tell with the text without secrets.
+// Stream returns a stream that removes secrets from text and passes the rest to the function tell.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
-// Write adds a piece of text. If the end of the text may be the beginning of a secret, Write keeps the end until the
-// next piece.
+// Write adds a piece of text. If the end of the text may be the beginning of a secret, Write holds this end back until
+// the next piece.
 func (s *Stream) Write(piece string) {
 	text := s.redactor.Log(s.held + piece)
 	at := len(text) - s.redactor.begun(text)
@@ -83,7 +83,7 @@ func (s *Stream) pass(text string) {
 	}
 }
 
-// begun returns the length of the longest suffix of text that is a prefix of a secret, in bytes.
+// begun returns the length in bytes of the longest suffix of text with which a secret begins.
 func (s *Redactor) begun(text string) (most int) {
 	for _, secret := range s.logged {
 		for n := min(len(secret)-1, len(text)); n > most; n-- {

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Text with a secret is split into pieces at any position. The stream removes the secret in each form in which programs
-// repeat it.
+// Text with a secret is split into pieces at any position. The stream removes the secret in every form in which
+// programs may print it.
 func TestStream_RemovesSecretsInEveryFormAcrossPieces(t *testing.T) {
 	t.Parallel()
 	const secret = `sk-live_4f/9+Zq"é=77`
@@ -54,7 +54,7 @@ func TestForms_ShortTextHasNone(t *testing.T) {
 	}
 }
 
-// Each line of a value is removed in each form. Strings that are too short to be secrets stay.
+// Each line of a value is removed in every form. Strings that are too short to be secrets are not removed.
 func TestNewForAllForms_RemovesEachLineInEveryForm(t *testing.T) {
 	t.Parallel()
 	const first, second = "first-line-4f9Z", "second-line-77Q"

@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// redacted replaces a secret. It needs no escapes in JSON.
+	// redacted replaces a secret. It needs no escaping in JSON.
 	redacted = "[redacted]"
-	// minLoggedLen is the minimum length of secrets that are removed from logs, in bytes. minAnsweredLen is the minimum
-	// length of secrets that are removed from answers. Shorter secrets occur in ordinary text, and answers must not be
-	// changed by mistake.
+	// minLoggedLen is the minimum length in bytes of secrets that are removed from logs. minAnsweredLen is the minimum
+	// length of secrets that are removed from answers. Shorter secrets may occur in ordinary text, and answers must not
+	// be changed by mistake.
 	minLoggedLen, minAnsweredLen = 6, 8
 )
 
-// Redactor removes the secrets with which a server was configured. The zero value removes nothing from answers. It is
-// safe for concurrent use.
+// Redactor removes the secrets that a server's configuration contains. The zero value removes nothing from answers. A
+// Redactor is safe for concurrent use.
 type Redactor struct {
 	log *strings.Replacer
-	// logged contains the strings that log replaces, longer ones first.
+	// logged contains the strings that log replaces, the longest first.
 	logged []string
-	// secrets contains the secrets to remove from answers, longer ones first. begins is true for each byte with which a
-	// spelling of a secret can begin.
+	// secrets contains the secrets to remove from answers, the longest first. begins is true for each byte with which a
+	// secret can begin in JSON.
 	secrets []string
 	begins  [256]bool
 }
 
-// New returns a Redactor. It removes secrets from answers and logs. From logs it also removes the values of the
-// environment variables env, because they may be secrets.
+// New returns a Redactor that removes secrets from answers and logs. From logs, it also removes the values of the
+// environment variables in env, because they may be secrets.
 func New(env map[string]string, secrets []string) *Redactor {
 	var pairs []string
 	logged := linesOfMinLength(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLoggedLen)
@@ -50,8 +50,8 @@ func New(env map[string]string, secrets []string) *Redactor {
 	return s
 }
 
-// linesOfMinLength returns the lines of the values that have at least the given length. Longer lines come first,
-// because one secret may contain another.
+// linesOfMinLength returns the lines of the values that have at least the given length in bytes. Longer lines come
+// first, because one secret may contain another.
 func linesOfMinLength(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
@@ -65,11 +65,12 @@ func linesOfMinLength(values []string, length int) []string {
 	return out
 }
 
-// Log removes secrets from text for a log. It panics for the zero value.
+// Log removes secrets from text that will be logged. It panics for the zero Redactor.
 func (s *Redactor) Log(text string) string { return s.log.Replace(text) }
 
-// Answer removes secrets, in any spelling, from the strings in JSON text. A misled server may return its own secrets.
-// The rest is unchanged, so valid JSON stays valid, and invalid JSON stays invalid.
+// Answer removes secrets, in any JSON spelling, from the strings in JSON text. A server may have been tricked into
+// returning its own secrets. The rest of the text is unchanged, so valid JSON stays valid, and invalid JSON stays
+// invalid.
 func (s *Redactor) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {
 		return raw
@@ -109,7 +110,7 @@ func (s *Redactor) suspects(raw []byte) bool {
 		slices.ContainsFunc(s.secrets, func(secret string) bool { return bytes.Contains(raw, []byte(secret)) })
 }
 
-// secretAt returns the number of bytes that spell a secret at the beginning of text, or 0 if there is no secret. text
+// secretAt returns the number of bytes at the beginning of text that spell a secret, or 0 if there is no secret. text
 // is inside a JSON string.
 func (s *Redactor) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
@@ -133,8 +134,9 @@ func secretLen(text []byte, secret string) int {
 	return at
 }
 
-// nextChar returns the first character of text, which is inside a JSON string, and the number of bytes that spell it.
-// They are one byte or an escape. At the end of the string, and for an invalid escape, it returns "" and 0.
+// nextChar returns the first character of text, which is inside a JSON string, and the number of bytes with which the
+// character is written: one byte or an escape. At the end of the string, and for an invalid escape, it returns "" and
+// 0.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {

@@ -45,7 +45,8 @@ func TestAnswer_RemovesSecrets(t *testing.T) {
 	}
 }
 
-// Case S1. A client that parses the redacted answer reads the original answer with each secret replaced.
+// Case S1. A client that parses the redacted answer gets the same values as in the original answer, except that each
+// secret is replaced.
 func TestAnswer_ChangesOnlySecrets(t *testing.T) {
 	t.Parallel()
 	const secret = `a"b\cé🐟a`

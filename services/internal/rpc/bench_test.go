@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// BenchmarkUnary measures a call over the network, by a role over TLS and by a person. The response is small, or fills
-// a flow-control window.
+// BenchmarkUnary measures a call over the network. The caller is a service that uses TLS, or a person. The response is
+// small, or fills a flow-control window.
 func BenchmarkUnary(b *testing.B) {
 	authority, err := pki.NewAuthority()
 	if err != nil {
@@ -80,7 +80,7 @@ func BenchmarkUnary(b *testing.B) {
 	}
 }
 
-// BenchmarkInside measures a call inside the process on behalf of a principal.
+// BenchmarkInside measures a call on behalf of a principal inside one process.
 func BenchmarkInside(b *testing.B) {
 	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(b), Log: discard()})
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 // canary is a string that the server must never send.
 const canary = "canary-7f3a"
 
-// probeOf returns a probe. Its unary method returns the result of do. Its stream reads a message and then returns the
-// result of do.
+// probeOf returns a probe service. Its unary method returns the result of the function do. Its streaming method reads
+// one message and then returns the result of do.
 func probeOf(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
@@ -46,7 +46,7 @@ func probeOf(do func(ctx context.Context, name string) error) probe {
 	}
 }
 
-// checkBoth calls the unary method and the stream, and passes the error of each call to check.
+// checkBoth calls the unary method and the streaming method, and passes the error of each call to check.
 func checkBoth(t *testing.T, s *testServer, check func(t *testing.T, err error)) {
 	t.Helper()
 	for _, w := range s.paths() {
@@ -170,7 +170,7 @@ func TestServer_RefusesInvalidRequests(t *testing.T) {
 			}
 			got, err = open(timeoutContext(t), conn, "one", "two", "last")
 			checkAnswer(t, got, err, "", codes.AlreadyExists, "")
-			// A caller without access must not learn whether its request satisfies the contract.
+			// A caller without access must not learn whether its request satisfies the constraints of the contract.
 			got, err = askFor(timeoutContext(t), w.as(t, ratelimit, false), methodUnary, "not a name")
 			checkAnswer(t, got, err, "", codes.PermissionDenied, "CALLER_REFUSED")
 		})
@@ -238,8 +238,8 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	}
 }
 
-// newWaiting returns a test server whose methods run until their context ends, and the number of methods that are
-// running.
+// newWaiting returns a test server whose methods run until their context is done. The returned number is the number of
+// methods that are running.
 func newWaiting(t *testing.T) (*testServer, *atomic.Int64) {
 	t.Helper()
 	running := new(atomic.Int64)
@@ -328,7 +328,8 @@ func TestServer_UnknownMethodIsUnimplemented(t *testing.T) {
 	}
 }
 
-// A client reuses a message for a second response. The message contains only the second response.
+// A client reuses the message of a first response for a second response. The message then contains only the second
+// response.
 func TestConn_AnswerReplacesMessage(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))

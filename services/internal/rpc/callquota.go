@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// personCalls is the maximum number of calls that one person has in flight, over all connections.
+	// personCalls is the maximum number of calls that one person may have in flight on all connections together.
 	personCalls = 512
-	// personBytes, peopleBytes and roleBytes limit the total size of large requests and answers in flight, in bytes.
-	// personBytes applies to one person, and peopleBytes to all people together. roleBytes applies to one role and also to
-	// all roles together. An answer is in flight until the client has read it.
+	// personBytes, peopleBytes and roleBytes limit the total size in bytes of large requests and answers in flight.
+	// personBytes applies to one person, and peopleBytes to all people together. roleBytes applies to one service of
+	// the mesh, and also to all services together. An answer is in flight until the client has read it.
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
-	// smallAnswer is the maximum size of an answer that is not counted, in bytes.
+	// smallAnswer is the maximum size in bytes of an answer whose size is not counted.
 	smallAnswer = 64 << 10
 )
 
-// quotaKey identifies the person or the role against whose quota a call counts.
+// quotaKey identifies the person or the service (mesh role) against whose quota a call counts.
 type quotaKey struct {
 	role   authv1.Role
 	person principal.Key
@@ -34,7 +34,7 @@ func quotaKeyOf(c *authn.Caller) quotaKey {
 	return quotaKey{role: c.Role}
 }
 
-// String returns the name of the person or role for messages.
+// String returns the name of the person or the service for messages.
 func (w quotaKey) String() string {
 	if w.role != authv1.Role_ROLE_UNSPECIFIED {
 		return "the role " + authn.RoleName(w.role)
@@ -42,10 +42,10 @@ func (w quotaKey) String() string {
 	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
-// callQuotas contains the quotas of callers over the network, for each caller and for all callers together. It is safe
-// for concurrent use.
+// callQuotas contains the quotas of callers over the network: a quota for each caller, and one for all callers
+// together. It is safe for concurrent use.
 type callQuotas struct {
-	// calls and bytes are the limits for one caller. all is the limit for all callers together, in bytes.
+	// calls and bytes are the limits for one caller. all is the limit in bytes for all callers together.
 	calls, bytes, all int
 	// queue is the fair queue for unary calls. It is nil if the callers need no queue.
 	queue *fairqueue.Queue[quotaKey]
@@ -55,10 +55,10 @@ type callQuotas struct {
 	held  int
 }
 
-// callerUsage is the number of calls and bytes that one caller has in flight.
+// callerUsage contains the number of calls that one caller has in flight, and the number of bytes that they use.
 type callerUsage struct {
 	calls, bytes int
-	// unreadFull is true after an answer exceeded the quota because of other answers that the caller has not read.
+	// unreadFull is true after an answer exceeded the quota because the caller has not read earlier answers.
 	unreadFull bool
 }
 
@@ -66,17 +66,17 @@ func newCallQuotas(calls, bytes, all int, turns *fairqueue.Queue[quotaKey]) *cal
 	return &callQuotas{calls: calls, bytes: bytes, all: all, queue: turns, usage: make(map[quotaKey]*callerUsage)}
 }
 
-// callUsage is one call's part of its caller's quota. It is nil for a call that is not counted.
+// callUsage is what one call uses of its caller's quota. It is nil for a call that is not counted.
 type callUsage struct {
 	quotas *callQuotas
 	key    quotaKey
 	caller *callerUsage
-	// uses is the number of the call itself and its unread answers that have not ended. The call is in flight until all of
-	// them have ended. callQuotas.mu guards it.
+	// uses is the number of unread answers, plus 1 until the call itself has ended. The call is in flight until uses is
+	// 0. callQuotas.mu guards uses.
 	uses int
 }
 
-// admit counts a call against its caller's quota until [callUsage.finish].
+// admit counts a call against its caller's quota until [callUsage.finish] is called.
 func (s *callQuotas) admit(own quotaKey) (*callUsage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +95,8 @@ func (s *callQuotas) admit(own quotaKey) (*callUsage, error) {
 	return &callUsage{quotas: s, key: own, caller: l, uses: 1}, nil
 }
 
-// waitTurn waits in the fair queue until a unary call may be processed. After that the caller must call the returned
-// function.
+// waitTurn waits in the fair queue until a unary call may be processed. When the call has been processed, the caller
+// must call the returned function.
 func (p *callUsage) waitTurn(ctx context.Context) (func(), error) {
 	if p == nil || p.quotas.queue == nil {
 		return func() {}, nil
@@ -106,16 +106,16 @@ func (p *callUsage) waitTurn(ctx context.Context) (func(), error) {
 
 type turnKey struct{}
 
-// EndTurn ends the turn of a unary call of a person, so that the server can process another call of the same person. A
-// handler calls it before it waits for an event. The call still counts as one of the person's calls in flight. EndTurn
-// has no effect on other calls, or if it was called before.
+// EndTurn ends the turn of a person's unary call, so that the server can process another call of the same person. A
+// handler calls EndTurn before it waits for an event. The call still counts as one of the person's calls in flight.
+// EndTurn has no effect on other kinds of calls, or if it has already been called.
 func EndTurn(ctx context.Context) {
 	if end, ok := ctx.Value(turnKey{}).(func()); ok {
 		end()
 	}
 }
 
-// finish ends a call. The bytes that were charged for its requests must have been released.
+// finish ends a call. The bytes that were charged for the call's requests must have been released before.
 func (p *callUsage) finish() {
 	if p == nil {
 		return
@@ -125,7 +125,7 @@ func (p *callUsage) finish() {
 	p.end()
 }
 
-// end ends one use of the quota by the call. The end of the last use ends the call.
+// end decrements uses. If uses becomes 0, the call is no longer in flight.
 func (p *callUsage) end() {
 	if p.uses--; p.uses > 0 {
 		return
@@ -135,7 +135,7 @@ func (p *callUsage) end() {
 	}
 }
 
-// chargeRequest counts the bytes of a request. A negative n releases them.
+// chargeRequest charges n bytes for a request. If n is negative, it releases these bytes.
 func (p *callUsage) chargeRequest(n int) error {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *callUsage) chargeRequest(n int) error {
 }
 
 // chargeAnswer counts an answer of n bytes until the client has read it. The bytes of a small answer are not counted.
-// The number of small answers is limited, because each counts as a call in flight.
+// The number of small answers is limited nevertheless, because each of them counts as a call in flight.
 func (p *callUsage) chargeAnswer(n int) error {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()
@@ -165,7 +165,7 @@ func (p *callUsage) chargeAnswer(n int) error {
 	return nil
 }
 
-// releaseAnswer releases an answer of n bytes.
+// releaseAnswer releases the quota that an answer of n bytes has used.
 func (p *callUsage) releaseAnswer(n int) {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()

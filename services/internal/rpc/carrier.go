@@ -22,14 +22,15 @@ import (
 )
 
 const (
-	// maxCarried is the maximum number of calls of one stream that are processed at a time. Further calls wait unread.
+	// maxCarried is the maximum number of calls of one stream that are processed at the same time. While that many
+	// calls are being processed, the server reads no further calls.
 	maxCarried = 1024
 	// maxBatch is the maximum number of calls or answers in one message.
 	maxBatch = 32
-	// maxIdleWorkers is the maximum number of idle goroutines of a stream that wait for further calls.
+	// maxIdleWorkers is the maximum number of idle goroutines of a stream that wait for the next call.
 	maxIdleWorkers = 32
-	// maxCarriedPart is the maximum size of the request, and of the principal, of a carried call, in bytes. A larger call
-	// is sent as a separate RPC, as sluice.mesh.v1 specifies.
+	// maxCarriedPart is the maximum size in bytes of a carried call's request, and of its principal. A larger call is
+	// sent as a separate RPC, as sluice.mesh.v1 specifies.
 	maxCarriedPart = 16 << 10
 )
 
@@ -40,14 +41,14 @@ type carried struct {
 	most    int
 }
 
-// carrier implements [meshv1.CarrierServiceServer]. It handles each carried call like a separate RPC.
+// carrier implements [meshv1.CarrierServiceServer]. It handles each carried call as if it were a separate RPC.
 type carrier struct {
 	meshv1.UnimplementedCarrierServiceServer
 
 	server *Server
 }
 
-// CarryCalls implements [meshv1.CarrierServiceServer]. The calls are cancelled when the client's stream ends. If the
+// CarryCalls implements [meshv1.CarrierServiceServer]. When the client's stream ends, the calls are cancelled. When the
 // server stops, it still answers calls that end within drainTimeout.
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	ctx := stream.Context()
@@ -94,22 +95,22 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 type serverStream struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // the context ends with the stream
-	// from contains only the peer of the stream, which is the client's role.
+	// from contains only the peer of the stream, which is the client's identity (a service of the mesh).
 	from    context.Context //nolint:containedctx // the parent of the context of every call on this stream
 	answers *batches[*meshv1.CarriedAnswer]
 	slots   chan struct{}
 	working sync.WaitGroup
-	// next passes a call to an idle goroutine. ended is closed when idle goroutines must end.
+	// next passes a call to an idle goroutine. ended is closed to make idle goroutines end.
 	next        chan func()
 	ended       chan struct{}
 	idleWorkers atomic.Int32
 
 	mu sync.Mutex
-	// open contains the functions that cancel calls, by call id. It is nil when no more calls may begin.
+	// open contains functions that cancel calls, by call id. It is nil when no more calls may start.
 	open map[uint64]context.CancelFunc
 }
 
-// read begins the received calls. It returns when the stream ends.
+// read starts the received calls. It returns when the stream ends.
 func (on *serverStream) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	for {
 		req, err := stream.Recv()
@@ -127,8 +128,8 @@ func (on *serverStream) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRe
 	}
 }
 
-// write sends answers until all calls have ended and all answers are sent. The slot of a call becomes free only when
-// its answer was sent. Therefore a client that does not read can't begin more calls.
+// write sends answers until all calls have ended and all answers are sent. A call uses its slot until its answer has
+// been sent. Therefore a client that does not read answers can't start more calls.
 func (on *serverStream) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	var err error
 	for {
@@ -145,7 +146,7 @@ func (on *serverStream) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsR
 	}
 }
 
-// end prevents further calls and waits for the calls that have begun.
+// end prevents further calls and waits for the calls that have already started.
 func (on *serverStream) end() {
 	on.mu.Lock()
 	on.open = nil
@@ -155,7 +156,8 @@ func (on *serverStream) end() {
 	on.answers.close()
 }
 
-// accept begins a call when there is a free slot, or cancels a call. An error ends the stream.
+// accept waits for a free slot and starts a call, or cancels a call that the client has given up. If it returns an
+// error, the stream must end.
 func (on *serverStream) accept(call *meshv1.CarriedCall) error {
 	if call.GetGivenUp() {
 		on.mu.Lock()
@@ -195,9 +197,9 @@ func (on *serverStream) accept(call *meshv1.CarriedCall) error {
 	return nil
 }
 
-// work executes a call, and then further calls in the same goroutine, because its stack has already grown. A new
-// goroutine's stack would be copied several times until it is large enough, which would take a quarter of the limiter's
-// time.
+// work executes a call, and then further calls in the same goroutine, because the stack of this goroutine has already
+// grown. The stack of a new goroutine would be copied several times until it is large enough, which would use a quarter
+// of the rate limit service's processor time.
 func (on *serverStream) work(call func()) {
 	defer on.idleWorkers.Add(-1)
 	for {
@@ -226,7 +228,7 @@ func (on *serverStream) execute(ctx context.Context, call *meshv1.CarriedCall) *
 	return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Status{Status: text}}
 }
 
-// serve executes a call through the interceptors.
+// serve executes a call, including the interceptors.
 func (on *serverStream) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
 	method, ok := on.server.carried[call.GetMethod()]
 	if !ok {
@@ -299,8 +301,8 @@ func (b *batches[T]) signal() {
 	}
 }
 
-// take waits for items and returns the first ones, at most [maxBatch]. If the queue is closed and empty, it returns
-// nothing.
+// take waits for items and returns the first items, at most [maxBatch]. If the queue is closed and empty, it returns no
+// items.
 func (b *batches[T]) take() []T {
 	for range b.ready {
 		b.mu.Lock()

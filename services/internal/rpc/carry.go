@@ -21,20 +21,21 @@ import (
 )
 
 const (
-	// reopenDelay is the time after which a failed stream is replaced with a new one.
+	// reopenDelay is the time between the failure of a stream and the opening of a new stream.
 	reopenDelay = 250 * time.Millisecond
-	// hangTimeout is the time without an answer after which a stream may be hanging.
+	// hangTimeout is the time without an answer after which a stream is assumed to hang.
 	hangTimeout = 100 * time.Millisecond
 )
 
-// A Conn is a connection to a role. If the contract of a method allows it, calls to the method are carried on a stream
-// that stays open. If there is no stream, they are sent as separate RPCs. If the stream fails, calls without an answer
-// are sent again as separate RPCs, because these methods are safe to repeat.
+// A Conn is a connection to a service of the mesh. If the contract of a method allows it, calls to the method are
+// carried on a shared stream that stays open. If there is no such stream, these calls are sent as separate RPCs. If the
+// stream fails, calls that have no answer yet are sent again as separate RPCs, because these methods are safe to
+// repeat.
 type Conn struct {
 	*grpc.ClientConn
 
 	side clientSide
-	// methods caches whether calls to a method are carried, by the full name of the method.
+	// methods caches for each method, by its full name, whether calls to the method are carried.
 	methods sync.Map
 	ctx     context.Context //nolint:containedctx // the context ends with the connection
 	close   context.CancelFunc
@@ -42,7 +43,8 @@ type Conn struct {
 	// open is the current stream, or nil if there is none.
 	open atomic.Pointer[clientStream]
 	mu   sync.Mutex
-	// next is the earliest time at which a stream may be opened. opening is true while a stream is opened or open.
+	// next is the earliest time at which a stream may be opened. opening is true while a stream is being opened or is
+	// open.
 	next    time.Time
 	opening bool
 }
@@ -53,7 +55,7 @@ func newConn(cc *grpc.ClientConn, side clientSide) *Conn {
 	return c
 }
 
-// Close closes the connection and ends all its calls.
+// Close closes the connection and ends all calls on it.
 func (c *Conn) Close() error {
 	c.close()
 	return c.ClientConn.Close()
@@ -80,11 +82,11 @@ func (c *Conn) carries(method string) bool {
 	return carries
 }
 
-// errNotCarried means that a call must be sent as a separate RPC.
+// errNotCarried means that a call was not carried and must be sent as a separate RPC.
 var errNotCarried = errors.New("the call was not carried")
 
-// carry makes a call on the open stream. It returns [errNotCarried] if there is no stream, or if the stream fails
-// before the answer arrives.
+// carry sends a call on the open stream and waits for the answer. It returns [errNotCarried] if there is no stream, or
+// if the stream fails before the answer arrives.
 func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err error) {
 	on := c.stream()
 	req, ok1 := args.(proto.Message)
@@ -182,20 +184,20 @@ type clientStream struct {
 	waiting *batches[*meshv1.CarriedCall]
 
 	mu sync.Mutex
-	// open contains the callers that wait for answers, by call id. It is nil after the stream has failed.
+	// open contains the callers that are waiting for answers, by call id. It is nil after the stream has failed.
 	open map[uint64]waiter
 	last uint64
-	// answersReceived is the number of answers that were received for waiting callers.
+	// answersReceived is the number of answers that were received while their callers were waiting.
 	answersReceived uint64
 }
 
-// waiter is a caller that waits for an answer, at most until deadline.
+// waiter is a caller that waits for an answer until deadline at the latest.
 type waiter struct {
 	done     chan<- *meshv1.CarriedAnswer
 	deadline time.Time
 }
 
-// call makes a call and waits for its answer. If no answer to any call arrives on the stream before the call's
+// call sends a call and waits for its answer. If no answer to any call arrives on the stream before the call's
 // deadline, call closes the stream, because the server may hang while other replicas work.
 func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
@@ -231,7 +233,7 @@ func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*mes
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// abandon makes a caller stop waiting for an answer. It returns the number of answers received so far.
+// abandon ends a caller's wait for an answer. It returns the number of answers that have been received so far.
 func (l *clientStream) abandon(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +241,8 @@ func (l *clientStream) abandon(id uint64) uint64 {
 	return l.answersReceived
 }
 
-// write sends waiting calls until the stream fails. run also notices that the stream has failed.
+// write sends waiting calls until the stream fails. It need not report that failure, because the method run also
+// notices it.
 func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()
@@ -255,7 +258,7 @@ func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRe
 	}
 }
 
-// removeExpired returns the calls whose callers still wait, each with its remaining time, and the cancellations.
+// removeExpired returns the calls whose callers are still waiting, each with its remaining time, and the cancellations.
 // Therefore a slow server does not execute calls that their callers have abandoned.
 func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
@@ -272,7 +275,7 @@ func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.Carr
 	})
 }
 
-// deliver passes answers to the waiting callers. It ignores answers for which no caller waits.
+// deliver passes answers to the waiting callers. It ignores answers for which no caller is waiting.
 func (l *clientStream) deliver(answers []*meshv1.CarriedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -285,7 +288,7 @@ func (l *clientStream) deliver(answers []*meshv1.CarriedAnswer) {
 	}
 }
 
-// failAll makes the callers of all unanswered calls send separate RPCs.
+// failAll makes the callers of all unanswered calls send their calls again as separate RPCs.
 func (l *clientStream) failAll() {
 	l.waiting.close()
 	l.mu.Lock()

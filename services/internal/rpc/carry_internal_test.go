@@ -9,7 +9,7 @@ import (
 	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
 )
 
-// Case X2. The queue of calls is limited. Calls whose callers no longer wait are not sent.
+// Case X2. The queue of calls is limited. Calls whose callers are no longer waiting are not sent.
 func TestBatches_DropsCallsWithoutWaitingCaller(t *testing.T) {
 	t.Parallel()
 	l := &clientStream{waiting: newBatches[*meshv1.CarriedCall](), open: map[uint64]waiter{

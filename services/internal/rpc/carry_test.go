@@ -82,8 +82,8 @@ func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 	}
 }
 
-// A server sends no answer before a call's deadline. The client closes the stream to that server, so that another
-// server may be used.
+// A server sends no answer before a call's deadline. The client closes the stream to that server, so that it can use
+// another server.
 func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
@@ -106,8 +106,8 @@ func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	}
 }
 
-// Case X2. A client sends calls on one stream without end. The server processes at most 1,024 of them at a time, and
-// does not read further calls. When the stream ends, the calls end.
+// Case X2. A client sends an unlimited number of calls on one stream. The server processes at most 1,024 of them at a
+// time, and does not read further calls. When the stream ends, the calls end.
 func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
@@ -142,8 +142,8 @@ func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 	waitFor(t, func() bool { return running.Load() == 0 })
 }
 
-// Case X2. A client that does not read answers can't make more calls. A connection can have only one stream that
-// carries calls.
+// Case X2. A client does not read answers, so it can't make more calls. Only one stream on a connection can carry
+// calls.
 func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
@@ -192,7 +192,7 @@ func request(t *testing.T, name string) []byte {
 	return text
 }
 
-// The server refuses a call that may not be carried. The stream continues.
+// The server refuses a call to a method that may not be carried. The stream stays open.
 func TestCarryCalls_RefusesOtherMethods(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, probe{unary: echo}.register(t))

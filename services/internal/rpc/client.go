@@ -22,23 +22,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// clientDeadline is the deadline of an outgoing unary call whose context has no deadline.
+// clientDeadline is the time after which an outgoing unary call ends if its context has no deadline.
 const clientDeadline = 10 * time.Second
 
-// serviceConfig balances calls over the replicas of a role. Calls wait for a connection until their deadline, so that
-// the restart of a role causes no errors.
+// serviceConfig balances calls over the replicas of a service. Calls wait for a connection until their deadline, so
+// that a restart of the service causes no errors.
 const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
 // ClientDeps are the dependencies of a connection. Each may be nil.
 type ClientDeps struct {
-	// Signer signs the principals that [authn.OnBehalfOf] sets. Without a signer, a call on behalf of a principal fails
+	// Signer signs the principals that [authn.OnBehalfOf] sets. If it is nil, a call on behalf of a principal fails
 	// before it is sent.
 	Signer *authn.Signer
 	// Trace creates spans.
 	Trace stats.Handler
 }
 
-// Dial returns a connection from one role to another over the network. The connection is opened on first use.
+// Dial returns a connection from one service of the mesh to another over the network. The connection is opened on first
+// use.
 func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (*Conn, error) {
 	if cfg == nil {
 		return nil, fmt.Errorf("rpc: connections between roles need TLS: set tls.dir to reach %s at %s", authn.RoleName(server), target)
@@ -65,8 +66,8 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 }
 
 // DialPerson returns a connection for a person with a bearer token. An empty token is not sent. If cfg is nil, the
-// connection has no TLS, and the token could be read on the network. Therefore DialPerson then returns an error unless
-// the target is a loopback address.
+// connection does not use TLS, and others could read the token on the network. In this case, DialPerson returns an
+// error unless the target is a loopback address.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
@@ -93,13 +94,13 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	return conn, nil
 }
 
-// reconnectBackoff returns a short backoff, so that calls that wait for a role reach it quickly after its restart.
+// reconnectBackoff returns a short backoff, so that waiting calls reach a service soon after the service has restarted.
 func reconnectBackoff() backoff.Config {
 	return backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 }
 
-// clientSide prepares every outgoing call. It sets a deadline. It also adds an assertion for the called role with the
-// principal on whose behalf the call is made.
+// clientSide prepares every outgoing call. It sets a deadline. If the call is made on behalf of a principal, it also
+// adds a signed assertion that names the principal and is valid only for the called service.
 type clientSide struct {
 	deps     ClientDeps
 	audience func(method string) authv1.Role
@@ -135,7 +136,7 @@ func (c clientSide) prepare(ctx context.Context, method string) (context.Context
 	return ctx, cancel, nil
 }
 
-// assert sets the signed principal in the metadata. It overwrites other values of that key.
+// assert adds the signed principal to the metadata. It overwrites other values of that key.
 func (c clientSide) assert(ctx context.Context, method string) (context.Context, error) {
 	text, err := c.principal(ctx, method)
 	if text == "" {
@@ -149,8 +150,8 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// principal returns an assertion for the called role with the principal on whose behalf a call is made. It returns ""
-// if there is none.
+// principal returns a signed assertion that names the principal on whose behalf a call is made and is valid only for
+// the called service. It returns "" if there is no principal.
 func (c clientSide) principal(ctx context.Context, method string) (string, error) {
 	p := authn.PrincipalOf(ctx)
 	if p == nil {

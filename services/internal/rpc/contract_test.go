@@ -98,7 +98,7 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 	}
 }
 
-// allMethods registers every method of every contract. Each method returns UNIMPLEMENTED for an admitted call.
+// allMethods registers every method of every contract. A method returns UNIMPLEMENTED if its call was admitted.
 func allMethods(t *testing.T) serviceFunc {
 	t.Helper()
 	return func(r grpc.ServiceRegistrar) {
@@ -151,8 +151,8 @@ func fullName(method protoreflect.MethodDescriptor) string {
 	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 }
 
-// try calls a method with an empty request and reports whether the caller was admitted. Later checks, of the request
-// and in the method, return other codes.
+// try calls a method with an empty request and reports whether the caller was admitted. Checks that follow after the
+// caller was admitted return other codes.
 func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect.MethodDescriptor) (bool, error) {
 	in, err := newMessage(method.Input())
 	if err != nil {
@@ -185,7 +185,7 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 	}
 }
 
-// Case I5. A contract names the roles and the tokens that may call a method. The method admits these callers and no
+// Case I5. A contract lists the services and the tokens that may call a method. The method admits these callers and no
 // others.
 func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	t.Parallel()
@@ -235,8 +235,8 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	}
 }
 
-// A service from another project has no callers in its contract. It can be registered only if it is in the table
-// foreignServices.
+// The contract of a service from another project does not list callers. Such a service can be registered only if it is
+// in foreignServices.
 func TestServer_RefusesServiceWithoutCallers(t *testing.T) {
 	t.Parallel()
 	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(t), Log: discard()})
@@ -251,7 +251,8 @@ func TestServer_RefusesServiceWithoutCallers(t *testing.T) {
 	}
 }
 
-// Reflection returns the contracts to operators and viewers, but not to other tokens or unauthenticated callers.
+// Reflection returns the contracts to operators and viewers, but not to holders of other tokens or unauthenticated
+// callers.
 func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -277,8 +278,8 @@ func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	}
 }
 
-// checkRefusal checks that a refusal names the role of the token that was sent, and exactly the roles whose tokens are
-// accepted.
+// checkRefusal checks that a refusal names the role of the token that was sent, and exactly those roles whose tokens
+// would be accepted.
 func checkRefusal(t *testing.T, err error, sent authv1.TokenRole, may []authv1.TokenRole) {
 	t.Helper()
 	name := func(r authv1.TokenRole) string { return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_")) }

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 )
 
-// pipeInfo is the [credentials.AuthInfo] of a pipe inside one process. It contains the client's role.
+// pipeInfo is the [credentials.AuthInfo] of a pipe inside one process. It identifies the client, which is a service of
+// the mesh.
 type pipeInfo struct {
 	credentials.CommonAuthInfo
 	peer authn.Peer
@@ -25,14 +26,14 @@ type pipeInfo struct {
 // AuthType implements [credentials.AuthInfo].
 func (pipeInfo) AuthType() string { return "pipe" }
 
-// pipeConn is the server's end of a pipe from a role in this process.
+// pipeConn is the server's end of a pipe from another service in this process.
 type pipeConn struct {
 	net.Conn
 	peer authn.Peer
 }
 
-// serverCreds accepts two kinds of connections: pipes, which contain the client's role, and network connections with
-// the network's credentials.
+// serverCreds accepts two kinds of connections: pipes, which already identify the client, and network connections,
+// which use the embedded credentials.
 type serverCreds struct {
 	credentials.TransportCredentials
 }
@@ -64,8 +65,8 @@ func (c serverCreds) Clone() credentials.TransportCredentials {
 	return serverCreds{c.TransportCredentials.Clone()}
 }
 
-// networkCreds returns the credentials for network connections: TLS if it is configured, otherwise none. [Server.Serve]
-// allows a listener without TLS only on loopback.
+// networkCreds returns the credentials for network connections: TLS if it is configured, and otherwise none.
+// [Server.Serve] allows a listener without TLS only on loopback.
 func networkCreds(cfg *tls.Config) serverCreds {
 	if cfg == nil {
 		return serverCreds{insecure.NewCredentials()}
@@ -73,9 +74,9 @@ func networkCreds(cfg *tls.Config) serverCreds {
 	return serverCreds{credentials.NewTLS(cfg)}
 }
 
-// ServerTLS returns the TLS configuration of a role's listener. The listener presents the role's certificate. If a
-// client sends a certificate, the listener verifies it against the CA. People send no certificate and use a token.
-// present returns the certificate and the CA. It is called concurrently, once for each handshake.
+// ServerTLS returns the TLS configuration of a service's listener. The listener presents the service's certificate. If
+// a client sends a certificate, the listener verifies it against the CA. People send no certificate and use a token
+// instead. present returns the certificate and the CA. It is called once for each handshake, possibly concurrently.
 func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -99,9 +100,9 @@ func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	}
 }
 
-// ClientTLS returns the TLS configuration of a connection to server. It verifies the role in the server's certificate
-// instead of a host name, so a certificate is valid on every host of its role. cert may be nil for people, who use a
-// token.
+// ClientTLS returns the TLS configuration of a connection to the service with the given role. The client verifies the
+// role in the server's certificate instead of a host name, so a certificate is valid on every host of its service. cert
+// may be nil for people, who use a token.
 func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -116,7 +117,8 @@ func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tl
 	return cfg
 }
 
-// verifyRole verifies a server's certificate chain against the CA, and checks that the server is the expected role.
+// verifyRole verifies a server's certificate chain against the CA, and checks that the certificate contains the
+// expected role.
 func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) error {
 	if ca == nil || len(state.PeerCertificates) == 0 {
 		return errors.New("the server sent no certificate, or no CA is configured")
@@ -142,7 +144,7 @@ func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) 
 // bearer contains the credentials of a person. The person's token is sent with every call.
 type bearer struct {
 	token string
-	// plaintext allows sending the token without TLS, which is safe only to a loopback listener.
+	// plaintext allows sending the token without TLS. This is safe only for a loopback listener.
 	plaintext bool
 }
 

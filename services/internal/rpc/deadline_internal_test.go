@@ -33,8 +33,8 @@ func TestReserved_LeavesTimeToReport(t *testing.T) {
 	}
 }
 
-// Case X2. The deadline of a unary call over the network may be far in the future. The call and the transfer of its
-// message still end after at most 5 minutes.
+// Case X2. The deadline of a unary call over the network is far in the future. The call, including the transfer of its
+// message, nevertheless ends after at most 5 minutes.
 func TestInTime_BoundsUnaryCalls(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{

@@ -13,18 +13,18 @@ import (
 // errorDomain is the domain of every ErrorInfo that the mesh sends.
 const errorDomain = "sluice.dev"
 
-// An Error is a failure to which remote callers can react. For other failures use plain Go errors. The server does not
-// send their messages.
+// An Error is a failure to which remote callers can react. For other failures, use ordinary Go errors, whose messages
+// the server does not send.
 type Error struct {
-	// Code is the gRPC status code. The zero value is sent as INTERNAL, so an error never arrives as success.
+	// Code is the gRPC status code. The zero value is sent as INTERNAL, so that an error never looks like success.
 	Code codes.Code
 	// Reason is a stable name in UPPER_SNAKE_CASE. Clients depend on it.
 	Reason string
 	// RetryAfter is the time after which the caller may retry. It is zero if a retry does not help.
 	RetryAfter time.Duration
-	// Facts are values for clients that write their own message. Their names are in lower case.
+	// Facts contains values for clients that write their own message. The names are in lower case.
 	Facts map[string]string
-	// Err is the cause. Its message is sent to the client. If Err is nil, Reason is sent instead.
+	// Err is the cause. Its message is sent to the client. If Err is nil, Reason is sent as the message.
 	Err error
 }
 
@@ -36,10 +36,10 @@ func (e *Error) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap returns the cause. Clients do not receive it.
+// Unwrap returns the cause. The cause itself is not sent to clients.
 func (e *Error) Unwrap() error { return e.Err }
 
-// GRPCStatus returns the status to send. grpc-go calls it.
+// GRPCStatus returns the status that is sent to the client. grpc-go calls it.
 func (e *Error) GRPCStatus() *status.Status {
 	code := e.Code
 	if code == codes.OK {
@@ -67,7 +67,7 @@ func Reason(err error) string {
 // Facts returns the facts in an error from a server of the mesh, by name.
 func Facts(err error) map[string]string { return errorInfo(err).GetMetadata() }
 
-// errorInfo returns the ErrorInfo from a server of the mesh in err, or nil if there is none.
+// errorInfo returns the ErrorInfo that a server of the mesh has added to err, or nil if there is none.
 func errorInfo(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {

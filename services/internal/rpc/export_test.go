@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Carried is a connection whose calls wait until a stream is open. They are carried on the stream if possible.
+// Carried is a connection whose calls wait until a stream is open. They are then carried on the stream if possible.
 type Carried struct{ *Conn }
 
 // Invoke implements [grpc.ClientConnInterface].
@@ -29,8 +29,7 @@ func (c Carried) Sent() uint64 {
 	return on.last
 }
 
-// InFlight returns the number of calls that people have in flight on a server, and the number of bytes that these calls
-// use.
+// InFlight returns the number of calls by people that are in flight on a server, and the number of bytes that they use.
 func InFlight(s *Server) (calls, held int) {
 	p := s.chain.people
 	p.mu.Lock()

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Case X2. Goroutines open silent connections from one address as fast as possible, on the same processors as the
-// clients. They do not displace clients of the same address that send data. A client is affected only if it sends
-// nothing until 64 others have connected.
+// Case X2. Goroutines open connections from one address as fast as possible and send nothing. They use the same
+// processors as the clients. Clients with the same address that send data keep their connections. A client can lose its
+// connection only if 64 other connections are opened before the client sends data.
 func TestServer_SilentConnectionsDisplaceOnlySilentOnes(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))

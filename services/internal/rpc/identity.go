@@ -16,18 +16,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// authorizer checks whether the caller of a method may call it. It checks every call to a server.
+// authorizer checks whether a caller may call a method. It checks every call to a server.
 type authorizer struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
 	// methods maps full method names to their rules. A name that ends in "/" applies to a whole service.
 	methods map[string]methodRules
-	// audience maps services to the roles that serve them. These roles are the audiences of signed principals.
+	// audience maps services to the mesh roles that serve them, such as policy. A signed principal is valid only for
+	// one of these roles.
 	audience map[string]authv1.Role
 }
 
 // admit identifies the caller of a method, refuses a caller that the contract does not allow, and verifies the signed
-// principal in principals. It returns the context for the handler.
+// principal in the argument principals. It returns the context for the handler.
 func (g *authorizer) admit(ctx context.Context, method string, principals []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
@@ -55,7 +56,7 @@ func (g *authorizer) admit(ctx context.Context, method string, principals []stri
 	return authn.WithCaller(ctx, caller), nil
 }
 
-// termsOf returns the rules for a method. No caller satisfies the rules for an unknown method.
+// termsOf returns the rules for a method. If the method is unknown, no caller satisfies the returned rules.
 func (g *authorizer) termsOf(method string) methodRules {
 	if t, ok := g.methods[method]; ok {
 		return t
@@ -73,9 +74,9 @@ func (g *authorizer) serves(method string) bool {
 
 func (g *authorizer) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
-// identify identifies the caller: a role by its certificate or pipe, or a person by a bearer token. It refuses a call
-// with both a role and a token. If the valid tokens are unknown and lastKnown is true, identify accepts a token that
-// was valid at the last update.
+// identify identifies the caller: a service by its certificate or pipe, or a person by a bearer token. It refuses a
+// call with both a certificate of a service and a token. If the valid tokens are currently unknown and lastKnown is
+// true, identify accepts a token that was valid at the last update.
 func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {
@@ -108,7 +109,7 @@ func cutBearer(header string) (string, bool) {
 	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
 }
 
-// principal verifies the principal on whose behalf a role calls. A person may not send a principal.
+// principal verifies the principal on whose behalf a service makes the call. A person must not send a principal.
 func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
@@ -142,8 +143,8 @@ func refusedError(err error, facts map[string]string) error {
 	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
-// peerOf returns the role of the client, and whether the client has a role. It returns an error for a certificate
-// without a role.
+// peerOf returns the mesh role of the client, such as gateway, and whether the client has a role. It returns an error
+// if the client has a certificate without a role.
 func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

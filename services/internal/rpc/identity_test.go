@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// whoami returns a probe that returns a description of the caller in its context.
+// whoami returns a probe whose methods return a description of the caller that is in their context.
 func whoami() probe {
 	say := func(ctx context.Context) string {
 		c := authn.CallerOf(ctx)
@@ -39,7 +39,7 @@ func ana() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "ana", Role: agent}
 }
 
-// checkAnswer compares a response with the expected string, or an error with the expected code and reason.
+// checkAnswer compares a response with the expected text, or an error with the expected code and reason.
 func checkAnswer(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
 	t.Helper()
 	if got != text || status.Code(err) != code || rpc.Reason(err) != reason {
@@ -90,7 +90,8 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 	}
 }
 
-// Cases I1, I2. A role claims to be another role than the role in its certificate or pipe. The server refuses the call.
+// Cases I1, I2. A service claims to be a service other than the one in its certificate or pipe. The server refuses the
+// call.
 func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -128,7 +129,7 @@ func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	}
 }
 
-// Case I1. A call has two principals. It is refused, even if both are valid.
+// Case I1. A call names two principals. It is refused, even if both principals are valid.
 func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -200,7 +201,7 @@ func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	}
 }
 
-// A token that was removed, or that the server has not received, is refused.
+// The server refuses a token that was removed, and a token that it has not received.
 func TestServer_RefusesRemovedTokens(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// maxRequest is the maximum size of a request to any method, in bytes. It has space for arguments of 4 MiB and the
-	// other fields.
+	// maxRequest is the maximum size in bytes of a request to any method. A request of this size has space for 4 MiB of
+	// arguments and for its other fields.
 	maxRequest = 8 << 20
-	// messageHead is the size of the header of a gRPC message: a compression flag of one byte, and the length in four
-	// bytes.
+	// messageHead is the size in bytes of the header of a gRPC message: one byte for the compression flag, and four
+	// bytes for the length.
 	messageHead = 5
 )
 
-// wire is grpc-go's stream of a call, below the level of messages. A grpc-go server has one maximum message size for
-// all methods, and checks it before any interceptor runs. In this package each method has its own maximum, and the
-// caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
+// wire is the stream that grpc-go uses for a call, below the level of messages. A grpc-go server has one maximum
+// message size for all methods, and checks it before any interceptor runs. In this package, each method has its own
+// maximum, and the caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
 	RecvCompress() string
@@ -34,19 +34,19 @@ type wire interface {
 	Read(n int) (mem.BufferSlice, error)
 }
 
-// incoming reads the messages of one call. One goroutine reads, and another goroutine may call end.
+// incoming reads the messages of one call. One goroutine reads them. Another goroutine may call end at the same time.
 type incoming struct {
 	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
 	// most is the maximum size of a message, in bytes.
 	most int
-	// portion is the call's part of the caller's quota. It is nil for an unauthenticated caller, and for calls inside the
-	// process, whose clients limit their own streams.
+	// portion is what the call uses of the caller's quota. It is nil for an unauthenticated caller, and for calls
+	// inside the process, whose clients limit their own streams.
 	portion *callUsage
 	// head is the buffer for the header of a message.
 	head [messageHead]byte
 
 	mu sync.Mutex
-	// held is the number of bytes of the quota that the last message uses.
+	// held is the number of bytes of the quota that the most recent message uses.
 	held int
 	// ended is true after end has released the quota.
 	ended bool
@@ -102,7 +102,7 @@ func (in *incoming) readNext(m any) error {
 	return nil
 }
 
-// wireOf returns the stream of ctx below the level of messages.
+// wireOf returns the stream of the call to which ctx belongs, below the level of messages.
 func wireOf(ctx context.Context) (wire, error) {
 	at, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	if !ok {
@@ -112,7 +112,7 @@ func wireOf(ctx context.Context) (wire, error) {
 }
 
 // errCompressed refuses compressed messages. The size of a compressed request is unknown until it is decompressed. gRPC
-// would also compress the response, so the response would not have the counted size.
+// would also compress the response, and the size of the response that was counted would be wrong.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
 // refuseCompressed refuses a call whose header announces compressed messages.
@@ -128,7 +128,7 @@ func refuseCompressed(ctx context.Context) error {
 }
 
 // charge counts a large message against the caller's quota. Small messages are not counted, because the number of calls
-// is limited.
+// is limited too.
 func (in *incoming) charge(size int) error {
 	if in.portion == nil || size <= smallRequest {
 		return nil
@@ -154,8 +154,8 @@ func (in *incoming) release() {
 	}
 }
 
-// end releases the quota and prevents further use of it, because a handler may return while its messages are still
-// being read.
+// end releases the quota and prevents further charges to it. This is necessary because a handler may return while its
+// messages are still being read.
 func (in *incoming) end() {
 	in.mu.Lock()
 	in.ended = true
@@ -163,7 +163,7 @@ func (in *incoming) end() {
 	in.release()
 }
 
-// readError converts an error of reading a message. It returns io.EOF if no message follows.
+// readError converts an error that occurred while a message was read. It returns io.EOF if there is no further message.
 func readError(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return status.Error(codes.Internal, "the request is incomplete")

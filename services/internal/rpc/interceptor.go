@@ -22,34 +22,36 @@ import (
 )
 
 const (
-	// defaultDeadline is the timeout of a unary call without a deadline. maxDeadline is the maximum timeout.
+	// defaultDeadline is the maximum duration of a unary call whose client sets no deadline. maxDeadline is the maximum
+	// duration of any unary call.
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
-	// maxReservedTime is the maximum time that is reserved from a client's deadline, so that a timeout can be reported. A
-	// tenth of the remaining time is reserved, but at most maxReservedTime.
+	// maxReservedTime limits the time that is subtracted from a client's deadline so that a timeout can still be
+	// reported. One tenth of the remaining time is subtracted, but at most maxReservedTime.
 	maxReservedTime = 20 * time.Millisecond
 )
 
 // chain is the sequence of interceptors of every call to a server: recovery from panics, deadline, authentication and
-// authorization, validation, and hiding of internal errors. It is the same over the network and inside the process.
+// authorization, validation, and hiding of internal errors. The sequence is the same for calls over the network and
+// inside the process.
 type chain struct {
 	gate     *authorizer
 	validate protovalidate.Validator
 	log      *slog.Logger
 	// stopping is closed when the server begins to stop.
 	stopping chan struct{}
-	// people and roles count the calls of people and of roles over the network.
+	// people counts the calls of people over the network. roles counts the calls of other services over the network.
 	people, roles *callQuotas
 	// buffers contains the buffers for encoded answers.
 	buffers buffers
 }
 
-// errStopping ends the streams of a server that stops. Clients then connect to another replica, or to this server after
-// its restart.
+// errStopping ends the streams of a server that is stopping. Clients then connect to another replica, or to this server
+// after its restart.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
-// unary adds the interceptors to a unary method that is called over the network. All checks of the caller come before
-// the message is read.
+// unary adds the interceptors to a unary method that is called over the network. All checks of the caller are made
+// before the message is read.
 func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
 	checked, most := c.checked, c.gate.termsOf(method).request
 	return func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
@@ -81,8 +83,8 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 	}
 }
 
-// asStream turns a unary method into a stream with one message in each direction. The two are the same on the wire, but
-// with a stream the server can detect whether the answer was sent.
+// asStream turns a unary method into a stream with one message in each direction. Both look the same on the network,
+// but with a stream the server can detect whether the answer was sent.
 func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -101,8 +103,9 @@ func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 	return next(ctx, req)
 }
 
-// tap handles a call over the network when its header has been read. At that point the call has no stream, and no part
-// of its message is stored, so a refused call costs only the header. The returned context ends with the call.
+// tap handles a call over the network as soon as the call's header has been read. At that point, no stream exists for
+// the call, and no part of its message is stored. Therefore a refused call uses only the memory of its header. The
+// returned context ends with the call.
 func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
 	v := netPeerOf(ctx)
 	if v == nil {
@@ -130,8 +133,8 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	return withUnaryDeadline(ctx), nil
 }
 
-// withUnaryDeadline sets a deadline for a unary call before its message is read. Otherwise an incomplete call would
-// last forever.
+// withUnaryDeadline sets a deadline for a unary call before the call's message is read. Otherwise an incomplete call
+// would never end.
 func withUnaryDeadline(ctx context.Context) context.Context {
 	most := defaultDeadline
 	if end, ok := ctx.Deadline(); ok {
@@ -144,8 +147,9 @@ func withUnaryDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter counts a call against its caller's quota until [callUsage.finish]. tap has already admitted calls over the
-// network. enter admits calls inside the process. Their clients limit the number of these calls.
+// enter counts a call against its caller's quota until [callUsage.finish] is called. A call over the network has
+// already been admitted by tap. enter itself admits a call inside the process. Clients inside the process limit the
+// number of their calls themselves.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *callUsage, err error) {
 	if netPeerOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
@@ -169,8 +173,8 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	return ctx, own, err
 }
 
-// stream adds the interceptors to streaming calls. Streams have no deadline. They last as long as their client and the
-// server.
+// stream adds the interceptors to streaming calls. A stream has no deadline. It lasts until its client ends it or the
+// server stops.
 func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
@@ -198,8 +202,8 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 
-// compile compiles the constraints of all requests to a service when the server starts, so that errors in the
-// constraints are found early and the first caller does not wait.
+// compile compiles the constraints of all requests to a service when the server starts. Therefore errors in the
+// constraints are found early, and the first caller need not wait.
 func (c *chain) compile(service string) error {
 	contract, err := serviceDescriptor(service)
 	if err != nil {
@@ -234,7 +238,7 @@ func (s *checkedStream) SendMsg(m any) error {
 	return send(s.ServerStream, answer)
 }
 
-// Context returns the context with the caller.
+// Context returns the context that contains the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg reads a message. It returns an error if the message violates its constraints.
@@ -249,7 +253,8 @@ func (s *checkedStream) RecvMsg(m any) error {
 	return s.chain.check(m)
 }
 
-// deadline reserves a part of the caller's deadline. If there is no deadline, it sets the default deadline.
+// deadline returns a context whose deadline is slightly before the caller's deadline. If the caller sets no deadline,
+// the default deadline is used.
 func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -272,7 +277,7 @@ func handlerDeadline(end time.Time) (time.Time, error) {
 	return end.Add(-min(maxReservedTime, left/10)), nil
 }
 
-// check checks a request against the constraints in its contract.
+// check checks a request against the constraints in the contract.
 func (c *chain) check(req any) error {
 	msg, ok := req.(proto.Message)
 	if !ok {
@@ -287,9 +292,9 @@ func (c *chain) check(req any) error {
 	return nil
 }
 
-// finish converts the result of a handler to the error that the client receives. A status is sent unchanged. A deadline
-// or a cancellation is sent as its code. Any other error is logged here, and only here, and sent as INTERNAL without
-// its message.
+// finish converts the result of a handler to the error that the client receives. A status is sent unchanged. A timeout
+// or a cancellation is sent with its code. Any other error is logged only here, and sent as INTERNAL without its
+// message.
 func (c *chain) finish(ctx context.Context, method string, panicked any, err error) error {
 	if panicked != nil {
 		c.log.ErrorContext(ctx, "rpc panicked", "rpc_method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
@@ -307,8 +312,8 @@ func (c *chain) finish(ctx context.Context, method string, panicked any, err err
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, "the call was cancelled")
 	}
-	// A status inside another error came from another server. If its code were sent, the client would attribute it to this
-	// server.
+	// A status that is wrapped in another error came from another server. If the code of that status were sent, the
+	// client would attribute the failure to this server.
 	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}

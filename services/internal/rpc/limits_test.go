@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// lengthProbe returns a probe that returns the length of the name. It has no constraints on the name, so requests can
-// be padded.
+// lengthProbe returns a probe whose methods respond with "served" whatever the request contains, so that tests can send
+// requests of any size.
 func lengthProbe() probe {
 	return probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "served", nil },
@@ -42,7 +42,8 @@ func lengthProbe() probe {
 	}
 }
 
-// paddedRequest returns a request of about size bytes. The padding is an unknown field, which is part of the size.
+// paddedRequest returns a request of about size bytes. The padding is an unknown field, which counts as part of the
+// size.
 func paddedRequest(size int) *identityv1.RevokeTokenRequest {
 	req := &identityv1.RevokeTokenRequest{Name: "name"}
 	pad := []byte{0xfa, 0x01} // field 31, with its length
@@ -57,7 +58,7 @@ func paddedRequest(size int) *identityv1.RevokeTokenRequest {
 	return req
 }
 
-// Case X2. Each method has a maximum request size, unary or on a stream. A larger request is refused before it is read.
+// Case X2. Each method, unary or streaming, has a maximum request size. A larger request is refused before it is read.
 func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -89,7 +90,7 @@ func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	}
 }
 
-// sendOnStream sends two requests on a stream: a small one, and one of the given size.
+// sendOnStream sends two requests on a stream: a small request, and a request of the given size.
 func sendOnStream(ctx context.Context, conn grpc.ClientConnInterface, size int) error {
 	stream, err := openStream(ctx, conn)
 	if err != nil {
@@ -107,7 +108,7 @@ func sendOnStream(ctx context.Context, conn grpc.ClientConnInterface, size int) 
 	return nil
 }
 
-// Case X2. A compressed message is refused, because its content is larger than its length.
+// Case X2. A compressed message is refused, because its content may be larger than the length in its header.
 func TestServer_RefusesCompressedRequests(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -116,8 +117,8 @@ func TestServer_RefusesCompressedRequests(t *testing.T) {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", method, err)
 		}
-		// The answer would be compressed too, and would not have the counted size. The compression flag is not set for an
-		// empty request, so the server must check the header too.
+		// The answer would be compressed too, and its counted size would be wrong. An empty request does not have the
+		// compression flag, so the server must also check the header of the call.
 		err = s.person(t, tokenText(operator)).Invoke(timeoutContext(t), method, new(identityv1.RevokeTokenRequest), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s, of an empty request: %v", method, err)
@@ -125,8 +126,8 @@ func TestServer_RefusesCompressedRequests(t *testing.T) {
 	}
 }
 
-// Case X2. The number of calls that a person has in flight is limited over all connections. When a call ends, another
-// can begin.
+// Case X2. The number of calls that a person may have in flight on all connections together is limited. When a call
+// ends, another call can start.
 func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -164,8 +165,9 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	})
 }
 
-// Calls of one person wait for an event in their handlers. They are all there at the same time, although the server
-// processes few calls of a person at a time, because each handler ends its turn before it waits.
+// Calls of one person wait for an event in their handlers. All of them wait at the same time, although the server
+// processes only a few calls of a person at a time. This is possible because each handler ends its turn before it
+// waits.
 func TestEndTurn_WaitingCallsDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	const calls = 8
@@ -277,8 +279,8 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	}
 }
 
-// Case X2. Unauthenticated callers make calls that do not end. The number of these calls is limited, and the server
-// ends them.
+// Case X2. Unauthenticated callers make calls that never end. The server limits the number of these calls and ends
+// them.
 func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))

@@ -21,25 +21,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// pipeBuffer is the size of the buffer between the two ends of a pipe, in bytes.
+// pipeBuffer is the size in bytes of the buffer between the two ends of a pipe.
 const pipeBuffer = 256 << 10
 
 // localMethod is a unary method with its interceptors. principal is the signed principal on whose behalf the call is
 // made. It may be empty.
 type localMethod func(ctx context.Context, principal string, args any) (any, error)
 
-// localConn is a connection from a role to the server in the same process. Unary calls run the handler and all its
-// interceptors directly, without copies, so a message must not be changed after it was sent. Streams use gRPC over a
-// pipe, which provides flow control.
+// localConn is a connection from a service to the server in the same process. Unary calls run the handler and all its
+// interceptors directly. Messages are not copied, so a message must not be changed after it was sent. Streams use gRPC
+// over a pipe, which provides flow control.
 type localConn struct {
 	server *Server
-	// from contains only the peer of the connection, which is the client's role.
+	// from contains only the peer of the connection, which is the client's identity (a service of the mesh).
 	from   context.Context //nolint:containedctx // the parent of the context of every call
 	client clientSide
 	pipe   *grpc.ClientConn
 }
 
-// Conn returns a connection from one of the roles in this process to this server. It must be called before Serve.
+// Conn returns a connection to this server from a service in this process. It must be called before Serve.
 func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterface, error) {
 	if _, err := authn.ParseRole(authn.RoleName(from.Role)); err != nil {
 		return nil, fmt.Errorf("rpc: open a pipe: %w", err)
@@ -66,7 +66,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	}, nil
 }
 
-// pipeListener accepts connections and records the client's role in them.
+// pipeListener accepts connections and records in them which service the client is.
 type pipeListener struct {
 	*bufconn.Listener
 	peer authn.Peer
@@ -110,9 +110,9 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	return err
 }
 
-// startSpan calls a stats handler for a call inside the process, as gRPC does for a call over the network, so that the
-// same library creates the same spans. If the trace is not sampled, startSpan creates no span, and only the context
-// contains the trace.
+// startSpan calls a stats handler for a call inside the process in the same way as gRPC does for a call over the
+// network, so that the same library creates the same spans. If the trace is not sampled, startSpan creates no span, and
+// only the context contains the trace.
 func startSpan(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}

@@ -15,17 +15,18 @@ import (
 )
 
 // localContext is the server's context of a call inside the process. It has the client's deadline, cancellation and
-// metadata, and the client's span as a remote parent. It does not have the client's values, because a server over the
-// network would not have them either. Most handlers never wait, so the timer starts only when a handler calls Done.
+// metadata, and the client's span as a remote parent. It does not have the client's values, because a server would not
+// receive them over the network either. Most handlers never wait, so the timer is started only when a handler calls
+// Done.
 type localContext struct {
 	client, values context.Context //nolint:containedctx // localContext is itself a context
 	end            time.Time
 
 	mu sync.Mutex
-	// deadlineCtx ends when the call must end. It is nil until Done is called.
+	// deadlineCtx is done when the call must end. It is nil until Done is called.
 	deadlineCtx context.Context //nolint:containedctx // localContext is itself a context
 	stop        func()
-	// err is the first error that Err has returned. It is not replaced.
+	// err is the first error that Err has returned. Later errors do not replace it.
 	err error
 }
 
@@ -52,8 +53,8 @@ func newLocalContext(client, from context.Context) (*localContext, error) {
 // Deadline implements [context.Context].
 func (c *localContext) Deadline() (time.Time, bool) { return c.end, true }
 
-// Value implements [context.Context]. When deadlineCtx exists, Value looks up the key in it. Therefore contexts that
-// are derived from this one find deadlineCtx, and no goroutine has to watch for cancellation.
+// Value implements [context.Context]. If deadlineCtx exists, Value looks up the key in deadlineCtx. Therefore contexts
+// that are derived from this context find deadlineCtx, and no goroutine is needed to watch for cancellation.
 func (c *localContext) Value(key any) any {
 	c.mu.Lock()
 	values := c.deadlineCtx
@@ -110,11 +111,11 @@ func (c *localContext) finish() {
 	}
 }
 
-// errWrongMessageType is returned to a role in this process that calls a method with a message of the wrong type.
+// errWrongMessageType is returned to a service in this process that calls a method with a message of the wrong type.
 var errWrongMessageType = errors.New("a message inside the process has the wrong type")
 
-// inside returns a method for calls from roles in this process. It has the same interceptors as over the network,
-// except for the limits for unauthenticated callers.
+// inside returns a method for calls from services in this process. The method has the same interceptors as over the
+// network, except for the limits for unauthenticated callers.
 func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) localMethod {
 	return func(ctx context.Context, principal string, args any) (resp any, err error) {
 		defer func() { err = c.finish(ctx, method, recover(), err) }()
@@ -135,5 +136,6 @@ func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) local
 	}
 }
 
-// leaveEmpty leaves a message empty. Inside the process, the handler receives the client's message itself.
+// leaveEmpty does not decode anything into the message. Inside the process, the handler receives the client's message
+// itself.
 func leaveEmpty(any) error { return nil }

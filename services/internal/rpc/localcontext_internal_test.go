@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A call inside the process ends in several ways, and Done and Err are called in both orders. They always agree.
+// A call inside the process ends in several ways, and Done and Err are called in either order. Their results always
+// agree.
 func TestInside_DoneAndErrAgree(t *testing.T) {
 	t.Parallel()
 	client := func(t *testing.T) (context.Context, context.CancelFunc) {
@@ -76,8 +77,8 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 	}
 }
 
-// A context is derived from the context of a call inside the process, and ends with it. No goroutine watches for the
-// end. Otherwise the synctest bubble would not end.
+// A context is derived from the context of a call inside the process, and ends with it. This needs no goroutine that
+// watches for the end; if there were one, the synctest bubble would not end.
 func TestInside_DerivedContextNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

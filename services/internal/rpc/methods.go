@@ -15,36 +15,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// callers contains the callers that may call a method.
+// callers specifies which callers may call a method.
 type callers struct {
 	// anyone allows unauthenticated callers. Only the health service sets it.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool
-	// principal requires a role to send the principal on whose behalf it calls.
+	// principal is true if a service that calls the method must send the principal on whose behalf it calls.
 	principal bool
-	// lastKnown allows a token that was valid when the tokens were last updated.
+	// lastKnown allows a token that was valid when the list of tokens was last updated.
 	lastKnown bool
 }
 
-// smallRequest is the maximum size of a request if the method's contract does not set one, in bytes.
+// smallRequest is the maximum size in bytes of a request if the method's contract does not set a maximum.
 const smallRequest = 64 << 10
 
 // methodRules contains the conditions for a call to a method. No caller satisfies the zero value.
 type methodRules struct {
 	callers
-	// request is the maximum size of a request, or of each message of a stream, in bytes.
+	// request is the maximum size in bytes of a request, or of each message of a stream.
 	request int
-	// isStream is true if the method is a stream. Streams have no deadline.
+	// isStream is true if the method is a streaming method. Streams have no deadline.
 	isStream bool
 	// carried is true if calls to the method may be carried on a shared stream. See [Conn].
 	carried bool
 }
 
 // foreignServices contains the gRPC services whose contracts belong to other projects and therefore can't have the
-// option (sluice.auth.v1.callers). The inner keys are methods. The empty name applies to all other methods of the
-// service. Streams require authentication, because they stay open. The contracts of all other services specify their
-// callers, and a test checks this.
+// option (sluice.auth.v1.callers). The keys of the inner maps are methods. The empty name applies to all other methods
+// of the service. Streams require authentication, because they stay open. A test checks that the contracts of all other
+// services specify their callers.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
@@ -62,8 +62,8 @@ func tokenCallers(roles ...authv1.TokenRole) callers {
 	return c
 }
 
-// tokenRoles returns the names of the token roles that may call, beginning with the role that has the fewest
-// permissions.
+// tokenRoles returns the names of the token roles that may call the method. The role with the fewest permissions is
+// first.
 func (c callers) tokenRoles() (out []string) {
 	for _, role := range slices.Backward(slices.Sorted(maps.Keys(c.tokens))) {
 		out = append(out, enum.Name(role))
@@ -71,8 +71,8 @@ func (c callers) tokenRoles() (out []string) {
 	return out
 }
 
-// methodTerms returns the rules for each method of a service by full method name ("/package.Service/Method"). If the
-// contract of a method of the mesh does not specify callers, no caller may call the method.
+// methodTerms returns the rules for each method of a service, by full method name ("/package.Service/Method"). If a
+// method of the mesh has a contract that does not specify callers, no caller may call the method.
 func methodTerms(service string) (map[string]methodRules, error) {
 	if foreign, ok := foreignServices[service]; ok {
 		table := make(map[string]methodRules, len(foreign))
@@ -128,7 +128,7 @@ func callersOption(md protoreflect.MethodDescriptor) callers {
 	return c
 }
 
-// maxRequestOf returns the maximum size of a request according to a method's contract, in bytes.
+// maxRequestOf returns the maximum size in bytes of a request according to a method's contract.
 func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxUnauthenticatedCalls is the maximum number of unauthenticated calls of a connection at a time.
-	// unauthenticatedTimeout is the maximum duration of each call, including sending its answer. Unauthenticated callers
-	// may call only the health service.
+	// maxUnauthenticatedCalls is the maximum number of unauthenticated calls that a connection may have at a time.
+	// unauthenticatedTimeout is the maximum duration of each of these calls, including sending the answer.
+	// Unauthenticated callers may call only the health service.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
@@ -36,13 +36,13 @@ type netPeer struct {
 	credentials.AuthInfo
 	conn   *connlimit.Conn
 	unread unreadAnswers
-	// from is the role in the client's certificate. If there is no role, roleErr is the reason. notAfter is the time at
-	// which the certificate expires, or zero if there is no certificate.
+	// from is the mesh role in the client's certificate, such as gateway. If there is no role, roleErr is the reason.
+	// notAfter is the time at which the certificate expires, or zero if there is no certificate.
 	from     authn.Peer
 	roleErr  error
 	notAfter time.Time
-	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused is
-	// the number of calls that were refused before authentication.
+	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused
+	// is the number of refused calls while the connection was unauthenticated.
 	unauthenticatedCalls, refused atomic.Int32
 	// carriesCalls is true while a stream of the connection carries calls.
 	carriesCalls atomic.Bool
@@ -60,8 +60,8 @@ func newNetPeer(info credentials.AuthInfo, conn *connlimit.Conn) *netPeer {
 	return v
 }
 
-// role returns the role of the client, and whether the client has a role. It returns an error for a certificate without
-// a role.
+// role returns the mesh role of the client, such as gateway, and whether the client has a role. It returns an error if
+// the client has a certificate without a role.
 func (v *netPeer) role() (authn.Peer, bool, error) {
 	switch {
 	case v.notAfter.IsZero():
@@ -73,7 +73,7 @@ func (v *netPeer) role() (authn.Peer, bool, error) {
 	}
 }
 
-// netPeerOf returns the connection of a call, or nil for a pipe.
+// netPeerOf returns the network connection of a call, or nil if the call uses a pipe.
 func netPeerOf(ctx context.Context) *netPeer {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -83,7 +83,8 @@ func netPeerOf(ctx context.Context) *netPeer {
 	return v
 }
 
-// identify counts the connection for its caller. It returns an error if the caller has too many connections.
+// identify counts the connection as one of its caller's connections. It returns an error if the caller has too many
+// connections.
 func (v *netPeer) identify(caller *authn.Caller) error {
 	if v.conn.IsIdentified() {
 		return nil
@@ -94,7 +95,7 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 	return nil
 }
 
-// refuse counts a refused call. It closes an unauthenticated connection with too many refused calls.
+// refuse counts a refused call. If the connection is unauthenticated and has too many refused calls, refuse closes it.
 func (v *netPeer) refuse() {
 	gosched.Yield() // let other goroutines run, because refusals of one connection are handled one after the other
 	if !v.conn.IsIdentified() && v.refused.Add(1) > maxRefusals {
@@ -102,7 +103,7 @@ func (v *netPeer) refuse() {
 	}
 }
 
-// countUnauthenticated counts an unauthenticated call until the call's context ends.
+// countUnauthenticated counts an unauthenticated call until the call's context is done.
 func (v *netPeer) countUnauthenticated(ctx context.Context) (context.Context, error) {
 	if v.unauthenticatedCalls.Add(1) > maxUnauthenticatedCalls {
 		v.unauthenticatedCalls.Add(-1)

@@ -16,11 +16,12 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// probeService is a service for tests. It has a method for each form of the callers option, and one without the option.
+// probeService is a service for tests. It has one method for each form of the callers option, and one method without
+// the option.
 const probeService = "sluice.probe.v1.ProbeService"
 
-// Methods of the probe. Each receives an [identityv1.RevokeTokenRequest], whose name has constraints, and returns a
-// string.
+// These are the methods of the probe. Each receives an [identityv1.RevokeTokenRequest], whose name has constraints, and
+// returns a string.
 const (
 	methodUnary  = "/" + probeService + "/Unary"
 	methodStream = "/" + probeService + "/Stream" // a stream in both directions
@@ -71,7 +72,7 @@ func (p probe) handler(method string) grpc.MethodHandler {
 	}
 }
 
-// probeContract registers the descriptor of the probe service, as generated code does.
+// probeContract registers the descriptor of the probe service in the same way as generated code does.
 var probeContract = sync.OnceValue(func() error {
 	method := func(name string, callers *authv1.Callers) *descriptorpb.MethodDescriptorProto {
 		m := &descriptorpb.MethodDescriptorProto{

@@ -16,8 +16,8 @@ const (
 	maxCounted        = 1 << 40
 )
 
-// maxSize returns the maximum size of a message that satisfies its constraints, in bytes. A recursive message is
-// counted once.
+// maxSize returns the maximum size in bytes of a message that satisfies its constraints. A message type that contains
+// itself is counted once.
 func maxSize(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
 	for _, name := range above {
 		if name == m.FullName() {
@@ -72,8 +72,8 @@ func bounded(limits ...uint64) int {
 	return assumedPatternLen
 }
 
-// Case X2. The maximum size of a request is the size in the method's contract, or otherwise 64 KiB. The largest request
-// that satisfies the constraints does not exceed it.
+// Case X2. The maximum size of a request is the maximum in the method's contract, or otherwise 64 KiB. A request that
+// satisfies the constraints never exceeds this maximum.
 func TestContracts_LargestRequestFitsLimit(t *testing.T) {
 	t.Parallel()
 	const least, most = 64 << 10, 8 << 20

@@ -1,5 +1,5 @@
 // Package rpc creates all gRPC servers and clients of the mesh. Every service has the same authentication,
-// authorization, validation, deadlines, tracing and error format, over the network and inside one process.
+// authorization, validation, deadlines, tracing and error format, both over the network and inside one process.
 package rpc
 
 import (
@@ -39,41 +39,43 @@ import (
 )
 
 const (
-	// drainTimeout is the time that calls in flight may take after the server begins to stop.
+	// drainTimeout is the time that calls in flight have to end after the server begins to stop.
 	drainTimeout   = 20 * time.Second
 	healthInterval = time.Second
 	// maxMessage is the maximum size of an answer, in bytes.
 	maxMessage = 8 << 20
-	// maxStreams is the maximum number of calls of a connection at a time. The client delays further calls.
+	// maxStreams is the maximum number of concurrent calls on a connection. The client delays further calls.
 	// Unauthenticated connections have a lower maximum.
 	maxStreams = 1024
-	// maxHeaders is the maximum size of a call's header, in bytes. As in HTTP/2, it is the decoded header's size, plus 32
-	// bytes for each field. The largest header contains a principal with 256 groups whose names have the maximum length.
+	// maxHeaders is the maximum size in bytes of a call's header. As in HTTP/2, the size is that of the decoded header,
+	// plus 32 bytes for each field. The largest header contains a principal with 256 groups whose names have the
+	// maximum length.
 	maxHeaders = 96 << 10
 	// window is the number of bytes of a message that may arrive before the server reads it.
 	window = 64 << 10
-	// handshakeTimeout is the maximum duration of the handshakes of TLS and HTTP/2. idleTimeout is the time for which a
-	// connection without a call stays open.
+	// handshakeTimeout is the maximum duration of the TLS and HTTP/2 handshakes. idleTimeout is how long a connection
+	// without a call stays open.
 	handshakeTimeout = 5 * time.Second
 	idleTimeout      = 5 * time.Minute
 )
 
-// A Service is one role's implementation of its gRPC services.
+// A Service implements the gRPC services of one mesh role, such as policy.
 type Service interface {
-	// Register registers all gRPC services of the role.
+	// Register registers all gRPC services of the mesh role.
 	Register(grpc.ServiceRegistrar)
 }
 
-// A HealthChecker is a [Service] that is sometimes unable to serve.
+// A HealthChecker is a [Service] that may be temporarily unable to serve.
 type HealthChecker interface {
-	// Health returns the reason why the service can't serve, or nil if it can. It is called every second and must return
-	// quickly.
+	// Health returns the reason that the service can't serve, or nil if it can. It is called every second and must
+	// return quickly.
 	Health(ctx context.Context) error
 }
 
 // ServerConfig configures a [Server].
 type ServerConfig struct {
-	// TLS is the TLS configuration of the listeners. If it is nil, there is no TLS, which is allowed only on loopback.
+	// TLS is the TLS configuration of the listeners. If it is nil, the listeners do not use TLS, which is allowed only
+	// on loopback.
 	TLS *tls.Config
 	// Reflection enables gRPC server reflection, for clients such as grpcurl.
 	Reflection bool
@@ -89,14 +91,15 @@ type ServerDeps struct {
 	Trace stats.Handler
 }
 
-// A Server serves the roles of one process, over the network and over pipes.
+// A Server serves the mesh roles of one process, such as gateway and policy, over the network and over pipes.
 type Server struct {
 	cfg    ServerConfig
 	deps   ServerDeps
 	chain  *chain
 	grpc   *grpc.Server
 	health *health.Server
-	// checks contains the served roles. The value is nil for a role whose service has no HealthChecker.
+	// checks maps the name of each served mesh role to its HealthChecker. The value is nil if the service has no
+	// HealthChecker.
 	checks map[string]HealthChecker
 	pipes  []net.Listener
 	local  map[string]localMethod
@@ -106,7 +109,7 @@ type Server struct {
 	err     error
 }
 
-// NewServer returns a server. The server has no roles until [Server.Add] is called.
+// NewServer returns a server. The server has no services until [Server.Add] is called.
 func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if deps.Tokens == nil || deps.Log == nil {
 		return nil, errors.New("rpc: tokens and a log are required")
@@ -119,8 +122,8 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The second argument is the maximum number of unary calls of one person that are processed at a time. Further calls
-	// wait unread.
+	// The second argument is the maximum number of unary calls of one person that are processed at a time. While that
+	// many calls are being processed, the server reads no further calls.
 	turns, err := fairqueue.New[quotaKey](math.MaxInt, max(2, fairqueue.Processors()/2))
 	if err != nil {
 		return nil, err
@@ -185,7 +188,7 @@ func (s *Server) createServer() {
 	}
 }
 
-// Add registers a role's service. It must not be called after Serve.
+// Add registers the service with the given mesh role. It must not be called after Serve.
 func (s *Server) Add(role authv1.Role, svc Service) error {
 	if _, err := authn.ParseRole(authn.RoleName(role)); err != nil {
 		return fmt.Errorf("rpc: add a service: %w", err)
@@ -210,8 +213,8 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 func (s *Server) registrar(role authv1.Role) grpc.ServiceRegistrar { return registrar{s, role} }
 
-// registrar registers the services of a role, with their methods for calls inside the process and the rules for all
-// methods.
+// registrar registers the gRPC services of a mesh role. It also registers their methods for calls inside the process,
+// and the rules for all methods.
 type registrar struct {
 	server *Server
 	role   authv1.Role
@@ -252,9 +255,9 @@ func (s *Server) carry(name string) error {
 	return nil
 }
 
-// Serve serves the pipes of this process and the listeners until ctx ends. Then it stops in three steps. First it
-// reports that it does not serve, so that load balancers send no more calls. Then it ends all streams, because they do
-// not end by themselves. Finally it waits for calls in flight. A listener without TLS must be on loopback.
+// Serve serves the pipes of this process and the listeners until ctx is done. It then stops in three steps. First, it
+// reports that it is not serving, so that load balancers send no more calls. Then it ends all streams, because they
+// would never end otherwise. Finally, it waits for calls in flight. A listener without TLS must be on loopback.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, lis := range listeners {
 		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
@@ -304,8 +307,8 @@ func (s *Server) watchHealth(ctx context.Context) error {
 	}
 }
 
-// CheckHealth checks every service, updates the health service, and returns the errors by role. The process as a whole
-// ("") serves if all roles serve.
+// CheckHealth checks every service, updates the health service, and returns the errors by mesh role. The process as a
+// whole (the empty name) is reported as serving if all services are serving.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {

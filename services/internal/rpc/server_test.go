@@ -30,7 +30,7 @@ import (
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// reflect requests the list of services.
+// reflect requests the list of services from the reflection service.
 func reflect(ctx context.Context, conn grpc.ClientConnInterface, version string) error {
 	method := "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo"
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
@@ -55,7 +55,8 @@ func rawConn(t *testing.T, addr string, creds credentials.TransportCredentials) 
 	return conn
 }
 
-// Case I5. The result depends only on TLS and the client's certificate.
+// Case I5. Clients use different TLS settings and certificates. Only the TLS setting and the client's certificate
+// determine whether the server accepts the client.
 func TestServer_RefusesWrongCertificates(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -135,7 +136,7 @@ func trustingCreds(ca *pki.Authority, cert tls.Certificate) credentials.Transpor
 	return credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{cert}})
 }
 
-// A client of the mesh names a role. It refuses a server with another role.
+// A client of the mesh expects a server with a certain mesh role. It refuses a server with another role.
 func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -183,7 +184,7 @@ func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	}
 }
 
-// addressListener is a listener that reports another address than its own.
+// addressListener is a listener that reports an address other than its own.
 type addressListener struct {
 	net.Listener
 	addr net.Addr
@@ -291,8 +292,8 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	}
 }
 
-// Case N2. A stream stays open. Therefore unauthenticated callers and agents can't open a stream, not even to the
-// health service.
+// Case N2. A stream stays open. Therefore unauthenticated callers and agents can't open a stream, even to the health
+// service.
 func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -314,7 +315,8 @@ func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	}
 }
 
-// Streams do not end by themselves. A server that stops ends them, so that it need not wait for silent clients.
+// Streams do not end unless a client ends them. A server that is stopping ends them, so that it need not wait for
+// silent clients.
 func TestServe_StopEndsStreams(t *testing.T) {
 	t.Parallel()
 	started := make(chan struct{})

@@ -32,7 +32,7 @@ const (
 
 const testTimeout = 10 * time.Second
 
-// tokenText returns the secret of the only token with the given token role.
+// tokenText returns the secret of the token with the given token role. There is one token for each role.
 func tokenText(role authv1.TokenRole) string { return "text-of-the-token-of-" + role.String() }
 
 func newTokens(t testing.TB) *authn.Tokens {
@@ -58,8 +58,8 @@ type serviceFunc func(grpc.ServiceRegistrar)
 // Register implements [rpc.Service].
 func (f serviceFunc) Register(r grpc.ServiceRegistrar) { f(r) }
 
-// testServer is a server of the policy role with the given services. It is available over pipes, over TLS, and over
-// loopback without TLS.
+// testServer is a server with the mesh role policy and the given services. It is available over pipes, over TLS, and
+// over loopback without TLS.
 type testServer struct {
 	authority *pki.Authority
 	tokens    *authn.Tokens
@@ -69,7 +69,7 @@ type testServer struct {
 	pipes                    map[pipeKey]grpc.ClientConnInterface
 	tls                      string
 	plain                    string
-	// stop stops the server behind tls.
+	// stop stops the server that is listening at the address tls.
 	stop func() error
 }
 
@@ -78,13 +78,14 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A testPath is one of a role's connections to the test server. If speaks is true, the connection signs principals.
+// A testPath is one way in which other services connect to the test server. If speaks is true, the connection signs
+// principals.
 type testPath struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
 }
 
-// paths returns all connections of roles to the test server. Each test must pass on all of them.
+// paths returns all ways in which other services connect to the test server. Each test must pass with all of them.
 func (s *testServer) paths() []testPath {
 	return []testPath{
 		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
@@ -99,7 +100,7 @@ func (s *testServer) paths() []testPath {
 	}
 }
 
-// over returns a role's connection to the test server over TLS.
+// over returns a connection to the test server over TLS, from the service with the given mesh role.
 func (s *testServer) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(role))
@@ -110,13 +111,13 @@ func (s *testServer) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carri
 	return rpc.Carried{Conn: s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)}
 }
 
-// newTestServer starts a test server. It stops when the test ends.
+// newTestServer starts a test server, which stops when the test ends.
 func newTestServer(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	return (&testServer{tokens: newTokens(t)}).start(t, svc)
 }
 
-// start starts a test server. The test may have set some of its fields.
+// start starts a test server. The test may have set some of the server's fields before.
 func (s *testServer) start(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
@@ -136,7 +137,7 @@ func (s *testServer) start(t *testing.T, svc rpc.Service) *testServer {
 	return s
 }
 
-// secure returns the TLS configuration of a server of the policy role.
+// secure returns the TLS configuration of a server with the mesh role policy.
 func (s *testServer) secure(t *testing.T) *tls.Config {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(policy))
@@ -172,7 +173,7 @@ func (s *testServer) openPipes(t *testing.T, server *rpc.Server, role authv1.Rol
 	}
 }
 
-// signer returns the role's signer, or nil if the role does not sign principals.
+// signer returns the signer of the service with the given mesh role, or nil if the service does not sign principals.
 func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	t.Helper()
 	if !authn.Signs(role) {
@@ -207,7 +208,7 @@ func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 	return lis.Addr().String(), stop
 }
 
-// identity returns an identity with a certificate of the test server's CA.
+// identity returns an identity whose certificate is issued by the test server's CA.
 func (s *testServer) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
 	t.Helper()
 	certPEM, keyPEM, err := s.authority.Issue(leaf)
@@ -231,7 +232,7 @@ func (s *testServer) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *r
 	return conn
 }
 
-// person returns a connection with a token. An empty token is not sent.
+// person returns a connection that uses the given token. An empty token is not sent.
 func (s *testServer) person(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.plain, token, nil)

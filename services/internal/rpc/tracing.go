@@ -12,8 +12,8 @@ import (
 )
 
 // ServerTrace returns a stats handler that creates a server's spans. It skips calls whose parent is not sampled, which
-// costs only one header lookup. It also skips calls from clients without a role, so that an untrusted client can't
-// start a trace.
+// needs only one header lookup. It also skips calls from clients that are not services of the mesh, so that an
+// untrusted client can't start a trace.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }

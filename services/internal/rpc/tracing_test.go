@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// tracing is a test server that records spans, and the trace contexts of its handlers.
+// tracing is a test server that records spans and the trace contexts that its handlers receive.
 type tracing struct {
 	*testServer
 	spans *tracetest.InMemoryExporter
@@ -44,7 +44,7 @@ func newTracing(t *testing.T, err error) *tracing {
 	return tr
 }
 
-// remoteSpanContext returns the span context of a trace of another system.
+// remoteSpanContext returns the span context of a trace that another system has started.
 func remoteSpanContext(flags trace.TraceFlags) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
 }
@@ -88,7 +88,7 @@ func TestTrace_SampledCallHasClientAndServerSpan(t *testing.T) {
 	}
 }
 
-// The tracing library sets only the attributes of calls that docs/telemetry.md lists.
+// The tracing library sets only those attributes of calls that docs/telemetry.md lists.
 func TestTrace_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
@@ -137,7 +137,7 @@ func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	}
 }
 
-// A caller that is not a role of the mesh sends a trace context. No trace is started.
+// A caller that is not a service of the mesh sends a trace context. No trace is started.
 func TestTrace_UntrustedCallerCannotStartTrace(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)

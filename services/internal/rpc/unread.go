@@ -16,38 +16,39 @@ import (
 )
 
 const (
-	// readWithin is the time for which an answer on a connection may be unread. The client gets another second for every
+	// readWithin is how long an answer on a connection may stay unread. The client gets another second for every
 	// readRate bytes that it reads.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum capacity
-	// of a buffer that gRPC releases.
+	// pieceSize is the size of the pieces into which an answer is divided. gRPC releases them one by one. minReleased
+	// is the minimum capacity of a buffer that gRPC releases.
 	pieceSize   = 64 << 10
 	minReleased = 2 << 10
 )
 
-// An answer is a message that is sent to a caller over the network. A handler returns before gRPC has written its
+// An answer is a message that is sent to a caller over the network. A handler returns before gRPC has written the
 // answer, and the answer stays in memory until the caller opens its flow-control window. Therefore an answer is counted
-// from its encoding until gRPC releases it. An answer is the buffer pool of its own pieces, because gRPC releases each
-// buffer to its pool (docs/decisions/0013-grpc-resource-limits.md).
+// from the time at which it is encoded until gRPC releases it. An answer serves as the buffer pool of its own pieces,
+// because gRPC releases each buffer to the buffer's pool (docs/decisions/0013-grpc-resource-limits.md).
 type answer struct {
 	// data is the encoded message in pieces. buf is the buffer that contains all pieces.
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection. portion is the call's part of the caller's quota, or nil for an unauthenticated caller.
+	// to is the connection. portion is what the call uses of the caller's quota, or nil for an unauthenticated caller.
 	to      *netPeer
 	portion *callUsage
 	size    int
 
 	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent, and read is
-	// to.unread.read at that time. left is the number of pieces that gRPC has not released.
+	// the value of to.unread.read at that time. left is the number of pieces that gRPC has not released yet.
 	since time.Time
 	read  int64
 	left  int
 }
 
-// answer encodes a message to the caller of ctx and counts it. Inside the process, it returns the message unchanged.
+// answer encodes a message for the caller of ctx and counts it. For a call inside the process, it returns the message
+// unchanged.
 func (c *chain) answer(ctx context.Context, own *callUsage, m any) (any, error) {
 	v := netPeerOf(ctx)
 	if v == nil {
@@ -76,8 +77,8 @@ func (c *chain) answer(ctx context.Context, own *callUsage, m any) (any, error) 
 	return a, nil
 }
 
-// count counts an answer against its caller's quota until uncount. An answer to an unauthenticated caller counts as one
-// of the caller's calls.
+// count counts an answer against its caller's quota until uncount is called. An answer to an unauthenticated caller
+// counts as one of the caller's calls.
 func (a *answer) count() error {
 	if a.portion == nil {
 		a.to.unauthenticatedCalls.Add(1)
@@ -94,8 +95,8 @@ func (a *answer) uncount() {
 	a.portion.releaseAnswer(a.size)
 }
 
-// cut splits text into pieces. The last piece may be up to twice as large as the others, because gRPC does not release
-// a piece that is too small.
+// cut splits text into pieces. The last piece may be up to twice as large as the others, because gRPC returns a piece
+// to its pool only if the piece is large enough.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/pieceSize)
 	pieces := make([][]byte, a.left)
@@ -108,13 +109,13 @@ func (a *answer) cut(text []byte) {
 	}
 }
 
-// Get implements [mem.BufferPool]. gRPC takes no buffers from this pool.
+// Get implements [mem.BufferPool]. It is not used, because gRPC takes no buffers from this pool.
 func (a *answer) Get(length int) *[]byte {
 	buf := make([]byte, length)
 	return &buf
 }
 
-// Put implements [mem.BufferPool]. gRPC calls it when it has written a piece, or when the stream has ended.
+// Put implements [mem.BufferPool]. gRPC calls it after it has written a piece, or after the stream has ended.
 func (a *answer) Put(piece *[]byte) {
 	if a.to.unread.written(a, len(*piece)) {
 		a.pool.put(a.buf)
@@ -130,14 +131,14 @@ func send(ss grpc.ServerStream, m any) error {
 }
 
 // isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
-// show this: it may have ended while the stream is open and still holds the message. isClosed sends the headers again.
-// That fails on an open stream with one code, and on a closed stream with other codes.
+// show this: the context may be done while the stream is still open and holds the message. isClosed tries to send the
+// headers again. On an open stream, that fails with a code other than the codes for a closed stream.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
-// codec is gRPC's codec, except that an answer is already encoded.
+// codec is the same as gRPC's codec, except that it does not encode an answer, which is already encoded.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements [encoding.CodecV2].
@@ -173,7 +174,7 @@ func (b buffers) put(buf *[]byte) {
 	}
 }
 
-// unreadAnswers contains the answers on one connection that the client has not read. The zero value is empty.
+// unreadAnswers contains the answers on one connection that the client has not read yet. The zero value is empty.
 // unreadAnswers is safe for concurrent use.
 type unreadAnswers struct {
 	closeConn func()
@@ -203,7 +204,7 @@ func (l *unreadAnswers) add(a *answer) {
 	}
 }
 
-// written counts a released piece. It reports whether it was the last piece of the answer.
+// written counts a piece that gRPC has released. It reports whether the piece was the last piece of the answer.
 func (l *unreadAnswers) written(a *answer, size int) (last bool) {
 	l.mu.Lock()
 	l.read += int64(size)
@@ -227,7 +228,8 @@ func (l *unreadAnswers) uncount(a *answer) {
 	}
 }
 
-// closeIfSlow closes the connection if an answer was not read in time. Otherwise it schedules the next check.
+// closeIfSlow closes the connection if an answer was not read in time. If all answers were read in time, it schedules
+// the next check.
 func (l *unreadAnswers) closeIfSlow() {
 	l.mu.Lock()
 	now := time.Now()
@@ -245,8 +247,8 @@ func (l *unreadAnswers) closeIfSlow() {
 	}
 }
 
-// end removes all answers from the count. It is called when the connection is closed, because gRPC does not release the
-// messages that the streams of a closed connection have queued.
+// end removes all answers from the count. It is called when the connection is closed, because gRPC does not release
+// messages that are queued in the streams of a closed connection.
 func (l *unreadAnswers) end() {
 	l.mu.Lock()
 	left := l.unread

@@ -13,14 +13,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Case X3. A client that has not read an answer within 10 s is disconnected, unless it reads 64 KiB in each further
-// second.
+// Case X3. A client that has not read an answer within 10 s is disconnected. It gets more time only if it reads 64 KiB
+// in each further second.
 func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 	t.Parallel()
 	const large = 4 << 20
 	for _, tt := range []struct {
 		name string
-		// pause is the time after which the client begins to read. every is the time that it takes to read a piece.
+		// pause is the time after which the client begins to read. every is the time that the client takes to read a
+		// piece.
 		pause, every time.Duration
 		want         bool
 	}{
@@ -92,7 +93,7 @@ func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 	})
 }
 
-// sentOn is a stream on which a message was sent and whose context has ended.
+// sentOn is a stream on which a message has been sent and whose context is done.
 type sentOn struct {
 	grpc.ServerStream
 	header error
@@ -106,7 +107,8 @@ func (s sentOn) Context() context.Context {
 func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
-// Case X3. The context of a call ends. Its answers on a stream are counted until gRPC has closed the stream.
+// Case X3. The context of a call is done. The answers that were sent on the call's stream are counted until gRPC has
+// closed the stream.
 func TestSend_CountsAnswersUntilStreamIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

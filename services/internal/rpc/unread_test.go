@@ -30,7 +30,8 @@ func (t *tally) of(name string) *atomic.Int64 {
 	return n.(*atomic.Int64)
 }
 
-// answering returns a probe that counts its calls. The name in a request selects the size of the response.
+// answering returns a probe that counts the calls that it receives. The name in a request selects the size of the
+// response.
 func answering(asked *tally) probe {
 	sizes := map[string]int{"name": 4, "tiny": 4, "small": 60 << 10, "large": 4 << 20}
 	return probe{
@@ -52,7 +53,7 @@ func answering(asked *tally) probe {
 // noWindow sets the flow-control window for answers to zero.
 var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize}
 
-// callUnread makes calls on one connection. It does not read the answers, because their flow-control window is zero.
+// callUnread makes calls on one connection. The answers stay unread, because their flow-control window is zero.
 func callUnread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
 	t.Helper()
 	c, err := rawh2.Dial(addr, nil, false, noWindow)
@@ -92,9 +93,9 @@ func heap() int {
 	return int(m.HeapAlloc >> 20)
 }
 
-// Case X3. A person makes many calls, unary or on streams, and does not read the answers. The answers in memory are
-// limited by the person's quota. Further calls of the person are refused before their methods run, and other callers
-// are not affected. After 10 s the client is disconnected, and its quota is released.
+// Case X3. A person makes many calls, unary or streaming, and does not read the answers. The person's quota limits the
+// answers in memory. Further calls of the person are refused before their methods run, and other callers are not
+// affected. After 10 s the client is disconnected, and its quota is released.
 func TestServer_BoundsUnreadAnswers(t *testing.T) {
 	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
 		t.Run("X3 "+tt.what, func(t *testing.T) {
@@ -189,7 +190,8 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	}
 }
 
-// Case X3. An unread answer to an unauthenticated client counts as a call in flight. The client may have four of them.
+// Case X3. An unread answer to an unauthenticated client counts as a call in flight. The client may have four calls in
+// flight.
 func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -225,8 +227,8 @@ func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	}
 }
 
-// Case X3. A client makes many calls that end in different ways. When all of them have ended, the client's whole quota
-// is released, and the client is still connected.
+// Case X3. A client makes many calls that end in different ways. When all calls have ended, the client's whole quota
+// has been released, and the client is still connected.
 func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	t.Parallel()
 	var asked tally
@@ -259,8 +261,8 @@ func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	}
 }
 
-// Case X3. A client opens a stream and does not read it. The server ends the stream's handler and releases its
-// messages. A client that reads receives all messages.
+// Case X3. A client opens a stream and does not read it. The server ends the stream's handler and releases the
+// messages. Another client that does read receives all messages.
 func TestServer_EndsUnreadStreams(t *testing.T) {
 	t.Parallel()
 	const messages = 100

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Approval is the machine-readable form of an approval. It contains the requested call and the state, but no argument
-// values.
+// Approval is the machine-readable form of an approval. It contains the requested call and the state of the approval,
+// but no argument values.
 type Approval struct {
 	ID            string    `json:"id"`
 	State         string    `json:"state"`
@@ -43,10 +43,10 @@ type Approval struct {
 type Grant struct {
 	Calls int64 `json:"calls"`
 	Used  int64 `json:"used"`
-	// Within is the time for which the grant is valid after the decision, in seconds.
+	// Within is how long the grant is valid after people have approved the call, in seconds.
 	Within  float64   `json:"withinSeconds"`
 	Expires time.Time `json:"expires,omitzero"`
-	// Where contains the conditions on a call, in CEL. It is empty if there are none.
+	// Where contains the conditions that a call must satisfy, in CEL. It is empty if there are none.
 	Where []string `json:"where,omitempty"`
 }
 

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// invisibleRanges contains characters that are printable according to Unicode, but are invisible or change the
-// appearance of their neighbors.
+// invisibleRanges contains characters that Unicode classifies as printable although they are invisible or change the
+// appearance of neighboring characters.
 var invisibleRanges = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},
@@ -18,12 +18,13 @@ var invisibleRanges = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// IsHidden reports whether a character is shown as an escape. Such characters are control characters, format characters
-// such as bidirectional overrides, separators except the space, other invisible characters, and invalid characters.
+// IsHidden reports whether a character must be shown as an escape. Such characters are control characters, format
+// characters such as bidirectional overrides, separators other than the space, other invisible characters, and invalid
+// characters.
 func IsHidden(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(invisibleRanges, r) }
 
-// Escape returns text with every character visible. A hidden character is written as `\u` and four hexadecimal digits
-// for each UTF-16 code unit. A backslash is doubled.
+// Escape returns text in which every character is visible. A hidden character is replaced with `\u` and four
+// hexadecimal digits for each UTF-16 code unit. A backslash is doubled.
 func Escape(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || IsHidden(r) }) {
 		return text
@@ -61,14 +62,14 @@ func Quote(text string) string {
 	return out.String()
 }
 
-// Line returns text as one line that has no effect on a terminal. Unlike [Escape] it does not change backslashes,
-// because the text may already contain escapes. It also does not change characters that are only invisible, because no
-// decision depends on this text.
+// Line returns text as one line that has no effect on a terminal. Unlike [Escape], it does not double backslashes,
+// because the text may already contain escapes. It also does not replace characters that are only invisible, because
+// people make no decision based on this text.
 func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// replace replaces the characters for which gone is true with escapes, and invalid bytes with U+FFFD.
+// replace replaces the characters for which gone returns true with escapes, and invalid bytes with U+FFFD.
 func replace(text string, gone func(rune) bool) string {
 	if !strings.ContainsFunc(text, gone) && utf8.ValidString(text) {
 		return text
@@ -84,11 +85,11 @@ func replace(text string, gone func(rune) bool) string {
 	return out.String()
 }
 
-// Lines is like [Line] for each line of a text. A tab becomes four spaces.
+// Lines applies [Line] to each line of a text. A tab becomes four spaces.
 func Lines(text string) string { return eachLine(text, Line) }
 
-// VisibleLines is like [Lines], but also escapes characters that are only invisible, because a person decides about the
-// text.
+// VisibleLines is like [Lines], but also escapes characters that are only invisible, because a person makes a decision
+// based on the text.
 func VisibleLines(text string) string {
 	return eachLine(text, func(line string) string { return replace(line, IsHidden) })
 }
@@ -105,8 +106,8 @@ func eachLine(text string, escape func(line string) string) string {
 	return out.String()
 }
 
-// escapesOf returns the escapes of a character. It must be fast, because a call of 4 MiB may consist of hidden
-// characters.
+// escapesOf returns the escapes that represent a character. It must be fast, because a call of 4 MiB may consist of
+// hidden characters only.
 func escapesOf(r rune) string {
 	if a, b := utf16.EncodeRune(r); a != unicode.ReplacementChar {
 		return escapeUnit(a) + escapeUnit(b)

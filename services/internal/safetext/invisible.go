@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Code points that [Invisible] accepts or finds, depending on their neighbors.
+// These are code points that [Invisible] either accepts or finds, depending on their neighbors.
 const (
 	zeroWidthNonJoiner = 0x200c
 	zeroWidthJoiner    = 0x200d
@@ -18,7 +18,8 @@ const (
 	cancelTag          = 0xe007f
 )
 
-// maxFlagTags is the maximum number of tag characters in the flag of a region: five as in `gbeng`, and one more.
+// maxFlagTags is the maximum number of tag characters in the flag of a region, without the cancel tag. A region such as
+// `gbeng` needs five; one more is allowed.
 const maxFlagTags = 6
 
 // joiningScripts lists the scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
@@ -27,15 +28,16 @@ var joiningScripts = []*unicode.RangeTable{
 	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
 }
 
-// rightToLeftScripts lists the scripts between whose words direction marks occur.
+// rightToLeftScripts lists scripts next to whose words direction marks occur.
 var rightToLeftScripts = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
-// Invisible returns the offset of the first character that is invisible or changes the appearance of its neighbors, in
-// bytes. It returns -1 if there is none. These characters are those of [IsHidden], with two exceptions.
+// Invisible returns the byte offset of the first character that is invisible or changes the appearance of neighboring
+// characters. It returns -1 if there is none. It finds the characters for which [IsHidden] returns true, with two
+// exceptions.
 //
-// Line ends, tabs, and the spaces of French and of Chinese, Japanese and Korean are accepted everywhere. Characters
-// that emoji or a script need are accepted where they are needed: a joiner between emoji, a selector after a symbol,
-// the tags of a flag, joiners in scripts whose letters join, and direction marks next to right-to-left scripts.
+// Line ends, tabs, and the special spaces of French, Chinese, Japanese and Korean are accepted everywhere. Characters
+// that emoji or a script need are accepted where they are needed: a joiner between emoji, a variation selector after a
+// symbol, the tags of a flag, joiners in scripts whose letters join, and direction marks next to right-to-left scripts.
 func Invisible(text string) int {
 	var before, base rune // the previous character, and the last visible character
 	for at := 0; at < len(text); {
@@ -64,12 +66,12 @@ func Invisible(text string) int {
 	return -1
 }
 
-// isNewEmoji reports whether r is in the blocks of emoji, including code points that this version of Unicode has not
-// assigned.
+// isNewEmoji reports whether r is in the Unicode blocks for emoji. This includes code points that this version of
+// Unicode has not assigned yet.
 func isNewEmoji(r rune) bool { return 0x1f300 <= r && r <= 0x1faff && !unicode.Is(unicode.Cf, r) }
 
-// flagEnd returns the length of the flag tags at the beginning of tags, including the cancel tag. It returns 0 if the
-// tags do not form a flag.
+// flagEnd returns the length in bytes of the flag tags at the beginning of tags, including the cancel tag. It returns 0
+// if the tags do not form a flag.
 func flagEnd(tags string) int {
 	for at, count := 0, 0; at < len(tags); count++ {
 		r, size := utf8.DecodeRuneInString(tags[at:])
@@ -84,7 +86,8 @@ func flagEnd(tags string) int {
 	return 0
 }
 
-// isNeeded reports whether a hidden character is needed between its neighbors. base is the last visible character.
+// isNeeded reports whether a hidden character is needed between its neighbors before and after. base is the last
+// visible character.
 func isNeeded(r, before, base, after rune) bool {
 	switch r {
 	case emojiStyle, textStyle:

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Case T7. Text of Latin letters contains one of these characters. Each is invisible or changes the appearance of its
-// neighbors, and Invisible finds it.
+// Case T7. A text of Latin letters contains an invisible character, or a character that changes the appearance of its
+// neighbors. Invisible finds the character.
 func TestInvisible_FindsInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rune{
@@ -37,7 +37,7 @@ func TestInvisible_AcceptsCharactersNeededByEmojiAndScripts(t *testing.T) {
 	}
 }
 
-// Invisible finds characters that emoji and scripts need if they are in positions where they are not needed.
+// Some hidden characters are needed by emoji and scripts. In positions where they are not needed, Invisible finds them.
 func TestInvisible_FindsNeededCharactersInOtherPositions(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{

@@ -1,5 +1,6 @@
-// Package safetext formats the view of a call, which people must see before they decide, as plain text. It also
-// converts an approval to a machine-readable form. The command line, chats, mails and webhooks use the package.
+// Package safetext formats, as plain text, the description of a call that people must see before they approve or deny
+// the call. It also converts an approval to a machine-readable form. The command line, chats, mails and webhooks use
+// the package.
 package safetext
 
 import (
@@ -12,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Facts returns all of a view except the params, with one line for each fact. Hidden characters in the view are
-// escaped, so that every line is fully visible and each fact stays on its line.
+// Facts returns everything in a call's description (view) except the params, with one fact per line. Hidden characters
+// are escaped, so that every line is fully visible and no fact can begin a new line.
 func Facts(v *approvalv1.View) string {
 	var out lines
 	out.add("call", CallName(v.GetServer(), v.GetMethod(), v.GetName()))
@@ -46,8 +47,8 @@ func Facts(v *approvalv1.View) string {
 	return out.String()
 }
 
-// CallName returns a description of a call in one line. For a call to a tool, it consists of the server and the tool.
-// For another method, it also contains the method.
+// CallName returns a one-line description of a call. For a tool call, it consists of the server and the tool. For other
+// methods, it also contains the method.
 func CallName(server, method, name string) string {
 	if !isTools(method) {
 		server += " " + method
@@ -55,7 +56,7 @@ func CallName(server, method, name string) string {
 	return server + " " + name
 }
 
-// isTools reports whether a method calls a tool. The empty method means tools/call.
+// isTools reports whether method is the method that calls a tool. The empty string means tools/call.
 func isTools(method string) bool { return method == "" || method == "tools/call" }
 
 // lines is a list of facts in two columns.
@@ -96,7 +97,7 @@ func rule(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// Approvers returns a description of the people who may decide under the given terms.
+// Approvers returns a description of the people who may approve or deny a call under the given terms.
 func Approvers(t *policyv1.ApprovalTerms) string {
 	people := "an operator or approver"
 	if n := t.GetQuorum(); n > 1 {

@@ -42,7 +42,7 @@ redacted       /arguments/key
 	}
 }
 
-// A call to another method than tools/call is described by its method, and has no class.
+// The description of a call to a method other than tools/call contains the method, and no category or risk.
 func TestFacts_OtherMethods(t *testing.T) {
 	t.Parallel()
 	v := &approvalv1.View{Server: "files", Name: "note://plan", Method: "resources/read", Subject: "bot"}
@@ -80,7 +80,8 @@ func TestApprovers(t *testing.T) {
 	}
 }
 
-// The machine-readable form also contains the grant of an approval, and whether the person at the agent may confirm it.
+// The machine-readable form also contains the grant of an approval, and whether the person who uses the agent may
+// confirm the call.
 func TestOf_ContainsGrantAndConfirmation(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes text with hidden characters escaped. Therefore untrusted text can't control a terminal, even if it was
-// not escaped before. Line breaks and tabs are unchanged, because columns and completions need them. Callers must
-// therefore use [Line] to escape line breaks in untrusted text. JSON keeps its meaning: a hidden character in JSON is
-// inside a string, and the escape is equivalent. A Writer is safe for concurrent use.
+// Writer writes text with hidden characters escaped, so that untrusted text can't control a terminal even if it has not
+// been escaped before. Line breaks and tabs are not changed, because columns and shell completions need them. Therefore
+// callers must use [Line] to escape line breaks in untrusted text. JSON keeps its meaning, because a hidden character
+// in JSON is always inside a string, and there the escape is equivalent. A Writer is safe for concurrent use.
 type Writer struct {
 	to io.Writer
 
@@ -18,7 +18,7 @@ type Writer struct {
 	pending []byte // text to write next; between two writes it is the beginning of a character
 }
 
-// NewWriter returns a writer that writes to w, which may be a terminal.
+// NewWriter returns a Writer that writes to the given writer, which may be a terminal.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
 // Write implements [io.Writer].
@@ -39,7 +39,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 // not.
 func controlsTerminal(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// unfinished returns the number of bytes of an incomplete character at the end of text.
+// unfinished returns the length in bytes of an incomplete character at the end of text.
 func unfinished(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if begin := text[len(text)-n:]; utf8.RuneStart(begin[0]) {

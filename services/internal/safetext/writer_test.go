@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Case X7. Output is split into pieces at any position. It can't control a terminal, and JSON keeps its meaning.
+// Case X7. The output is written in pieces that are divided at any position. It can't control a terminal, and JSON
+// keeps its meaning.
 func FuzzWriter(f *testing.F) {
 	for _, seed := range []string{"x", "\x1b[2J\r\n\t", "\u009b2J", "\xc2", "é\u202e\U000e0001", "\x9b2J", `{"a":"\u001b"}`} {
 		f.Add(seed, 1)

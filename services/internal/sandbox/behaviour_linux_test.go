@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// shell runs a script in the sandbox, in the directory of the program.
+// shell runs a script in the sandbox. The working directory is the program's own directory.
 func (h *fixture) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
 	t.Helper()
 	return run(t, s, sandbox.Command{
@@ -23,7 +23,7 @@ func (h *fixture) shell(t *testing.T, s *sandbox.Sandbox, script string) string 
 	})
 }
 
-// eachMechanism runs a test with each mechanism, as this user and as the user nobody.
+// eachMechanism runs a test with each mechanism, both as the current user and as the user nobody.
 func eachMechanism(t *testing.T, edit func(*fixture), f func(t *testing.T, h *fixture, s *sandbox.Sandbox)) {
 	t.Helper()
 	eachUser(t, func(t *testing.T) {
@@ -43,7 +43,7 @@ func eachMechanism(t *testing.T, edit func(*fixture), f func(t *testing.T, h *fi
 	})
 }
 
-// The sandbox does not change files next to hidden files, or the program's directory.
+// The sandbox changes neither the files next to hidden files nor the program's directory.
 func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")
@@ -88,7 +88,7 @@ func TestSandbox_ReturnsExitStatus(t *testing.T) {
 	})
 }
 
-// Case X6. The rules open paths in private directories for reading or writing. A secret directory can't be opened.
+// Case X6. The rules allow reading or writing paths in private directories. A secret directory still can't be opened.
 func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
@@ -121,7 +121,7 @@ func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 	}
 }
 
-// Case X6. Without a network there is only loopback.
+// Case X6. The rules allow no network. Only the loopback interface is available.
 func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 	eachMechanism(t, func(h *fixture) { h.rules.NoNetwork = true }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if s.Report().By == "namespaces" {
@@ -136,8 +136,8 @@ func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 	})
 }
 
-// Case X6. A mount disappears with the file over which it is mounted. When a hidden file is replaced, the sandbox hides
-// the new file too.
+// Case X6. A hidden file is replaced. The mount over the old file disappears with the file, and the sandbox hides the
+// new file too.
 func TestSandbox_HidesReplacedFiles(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
@@ -180,8 +180,8 @@ func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
 	})
 }
 
-// Case X6. An editor repeatedly saves a hidden file at random times. The sandbox looks up a path again if the path
-// disappears while it is being hidden. The program does not end.
+// Case X6. An editor repeatedly saves a hidden file at random times. If a path disappears while the sandbox is hiding
+// it, the sandbox looks up the path again, and the program keeps running.
 func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
@@ -208,7 +208,8 @@ func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 	})
 }
 
-// Case X6. A path is missing when a program starts, and appears later in any directory. The sandbox then hides it.
+// Case X6. A path that must be hidden does not exist when a program starts, and is created later in any directory. The
+// sandbox then hides it.
 func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
 		t.Run("X6 "+name, func(t *testing.T) {
@@ -236,7 +237,7 @@ func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 	}
 }
 
-// Case X6. No user namespace can be created. The sandbox uses Landlock, and the report contains the reason.
+// Case X6. User namespaces can't be created. The sandbox uses Landlock, and the report contains the reason.
 func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
 		runAsOther(t, &syscall.SysProcAttr{
@@ -266,8 +267,8 @@ func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	}
 }
 
-// Case X6. A link on the path to a hidden file is mounted over itself. The program can't replace the link or read its
-// target. If an operator replaces the link, the new link is mounted over itself.
+// Case X6. The path to a hidden file contains a symbolic link. The sandbox mounts the link over itself. The program
+// can't replace the link or read its target. If an operator replaces the link, the new link is mounted over itself.
 func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
@@ -306,8 +307,8 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 	})
 }
 
-// Case X6. If a directory contains only files of the mesh, a new file in it is hidden. Otherwise the report lists the
-// hidden files whose replacements are not hidden.
+// Case X6. If a directory contains only files of the mesh, a new file in the directory is hidden too. For hidden files
+// in other directories, the report says that their replacements are not hidden.
 func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
@@ -334,7 +335,8 @@ func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	})
 }
 
-// If programs can't create directories in HOME, the sandbox creates the cache directories of common programs.
+// If a program could not create directories in HOME, the sandbox creates the cache directories of common programs there
+// before the program starts.
 func TestSandbox_CreatesCacheFolders(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		home := h.rules.Home

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// The user's HOME, which has the mesh's data directory in it, is private, one directory of it can be read, and another one written. A link in
-// the program's own directory leads to that directory.
+// The user's HOME contains the mesh's data directory and is private. The rules allow reading one directory in HOME and
+// writing another one. A link in the program's own directory leads to the readable directory.
 func TestSandbox_OpensOneDirectoryOfAPrivateHome(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		home := h.rules.Home

@@ -24,8 +24,8 @@ type targets struct {
 	Root                                                                         bool
 }
 
-// attempts acts like a hostile program. It returns the results of the attempts that the kernel did not refuse, by the
-// name of the attempt.
+// attempts does what a hostile program would try. It returns the results of the attempts that the kernel did not
+// refuse, by the name of the attempt.
 func attempts(at targets) map[string]string {
 	got := make(map[string]string)
 	for _, part := range []func(targets, map[string]string){readsFiles, writesFiles, replaces, readsProcesses, interferes, connects, links, inherits, asRoot} {
@@ -144,7 +144,7 @@ func interferes(at targets, got map[string]string) {
 	}
 }
 
-// victimByte has the same address in every process of this program that is loaded at a fixed address.
+// victimByte has the same address in every process of this program, because the program is loaded at a fixed address.
 var victimByte = byte('v')
 
 func connects(at targets, got map[string]string) {
@@ -189,7 +189,7 @@ func inherits(at targets, got map[string]string) {
 	}
 }
 
-// asRoot makes attempts that only root could make: it reads the disk itself, and changes settings of the kernel that
+// asRoot makes attempts that only root can make: it tries to read the disk directly, and to change kernel settings that
 // start programs outside the sandbox.
 func asRoot(at targets, got map[string]string) {
 	if !at.Root {
@@ -219,7 +219,7 @@ func asRoot(at targets, got map[string]string) {
 	}
 }
 
-// nested makes more attempts in a new user namespace, where it may mount file systems.
+// nested makes further attempts in a new user namespace, in which it may mount file systems.
 func nested(at targets, got map[string]string) {
 	raw, err := json.Marshal(at)
 	if err != nil {
@@ -243,7 +243,7 @@ func nested(at targets, got map[string]string) {
 	}
 }
 
-// unmounted tries to access files below the mounts that hide them, with the privileges of a user namespace.
+// unmounted runs with the privileges of a user namespace. It tries to access files below the mounts that hide them.
 func unmounted(at targets) map[string]string {
 	got := map[string]string{"nested ran": strconv.Itoa(os.Getuid())}
 	aside, rest := filepath.Join(at.Own, "aside"), strings.TrimPrefix(at.Token, at.Data)

@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File descriptors of a launcher in namespaces, in addition to orderFD.
+// These are file descriptors that a launcher in namespaces has in addition to orderFD.
 const (
 	// noticesFD is the inotify instance to which the launcher adds watches.
 	noticesFD = orderFD + 1
-	// wakeFD is the reading end of a pipe. The pipe contains a byte when the launcher must check its paths again.
+	// wakeFD is the reading end of a pipe. When the pipe contains a byte, the launcher must check its paths again.
 	wakeFD = orderFD + 2
 )
 
-// maxInotify is the maximum number of inotify instances of a program in namespaces.
+// maxInotify is the maximum number of inotify instances that a program in namespaces may create.
 const maxInotify = 32
 
-// inotifyHub contains a single inotify instance for all programs that this process starts, because the number of
-// instances of a user is limited (fs.inotify.max_user_instances). Launchers add watches to the instance, and a pipe
+// inotifyHub contains one inotify instance for all programs that this process starts. It is shared because the number
+// of instances of a user is limited (fs.inotify.max_user_instances). Launchers add watches to the instance, and a pipe
 // wakes each launcher. The zero value creates the instance when it is first needed. inotifyHub is safe for concurrent
 // use.
 type inotifyHub struct {
 	mu       sync.Mutex
 	instance *os.File
-	// wakes contains the writing ends of the pipes of launchers that may still run.
+	// wakes contains the writing ends of the pipes of launchers that may still be running.
 	wakes map[int]struct{}
 }
 
@@ -66,7 +66,7 @@ func (n *inotifyHub) begin() error {
 	return nil
 }
 
-// run wakes all launchers at every event. It returns only if reading fails.
+// run wakes all launchers whenever an event occurs. It returns only if reading events fails.
 func (n *inotifyHub) run(fd int) {
 	events := make([]byte, 64<<10)
 	for {
@@ -110,7 +110,8 @@ func (n *inotifyHub) forget(wake int) {
 	_ = unix.Close(wake)
 }
 
-// withInotifyLimit adds the name and the value of the inotify limit to an error that reports that the limit is reached.
+// withInotifyLimit adds the name and the value of the inotify limit to an error if the error means that the limit is
+// reached.
 func withInotifyLimit(err error) error {
 	name := ""
 	switch {
@@ -126,8 +127,8 @@ func withInotifyLimit(err error) error {
 		err, name, strings.TrimSpace(string(most)), name)
 }
 
-// limitInotify limits the number of inotify instances in this user namespace, so that its programs can't use up the
-// user's limit. It returns the parts that are not enforced.
+// limitInotify limits the number of inotify instances in this user namespace, so that programs in it can't use up the
+// user's limit. It returns the parts of the rules that could not be enforced.
 func limitInotify() []string {
 	const file = "/proc/sys/user/max_inotify_instances"
 	if err := os.WriteFile(file, fmt.Append(nil, maxInotify), 0); err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Versions of Landlock. Since abiFiles, files can be neither truncated nor moved to another directory without
-// permission. The names of the other constants describe the additions of these versions.
+// These are versions of Landlock. Since version abiFiles, files can be neither truncated nor moved to another directory
+// without permission. The names of the other constants describe what was added in these versions.
 const (
 	abiFiles       = 3
 	abiTCP         = 4
@@ -22,7 +22,7 @@ const (
 	abiSocketPaths = 9
 )
 
-// enterLandlock allows this process access to all files except those that the rules hide.
+// enterLandlock restricts this process: it can access all files except those that the rules hide.
 func enterLandlock(o *order) (Report, error) {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil {
@@ -70,7 +70,7 @@ func enterLandlock(o *order) (Report, error) {
 	return report, nil
 }
 
-// byVersion returns a report of the parts that a version of Landlock enforces.
+// byVersion returns a report of the parts of the rules that the given version of Landlock enforces.
 func byVersion(version int, noNetwork bool) Report {
 	r := Report{By: string(byLandlock), Enforced: []string{partContents, partPrograms, partTracing}, NotEnforced: []string{partMetadata, partListing, partPriorities}}
 	since := func(first int, what string) {
@@ -90,7 +90,7 @@ func byVersion(version int, noNetwork bool) Report {
 	return r
 }
 
-// makeCaches creates the cache directories of common programs if the programs could not create them later.
+// makeCaches creates the cache directories of common programs if programs in the sandbox could not create them.
 func (p *plan) makeCaches(o *order) error {
 	home := o.Rules.Home
 	real, err := filepath.EvalSymlinks(home)
@@ -105,16 +105,16 @@ func (p *plan) makeCaches(o *order) error {
 	return nil
 }
 
-// ruleSet collects the Landlock rules, which allow access.
+// ruleSet collects Landlock rules. Each rule allows access to a path.
 type ruleSet struct {
 	plan  *plan
 	rules []landlock.Rule
 	files []int
 }
 
-// directory allows access to all content of a directory except for the hidden path in it. Files that are created in the
-// directory later are not allowed. The directory itself can't be listed if that would also allow listing a hidden
-// directory.
+// folder allows access to everything in a directory except for hidden paths. If the directory contains a hidden path,
+// files that are created directly in it later are not accessible. The directory itself can't be listed if that would
+// also allow listing a hidden directory.
 func (w *ruleSet) folder(path string) error {
 	if !w.holdsHidden(path) {
 		if err := w.allow(path, false); err != nil {
@@ -146,21 +146,23 @@ func (w *ruleSet) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether a directory must not be allowed as a whole, because some of its content is not allowed.
+// isAbove reports whether the rules must not allow access to a whole directory, because some of its content must not be
+// accessible.
 func (w *ruleSet) isAbove(dir string) bool {
 	inside := func(path string) bool { return isBelow(path, dir) && path != dir }
 	return dir != "/proc" && dir != "/sys" && (w.holdsHidden(dir) || slices.ContainsFunc(w.plan.programs, inside) ||
 		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
 }
 
-// holdsHidden reports whether a directory contains a hidden path, or would contain a hidden path that may appear later.
+// holdsHidden reports whether a directory contains a hidden path, or will contain one when a missing path that must be
+// hidden is created.
 func (w *ruleSet) holdsHidden(dir string) bool {
 	in := func(path string) bool { return isBelow(path, dir) }
 	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.expected, in)
 }
 
-// allow allows access to a file, or to a directory with its content. It ignores links. The rule refers to a descriptor,
-// so it applies to the file that was checked.
+// allow allows access to a file, or to a directory and its content. It ignores links. The rule refers to an open
+// descriptor, so it applies to the file that was checked.
 func (w *ruleSet) allow(path string, write bool) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {

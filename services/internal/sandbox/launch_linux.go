@@ -16,10 +16,11 @@ import (
 // errorPrefix is the prefix of the launcher's error messages.
 const errorPrefix = "sluice could not start the program: "
 
-// launch is the main function of the launcher. It drops privileges and access. Then it executes the program in its own
-// process or, in namespaces, starts the program and waits until it ends. It returns the exit code.
+// launch is the main function of the launcher. It drops privileges and restricts access. With Landlock, it then
+// replaces itself with the program. In namespaces, it starts the program and waits until the program ends. It returns
+// the exit code.
 func launch() int {
-	// Privileges belong to threads. This thread drops its privileges and starts the program.
+	// Privileges belong to threads. The thread that drops its privileges must also start the program.
 	runtime.LockOSThread()
 	code, err := runOrder()
 	if err != nil {
@@ -30,7 +31,8 @@ func launch() int {
 }
 
 func runOrder() (int, error) {
-	// Inherited descriptors are closed on exec. They can't be closed now, because some belong to the Go runtime.
+	// Inherited descriptors are closed when the program is executed. They can't be closed now, because the Go runtime
+	// uses some of them.
 	if err := unix.CloseRange(orderFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 0, fmt.Errorf("close inherited descriptors: %w", err)
 	}
@@ -69,7 +71,7 @@ func runOrder() (int, error) {
 	}
 }
 
-// execProgram replaces the launcher with the program.
+// execProgram replaces the launcher with the program, in the same process.
 func execProgram(c *Command) error {
 	if err := os.Chdir(c.Dir); err != nil {
 		return fmt.Errorf("enter its folder: %w", err)
@@ -79,8 +81,8 @@ func execProgram(c *Command) error {
 }
 
 // startAndWait starts the program and waits until it ends. The launcher is the first process of the namespace.
-// Therefore it must also wait for orphaned processes, and all remaining processes end with it. startAndWait does not
-// keep the program's descriptors open.
+// Therefore it must also wait for orphaned processes, and all remaining processes are killed when it exits.
+// startAndWait closes its own copies of the program's descriptors.
 func startAndWait(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // ignored here, because the program receives these signals too

@@ -9,22 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A limitCall is the number of the system call prlimit64 in an architecture. The call sets the limits of any process of
-// the same user.
+// A limitCall is the number of the system call prlimit64 on one architecture. This system call can set the limits of
+// any process of the same user.
 type limitCall struct{ architecture, number uint32 }
 
-// limitCalls contains the system calls for each GOARCH, including those of older programs that the system can run.
+// limitCalls contains, for each GOARCH, the system calls of all architectures whose programs the system can run.
 var limitCalls = map[string][]limitCall{
 	"amd64": {{unix.AUDIT_ARCH_X86_64, 302}, {unix.AUDIT_ARCH_X86_64, 1<<30 | 302}, {unix.AUDIT_ARCH_I386, 340}}, // with x32
 	"arm64": {{unix.AUDIT_ARCH_AARCH64, 261}, {unix.AUDIT_ARCH_ARM, 369}},
 }
 
 // protectLimits prevents this thread, and the programs that it starts, from changing the limits of other processes.
-// Otherwise a program could stop the mesh by reducing its processor time or its maximum number of files. Landlock does
-// not prevent that. A program can still change its own limits.
+// Otherwise a program could stop the mesh by reducing the mesh's processor time or its maximum number of files.
+// Landlock does not prevent this. A program can still change its own limits.
 func protectLimits() error {
-	// Offsets in struct seccomp_data (seccomp(2)), which contains the number, the architecture, the instruction and six
-	// arguments. The first argument of prlimit64 is a process id. The kernel ignores its upper half.
+	// These are offsets in struct seccomp_data (seccomp(2)), which contains the number of the system call, the
+	// architecture, the instruction pointer and six arguments. The first argument of prlimit64 is a process id. The
+	// kernel ignores the upper half of this argument.
 	const number, architecture, process = 0, 4, 16
 	load := func(at uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchLinks adds to the plan the symbolic links on the paths to hidden or read-only files. Each link is mounted over
-// itself, and again after it was replaced from outside the sandbox. The mounts also prevent the program from renaming
-// the directories above the links.
+// watchLinks adds the symbolic links on the paths to hidden or read-only files to the plan. Each link is mounted over
+// itself. This is repeated after the link was replaced from outside the sandbox. The mounts also prevent the program
+// from renaming the directories above the links.
 func (p *plan) watchLinks() {
 	links := make(map[string]bool)
 	for _, link := range slices.Concat(p.replaceableLinks, p.links) {
@@ -25,14 +25,14 @@ func (p *plan) watchLinks() {
 }
 
 // pinLinks mounts links over themselves, because a mount point can be neither renamed nor removed. If the kernel does
-// not support this for a link, the link stays in the plan and is reported.
+// not support this for a link, the link stays in the plan, and the report lists it.
 func (p *plan) pinLinks() {
 	held := func(link string) bool { return !p.hides(link) && pinLink(link) == nil }
 	p.replaceableLinks, p.links = slices.DeleteFunc(p.replaceableLinks, held), slices.DeleteFunc(p.links, held)
 }
 
 // pinLink mounts a link over itself, unless it is already a mount point. It returns nil if the path is missing or no
-// longer a link. In these cases another path of the plan covers the replacement.
+// longer a link. In these cases, another path of the plan covers what has replaced the link.
 func pinLink(link string) error {
 	info, err := os.Lstat(link)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&os.ModeSymlink == 0 || isMounted(link) {

@@ -36,8 +36,8 @@ func unescape(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// aliases returns the other paths of a file or directory. A file system can be mounted at several paths, as a whole or
-// in part, and a mounted part may be inside the directory.
+// aliases returns the other paths at which a file or directory is visible. A file system can be mounted at several
+// paths, as a whole or in part, and a mounted part may be inside the directory.
 func aliases(path string, all []mount) []string {
 	var home mount
 	for _, m := range all {
@@ -95,7 +95,7 @@ func attach(fd int, path string) error {
 	return nil
 }
 
-// restrict adds attributes to a copy of mounts, for example read-only.
+// restrict adds attributes, for example read-only, to a copy of mounts.
 func restrict(fd int, attributes uint64) error {
 	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes})
 	if err != nil {
@@ -104,7 +104,8 @@ func restrict(fd int, attributes uint64) error {
 	return nil
 }
 
-// remount mounts a copy of a path over itself, with attributes. A mount point can be neither renamed nor removed.
+// remount mounts a copy of a path over the path itself, with additional attributes. A mount point can be neither
+// renamed nor removed.
 func remount(path string, attributes uint64) error {
 	fd, err := clone(path)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unusable contains the attributes of a mount whose files can't be used.
+// unusable contains the attributes that make the files of a mount unusable.
 const unusable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
-// enterNamespaces applies the rules in the namespaces whose first process is this process. The returned function hides
-// replaced paths again, and never returns.
+// enterNamespaces applies the rules in the current namespaces. This process must be their first process. The returned
+// function hides replaced paths again; it never returns.
 func enterNamespaces(o *order) (Report, func(), error) {
 	if os.Getpid() != 1 {
 		return Report{}, nil, errors.New("it is not the first process of its namespace")
@@ -47,7 +47,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	return report, p.rehide, err
 }
 
-// mount mounts all mounts of the plan.
+// mount makes all mounts of the plan.
 func (p *plan) mount(o *order) error {
 	opened := make(map[string]int)
 	for _, op := range p.open {
@@ -118,7 +118,8 @@ func hide(path string) error {
 	return attach(fd, path)
 }
 
-// reopen mounts the opened paths in the directory that hides them, and then makes the directory read-only.
+// reopen mounts the opened paths inside the empty directory that hides a directory, and then makes the empty directory
+// read-only.
 func (p *plan) reopen(hidden string, opened map[string]int) error {
 	info, err := os.Stat(hidden)
 	if err != nil || !info.IsDir() {
@@ -158,7 +159,7 @@ func makePoint(path string, dir bool) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// ownTerminals gives the namespace its own terminals. The plan has hidden the terminals of other programs.
+// ownTerminals gives the namespace its own terminals. The terminals of other programs have already been hidden.
 func ownTerminals() error {
 	if len(terminals()) == 0 {
 		return nil
@@ -169,8 +170,8 @@ func ownTerminals() error {
 	return nil
 }
 
-// protectSystem makes the settings of the system read-only. They include the cgroups, which can end processes outside
-// the sandbox. For root they also include the settings of the kernel.
+// protectSystem makes the settings of the system read-only. They include the cgroups, with which processes outside the
+// sandbox can be killed. For root, they also include the settings of the kernel.
 func protectSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {
@@ -187,7 +188,7 @@ func protectSystem(asRoot bool) error {
 	return nil
 }
 
-// applyOtherRules applies the rules that mounts do not cover. It returns a report of the enforced parts.
+// applyOtherRules applies the rules that mounts do not cover. It returns a report of the parts that are enforced.
 func applyOtherRules(o *order, p *plan) (Report, error) {
 	r := Report{By: string(byNamespaces), Enforced: []string{partFiles, partProcesses, partSockets, partPrograms}}
 	if o.Rules.NoNetwork {
@@ -196,7 +197,7 @@ func applyOtherRules(o *order, p *plan) (Report, error) {
 		}
 		r.Enforced = append(r.Enforced, partNetwork)
 	}
-	// A network namespace also has its own abstract sockets.
+	// Programs in a network namespace can't reach abstract sockets outside it.
 	version, err := ll.LandlockGetABIVersion()
 	switch {
 	case err == nil && version >= abiScopes:

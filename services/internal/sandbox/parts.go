@@ -3,7 +3,7 @@ package sandbox
 // exitLauncher is the exit code of the launcher if it could not start the program.
 const exitLauncher = 126
 
-// Parts of a report.
+// These are the parts of the rules that a report lists.
 const (
 	partFiles           = "files"
 	partContents        = "contents of files"
@@ -23,7 +23,7 @@ const (
 	partDatagrams       = "UDP, Multipath TCP and other protocols"
 )
 
-// allParts lists all parts that must be enforced for the rules.
+// allParts lists all parts that must be enforced for the given rules.
 func allParts(r *Rules) []string {
 	all := []string{partFiles, partProcesses, partSockets, partAbstractSockets, partPrograms}
 	if r.NoNetwork {

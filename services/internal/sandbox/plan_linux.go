@@ -15,31 +15,32 @@ import (
 
 // plan is the result of applying the rules to the current files. All its paths are real paths, without links.
 type plan struct {
-	// hidden contains the hidden files and directories. None is inside another.
+	// hidden contains the hidden files and directories. No path in it is inside another.
 	hidden []string
 	// programs contains files that must not be changed, and directories that contain these files.
 	programs []string
-	// above contains the directories above hidden and programs, except the root. A directory comes before the directories
-	// inside it.
+	// above contains the directories above the paths in hidden and programs, except the root directory. A directory
+	// comes before the directories inside it.
 	above []string
 	// open contains paths that are accessible although they are inside a hidden directory.
 	open []opening
-	// expected contains, for each path that must be hidden when it appears, the nearest existing directory.
+	// expected lists missing paths that must be hidden as soon as they are created. For each of them, it contains the
+	// nearest existing directory.
 	expected []string
-	// watched contains paths that may later refer to another file.
+	// watched contains paths that may later refer to a different file.
 	watched []watched
-	// replaceableLinks contains the links on the paths to hidden files that the program could replace. inSharedFolders
-	// contains hidden files in directories to which a program may write. If such a file is replaced, the new file is
-	// accessible for a short time.
+	// replaceableLinks contains links that the program could replace and that are on the paths to hidden files.
+	// inSharedFolders contains hidden files in directories to which a program may write. If such a file is replaced,
+	// the new file is accessible for a short time.
 	replaceableLinks, inSharedFolders []string
 	// access contains the read-only paths, and the writable paths inside them. A directory comes before its content.
 	access []access
-	// links contains the links on the paths to read-only files that the program could replace.
+	// links contains links that the program could replace and that are on the paths to read-only files.
 	links []string
 }
 
-// watched is a path in the rules. program is true if it is the path of a program. link is true if it is a link on such
-// a path.
+// watched is a path that the rules name, or a link on such a path. program is true for the path of a program. link is
+// true for a link.
 type watched struct {
 	path          string
 	program, link bool
@@ -101,7 +102,7 @@ func newPlan(o *order) (*plan, error) {
 	return p, nil
 }
 
-// nearest returns a path if it exists, or otherwise the real path of its nearest existing ancestor.
+// nearest returns path if it exists. Otherwise it returns the real path of the nearest existing ancestor.
 func nearest(path string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
@@ -114,8 +115,8 @@ func nearest(path string) string {
 	return "/"
 }
 
-// hideOwnFolders hides a whole directory if all its content is hidden, so that files that are created in it later are
-// hidden too. It adds hidden files in directories with other content to inSharedFolders.
+// hideOwnFolders hides a whole directory if everything in it is hidden, so that files that are created in it later are
+// hidden too. Hidden files in other directories are added to inSharedFolders.
 func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		dir := filepath.Dir(path)
@@ -132,8 +133,8 @@ func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	}
 }
 
-// protectFolders replaces a protected program by its whole directory, if no program needs to write to that directory.
-// Then a file that replaces the program in the directory is protected too.
+// protectFolders protects the whole directory of a protected program instead of only the program, if no program needs
+// to write to that directory. A file that later replaces the program in the directory is then protected too.
 func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		dir := filepath.Dir(path)
@@ -156,7 +157,8 @@ func (p *plan) unopened(paths []string) []string {
 	})
 }
 
-// addPath adds a path in the rules, with all its aliases.
+// addPath adds a path from the rules to the set to. It also adds all other paths at which the same file is visible. It
+// adds the links on the path to the set loose.
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {
@@ -176,7 +178,7 @@ func addPath(to, loose map[string]bool, path string, all []mount) {
 	}
 }
 
-// openings collects the paths to open.
+// openings collects the paths that must stay accessible inside hidden directories.
 func (p *plan) openings(o *order) error {
 	add := func(path string, write bool) error {
 		real, err := filepath.EvalSymlinks(path)
@@ -213,7 +215,7 @@ func (p *plan) openings(o *order) error {
 	return nil
 }
 
-// hides reports whether a path is hidden or inside a hidden directory.
+// hides reports whether the plan hides a path or a directory that contains it.
 func (p *plan) hides(path string) bool {
 	return slices.ContainsFunc(p.hidden, func(h string) bool { return isBelow(path, h) })
 }
@@ -222,7 +224,7 @@ func (p *plan) openedIn(hidden string) []opening {
 	return slices.DeleteFunc(slices.Clone(p.open), func(op opening) bool { return !isBelow(op.path, hidden) })
 }
 
-// foldersAbove returns the directories above all the paths. A directory comes before the directories inside it.
+// foldersAbove returns the directories above all paths in the sets. A directory comes before the directories inside it.
 func foldersAbove(sets ...map[string]bool) []string {
 	above := make(map[string]bool)
 	for _, set := range sets {
@@ -246,7 +248,7 @@ func outermost(paths map[string]bool) []string {
 	return out
 }
 
-// follow returns the real path of a path, and the links on the path.
+// follow returns the real path to which a path leads, and the links on the path.
 func follow(path string) (real string, links []string, err error) {
 	const most = 255
 	todo, real := strings.Split(strings.TrimPrefix(path, "/"), "/"), "/"

@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptCapabilities contains the privileges for files and users that a program keeps if root runs it. None of them can
+// keptCapabilities contains the capabilities for files and users that a program keeps if root runs it. None of them can
 // make hidden paths visible.
 const keptCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
 // dropPrivileges removes all privileges except keptCapabilities from this thread and from the programs that it starts.
-// It also removes the ways to gain privileges, and disables core dumps, because they would contain memory.
+// It also prevents them from gaining privileges later, and disables core dumps, because these would contain memory.
 func dropPrivileges(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
 	}
-	// The programs that the launcher starts must not trace the launcher or read its memory.
+	// Programs that the launcher starts must not be able to trace the launcher or read its memory.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid tracing: %w", err)
 	}

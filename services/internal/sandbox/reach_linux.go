@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets returns the sockets on which programs of this user and of root listen, and this user's directory of sockets.
-// Services such as D-Bus, Docker and tmux may start programs outside the sandbox.
+// sockets returns the sockets on which programs of this user and of root listen, and the directory that contains this
+// user's sockets. Services such as D-Bus, Docker and tmux could start programs outside the sandbox.
 func sockets(o *order) []string {
 	found := make(map[string]bool)
 	if raw, err := os.ReadFile("/proc/self/net/unix"); err == nil {
@@ -55,13 +55,13 @@ func sockets(o *order) []string {
 	return out
 }
 
-// containsProgram reports whether a directory contains the program or its working directory.
+// containsProgram reports whether a directory contains a command's program or its working directory.
 func containsProgram(dir string, c *Command) bool {
 	return isBelow(c.Dir, dir) || isBelow(c.Path, dir)
 }
 
-// devices returns the devices from which hidden data on disk or in memory could be read. They are all disks and, for
-// root, every device that is not accessible to all users.
+// devices returns the devices from which hidden data on disk or in memory could be read: all disks and, for root, every
+// device that is not accessible to all users.
 func devices(asRoot bool) []string {
 	var out []string
 	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
@@ -81,7 +81,7 @@ func devices(asRoot bool) []string {
 	return out
 }
 
-// terminals returns the directory of terminals, where people may type tokens.
+// terminals returns the directory of terminals, in which people may type tokens.
 func terminals() []string {
 	if info, err := os.Lstat("/dev/pts"); err != nil || !info.IsDir() {
 		return nil

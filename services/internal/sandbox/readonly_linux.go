@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// access is a file or directory that is mounted over itself. It is read-only, or writable inside a read-only directory.
+// access is a file or directory that is mounted over itself, either to make it read-only, or to make it writable inside
+// a read-only directory.
 type access struct {
 	path  string
 	write bool
 }
 
-// readOnly adds the read-only paths. Paths in Rules.Write stay writable with their content. Working directories stay
-// writable inside read-only directories, except for read-only paths inside them.
+// readOnly adds the read-only paths to the plan. Paths in Rules.Write stay writable, with everything in them. Working
+// directories inside read-only directories stay writable, except for read-only paths inside the working directories.
 func (p *plan) readOnly(o *order, all []mount) {
 	fixed, replaceable := make(map[string]bool), make(map[string]bool)
 	for _, path := range o.Rules.ReadOnly {
@@ -61,8 +62,8 @@ func (p *plan) writable(path string) bool {
 	return true
 }
 
-// mountAccess mounts read-only paths, and the writable paths inside them, over themselves. copies contains copies of
-// the writable paths. The caller must make them before any path is mounted.
+// mountAccess mounts the read-only paths, and the writable paths inside them, over themselves. copies contains copies
+// of the writable paths. The caller must create the copies before any path is mounted.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
@@ -78,8 +79,8 @@ func (p *plan) mountAccess(copies map[string]int) error {
 			return err
 		}
 	}
-	// A copy covers the mounts over the directories inside it. These mounts prevent the directories from being renamed, so
-	// they are mounted again.
+	// A mounted copy covers the mounts over the directories inside it. These mounts are needed to prevent the
+	// directories from being renamed, so they are mounted again.
 	for _, dir := range p.above {
 		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
 			if err := remount(dir, 0); err != nil {
@@ -94,7 +95,7 @@ func (p *plan) inCopy(path string) bool {
 	return slices.ContainsFunc(p.access, func(a access) bool { return a.write && isBelow(path, a.path) })
 }
 
-// copies returns copies of the writable paths inside read-only paths.
+// copies returns copies of the mounts at the writable paths inside read-only paths.
 func (p *plan) copies() (map[string]int, error) {
 	out := make(map[string]int)
 	for _, a := range p.access {
@@ -110,9 +111,9 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns descriptions of the protections that are not enforced for read-only files and directories. The
-// program may be able to replace links to them. It may also create files next to them, for example a module that an
-// interpreter finds first.
+// notHeld returns descriptions of the protections of read-only files and directories that are not enforced. For
+// example, the program may be able to replace a link to a read-only file. It may also create files next to such a file,
+// for example a module that an interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {
@@ -127,7 +128,7 @@ func (p *plan) notHeld() []string {
 	return out
 }
 
-// realPaths returns the real paths of the paths that exist.
+// realPaths returns the real paths of those paths that exist.
 func realPaths(paths []string) []string {
 	var out []string
 	for _, path := range paths {

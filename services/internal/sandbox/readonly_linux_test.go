@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// tampering is a shell script in which a program tries to change $APP, a directory with a program. Each attempt has a
-// name and is undone if it succeeds. $OWN is the directory to which the program may write.
+// tampering is a shell script with which a program tries to change $APP, a directory that contains a program. Each
+// attempt has a name and is undone if it succeeds. $OWN is the directory to which the program may write.
 const tampering = `
 try() { name=$1; shift; (eval "$@") >/dev/null 2>&1 && echo "$name"; }
 try overwrite ': >> $APP/cli.js'
@@ -46,7 +46,7 @@ func (h *fixture) installed(t *testing.T) string {
 	return app
 }
 
-// tamper returns the names of the successful attempts.
+// tamper runs the script tampering in the sandbox and returns the names of the attempts that succeeded.
 func (h *fixture) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
@@ -75,8 +75,8 @@ func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 	})
 }
 
-// Case X15. Working directories and opened writable paths stay writable inside read-only directories. Hidden paths in
-// them stay hidden and can't be renamed.
+// Case X15. Working directories and paths that the rules make writable stay writable inside read-only directories.
+// Hidden paths inside them stay hidden and can't be renamed.
 func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 	for name, edit := range map[string]func(h *fixture, app string){
 		"working folder": func(h *fixture, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
@@ -107,7 +107,7 @@ func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 	}
 }
 
-// Case X15. The rules open a directory for writing. Its content is writable, except for hidden paths, which stay
+// Case X15. The rules make a directory writable. Everything in it is writable, except for hidden paths, which stay
 // hidden.
 func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 	var app string
@@ -150,7 +150,8 @@ func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 	})
 }
 
-// Case X15. A link to a program that could be replaced is reported. A link in a read-only directory can't be replaced.
+// Case X15. The sandboxed program could replace a link to another program. The report lists the link. A link in a
+// read-only directory can't be replaced.
 func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
@@ -177,7 +178,8 @@ func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	}
 }
 
-// Case X15. Root can't replace a link in the root directory, such as /bin if all programs are in /usr.
+// Case X15. Even root can't replace a link in the root directory, such as /bin on a system where all programs are in
+// /usr.
 func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the root folder is root's")
@@ -204,8 +206,8 @@ func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	}
 }
 
-// Case X15. A program is in a directory with other files. Only the program is protected, and the report describes the
-// files that are not protected.
+// Case X15. A program is in a directory with other files. Only the program is protected, and the report says what is
+// not protected.
 func TestReadOnly_ProtectsSingleFileInSharedFolder(t *testing.T) {
 	var file string
 	eachMechanism(t, func(h *fixture) {
@@ -228,8 +230,8 @@ func awaitFile(t *testing.T, path string) {
 	eventually.Holds(t, path+" is there", func() bool { _, err := os.Stat(path); return err == nil })
 }
 
-// Case X21. All paths are read-only for a program, for example for an installation. The program can write only to its
-// own directory and to devices that store nothing.
+// Case X21. All paths are read-only for a program, for example during an installation. The program can write only to
+// its own directory and to devices that store nothing.
 func TestReadOnly_RootLeavesOwnFolderWritable(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.rules.ReadOnly = []string{"/"}
@@ -262,7 +264,7 @@ try hidden 'cat $TOKEN'
 }
 
 // Case X21. A command may read one directory inside a hidden directory. The program can't change this directory, and
-// can't access other content of the hidden directory.
+// can't access anything else in the hidden directory.
 func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 	var app, other string
 	eachMechanism(t, func(h *fixture) {

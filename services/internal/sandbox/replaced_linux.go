@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchFolders watches the directories of the watched paths. If a directory is missing, it watches the nearest existing
-// ancestor. It returns the directories that this user may not list. It is idempotent.
+// watchFolders watches the directories that contain the watched paths. If a directory is missing, it watches the
+// nearest existing ancestor instead. It returns the directories that this user may not list. It is idempotent.
 func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		// The loop finds directories that were created before their parent directory was watched.
+		// The loop repeats the search, because a directory may have been created before its parent directory was
+		// watched.
 		for dir, at := "", nearest(filepath.Dir(w.path)); at != dir; at = nearest(filepath.Dir(w.path)) {
 			if dir = at; seen[dir] || p.hides(dir) {
 				continue
@@ -34,12 +35,13 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 }
 
 // rehide hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
-// editor replaces the file. If a path disappears while rehide hides it, rehide checks all paths again immediately. If a
-// path can no longer be hidden, or if the wake pipe is closed, the launcher exits, which also ends the program.
+// editor replaces the file. If a path disappears while rehide hides it, rehide immediately checks all paths again. If a
+// path can no longer be hidden, or if the wake pipe is closed, the launcher exits, which also kills the program.
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// watchFolders comes first, so that changes during the check wake the launcher. A directory may be new.
+		// A directory may be new. watchFolders is called before the check, so that changes during the check wake the
+		// launcher.
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
@@ -61,7 +63,7 @@ func (p *plan) rehide() {
 	}
 }
 
-// hideAgain hides the file to which a path refers now, unless the file is already hidden.
+// hideAgain hides the file to which a path now refers, unless this file is already hidden.
 func (p *plan) hideAgain(w watched) error {
 	if w.link {
 		_ = pinLink(w.path) // the kernel supported this for the previous link

@@ -6,22 +6,24 @@ import (
 	"strings"
 )
 
-// Report describes the rules that the kernel enforces. The zero value means that it enforces none.
+// Report describes which rules the kernel enforces. The zero value means that it enforces no rules.
 type Report struct {
-	// By is the mechanism: `namespaces` or `Landlock`. It is empty if there is none.
+	// By is the mechanism that enforces the rules: `namespaces` or `Landlock`. It is empty if there is none.
 	By string `json:"by,omitzero"`
-	// Enforced and NotEnforced contain short descriptions of the parts that are enforced, and of the parts that are not.
+	// Enforced contains short descriptions of the parts of the rules that are enforced. NotEnforced contains short
+	// descriptions of the parts that are not enforced.
 	Enforced    []string `json:"held,omitempty"`
 	NotEnforced []string `json:"notHeld,omitempty"`
-	// Opened contains one sentence for each program that the rules allow to be changed, and for each rule that restricts
-	// access more than its entry suggests. The operator has chosen these rules, so mode [Required] allows them.
+	// Opened contains one sentence for each program that may be changed because of the rules, and for each rule that
+	// restricts access more than its entry suggests. The operator has chosen these rules, so mode [Required] allows
+	// them.
 	Opened []string `json:"opened,omitempty"`
-	// Why is the reason why no better mechanism is used. It is empty if there is no better mechanism.
+	// Why is the reason that no better mechanism is used. It is empty if there is no better mechanism.
 	Why string `json:"why,omitzero"`
 }
 
-// isComplete reports whether all rules are enforced. The limit of inotify instances is not a rule, because many systems
-// can't set it, for example containers with a read-only /proc/sys.
+// isComplete reports whether all rules are enforced. The limit on inotify instances does not count as a rule, because
+// it can't be set on many systems, for example in containers with a read-only /proc/sys.
 func (r *Report) isComplete() bool {
 	isRule := func(what string) bool { return what != partInotify }
 	return r.By != "" && !slices.ContainsFunc(r.NotEnforced, isRule)
@@ -51,8 +53,8 @@ func (r Report) String() string {
 // offReason is the value of [Report.Why] if a server's sandbox is off.
 const offReason = "it is off"
 
-// Advice describes how more rules can be enforced. It returns "" if all rules are enforced. It also returns "" if the
-// sandbox is off, because the operator has chosen that.
+// Advice describes what to do so that more rules are enforced. It returns "" if all rules are enforced, and also if the
+// operator has turned the sandbox off.
 func (r Report) Advice() string {
 	switch {
 	case r.isComplete() || r.Why == offReason:
@@ -65,14 +67,14 @@ func (r Report) Advice() string {
 	}
 }
 
-// A ReportGroup is a list of servers with the same report.
+// A ReportGroup is a list of servers that have the same report.
 type ReportGroup struct {
-	// Names contains the names of the servers, sorted. There is at least one.
+	// Names contains the names of the servers, sorted. There is at least one name.
 	Names  []string
 	Report Report
 }
 
-// GroupByReport groups servers with the same report. The groups are in the order of their first names.
+// GroupByReport groups servers that have the same report. The groups are sorted by their first name.
 func GroupByReport(reports map[string]Report) []ReportGroup {
 	var out []ReportGroup
 	places := make(map[string]int)

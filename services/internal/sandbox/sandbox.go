@@ -1,10 +1,10 @@
-// Package sandbox starts programs without access to this program's files, processes and terminal. A launcher, which is
-// this program started again, sets up the rules, and the kernel enforces them. See [RunLauncher].
+// Package sandbox starts programs without access to the files, processes and terminal of this program. A launcher,
+// which is a second process of this program, sets up the rules, and the kernel enforces them. See [RunLauncher].
 //
-// There are two mechanisms. With namespaces, the program has its own mounts and processes, and only the hidden paths
-// are missing. If namespaces can't be created, Landlock allows access to all files except the hidden paths. Landlock
-// covers neither sockets with a path nor file modes. With Landlock, no files can be created directly in a directory
-// that contains a hidden path.
+// There are two mechanisms: namespaces and Landlock. With namespaces, the program has its own mounts and processes, and
+// only the hidden paths are missing. If namespaces can't be created, Landlock allows access to all files except the
+// hidden paths. Landlock does not restrict sockets that have a path, or changes to file modes. With Landlock, no files
+// can be created directly in a directory that contains a hidden path.
 package sandbox
 
 import (
@@ -17,61 +17,66 @@ import (
 	"syscall"
 )
 
-// Mode specifies the rules that must be enforced. The zero value is the strictest.
+// Mode specifies which rules must be enforced. The zero value is the strictest mode.
 type Mode string
 
 const (
 	// Required starts a program only if all rules are enforced.
 	Required Mode = ""
-	// Auto enforces the rules that this system can enforce.
+	// Auto enforces those rules that this system can enforce.
 	Auto Mode = "auto"
 	// Off enforces no rules.
 	Off Mode = "off"
 )
 
-// Rules describes the access of a program. All paths are absolute and clean. A missing path is hidden when it appears.
+// Rules describes what a program may access. All paths are absolute and clean. A path that must be hidden but does not
+// exist yet is hidden as soon as it is created.
 type Rules struct {
-	// Mode specifies the rules that must be enforced.
+	// Mode specifies which rules must be enforced.
 	Mode Mode
 	// Secret lists files and directories that are hidden even if Read or Write name them.
 	Secret []string
-	// Private lists files and directories that are hidden unless Read or Write name them or paths in them. They may be
+	// Private lists files and directories that are hidden unless Read or Write names them or paths in them. They may be
 	// inside a secret directory.
 	Private []string
-	// Programs lists files that can be read and run, but neither changed nor replaced.
+	// Programs lists files that the program can read and run, but neither change nor replace.
 	Programs []string
-	// ReadOnly lists files and directories that the program can read but not change, for example other programs and files
-	// of the system. Paths that do not exist when the program starts are ignored. "/" means all files that no other rule
-	// opens.
+	// ReadOnly lists files and directories that the program can read but not change, for example other programs and
+	// system files. Paths that do not exist when the program starts are ignored. "/" means all files that no other rule
+	// makes writable.
 	ReadOnly []string
 	// Work lists directories that stay writable inside a read-only directory.
 	Work []string
-	// Read and Write list paths that the program may use although they are private or sockets, which are hidden otherwise.
-	// Paths in Write are also writable with everything below them, even if another rule makes them read-only.
+	// Read and Write list private paths and sockets that the program may use although they are hidden by default. Paths
+	// in Write, and everything below them, are also writable, even if another rule makes them read-only.
 	Read, Write []string
-	// NoNetwork starts the program without a network.
+	// NoNetwork starts the program without access to the network.
 	NoNetwork bool
-	// Home is the user's home directory, which stays open. It is empty if there is none. If it is the program's HOME and
-	// no files can be created in it, the common cache directories are created before the program starts.
+	// Home is the user's home directory, which stays accessible. It is empty if there is none. If it is also the
+	// program's HOME and the program can't create files in it, the common cache directories are created before the
+	// program starts.
 	Home string
 }
 
 // Command is a program to start.
 type Command struct {
-	// Path is the program's file. Args are its arguments, and the first of them is its name. Env is its whole environment.
+	// Path is the program's file. Args contains the arguments; the first argument is the program's name. Env is the
+	// whole environment.
 	Path string
 	Args []string
 	Env  []string
 	// Dir is the absolute path of the working directory.
 	Dir string
-	// Own is a directory that the program may use although it is inside a hidden directory. It is empty if there is none.
+	// Own is a directory that the program may use even if it is inside a hidden directory. It is empty if there is no
+	// such directory.
 	Own string
-	// Read is a directory that the program can read but not change, although it is inside a hidden directory. It is empty
-	// if there is none.
+	// Read is a directory that the program can read but not change, even if it is inside a hidden directory. It is
+	// empty if there is no such directory.
 	Read string
 }
 
-// Launcher starts this program again as the launcher. [RunLauncher] returns it. The zero value can't start a launcher.
+// Launcher starts another process of this program, which runs as the launcher. [RunLauncher] returns a Launcher. The
+// zero value can't start a launcher.
 type Launcher struct {
 	argv    []string
 	notices *inotifyHub
@@ -79,14 +84,14 @@ type Launcher struct {
 }
 
 const (
-	// launcherArg is the argument with which this program runs as the launcher.
+	// launcherArg is the argument that makes this program run as the launcher.
 	launcherArg = "stdio-launch"
-	// starterArg is the argument with which this program runs as a starter.
+	// starterArg is the argument that makes this program run as a starter.
 	starterArg = "stdio-starter"
 )
 
-// RunLauncher runs the launcher if the program was started as a launcher. In that case it does not return. A main
-// function must call it first. The returned value proves that it did.
+// RunLauncher runs the launcher if this process was started as a launcher. In that case it does not return. A main
+// function must call it before anything else. The returned value proves that main has called it.
 func RunLauncher() Launcher {
 	self := Launcher{launcherArgs(), new(inotifyHub), new(starter)}
 	if len(os.Args) == len(self.argv) {
@@ -102,7 +107,7 @@ func RunLauncher() Launcher {
 
 func launcherArgs() []string { return []string{"/proc/self/exe", launcherArg} }
 
-// A Sandbox starts programs under its rules. It is safe for concurrent use.
+// A Sandbox starts programs under given rules. It is safe for concurrent use.
 type Sandbox struct {
 	launcher  Launcher
 	rules     Rules
@@ -158,18 +163,18 @@ func newWith(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error
 	return nil, fmt.Errorf("no program can be started: %s", strings.Join(why, "; "))
 }
 
-// Report returns a report of the rules that the kernel enforces.
+// Report returns a report of which rules the kernel enforces.
 func (s *Sandbox) Report() Report { return s.report }
 
 // Start starts a program with the given standard input, output and error, as the leader of a process group. If the
-// launcher fails, it writes an error to the given standard error and exits with 126.
+// launcher fails, it writes a message to the given standard error and exits with code 126.
 func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) (*os.Process, error) {
 	return s.StartJoined(c, stdio, sys, func(int) {})
 }
 
 // StartJoined is like [Sandbox.Start], but calls join with the process id before the program runs. Limits that join
-// sets for the process apply to all processes that the program starts. If the sandbox is off, StartJoined calls join
-// directly after the start of the program.
+// sets for the process also apply to all processes that the program starts. If the sandbox is off, StartJoined calls
+// join directly after it has started the program.
 func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)
@@ -182,8 +187,8 @@ func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProc
 	return process, nil
 }
 
-// Check returns an error if Read or Write contains a path that can't be opened. The error begins with the name of the
-// field in lower case.
+// Check returns an error if Read or Write contains a path to which access can't be allowed. The error begins with the
+// name of the field in lower case.
 func (r *Rules) Check() error {
 	for _, path := range r.Read {
 		if err := r.mayOpen(path); err != nil {
@@ -198,8 +203,8 @@ func (r *Rules) Check() error {
 	return nil
 }
 
-// mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. If a directory
-// contains hidden paths, its other paths must be named separately.
+// mayOpen returns an error if access to a path can't be allowed, because the path is secret or contains hidden paths.
+// If a directory contains hidden paths, the other paths in it must be named separately.
 func (r *Rules) mayOpen(path string) error {
 	if err := r.CheckAccess(path); err != nil {
 		return err
@@ -227,7 +232,7 @@ func (r *Rules) CheckAccess(path string) error {
 	return nil
 }
 
-// deepest returns the longest of the directories that contain a path. It is empty if there is none.
+// deepest returns the longest of those directories that contain a path. It is empty if there is none.
 func deepest(path string, dirs []string) string {
 	found := ""
 	for _, dir := range dirs {
@@ -240,7 +245,7 @@ func deepest(path string, dirs []string) string {
 	return found
 }
 
-// withReal returns a path and, if the path contains links, also its real path.
+// withReal returns a path and, if the path contains links, its real path.
 func withReal(path string) []string {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		return []string{path, real}
@@ -248,7 +253,7 @@ func withReal(path string) []string {
 	return []string{path}
 }
 
-// isBelow reports whether a clean path is equal to the directory or inside it.
+// isBelow reports whether a clean path is dir or is inside dir.
 func isBelow(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == filepath.Separator || dir == string(filepath.Separator))

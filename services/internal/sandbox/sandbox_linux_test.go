@@ -23,7 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleEnv is an environment variable. If it is set, the test binary does not run tests, but runs as another program.
+// roleEnv is the name of an environment variable. If it is set, its value selects what the test binary does instead of
+// normally running the tests.
 const roleEnv = "SANDBOX_TEST_ROLE"
 
 var launcher sandbox.Launcher
@@ -50,8 +51,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runVictim is the main function of a process that replaces the gateway in the tests. It prints a line when it receives
-// a signal.
+// runVictim is the main function of a process that stands in for the gateway in the tests. It prints a line when it
+// receives a signal.
 func runVictim() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGUSR1)
@@ -64,7 +65,7 @@ func runVictim() {
 	fmt.Println("signalled")
 }
 
-// fixture is a directory with the files of a mesh.
+// fixture is a directory with the files of a mesh, which the hostile program attacks.
 type fixture struct {
 	targets
 	dir      string
@@ -111,7 +112,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// listen opens sockets outside hidden directories.
+// listen opens sockets outside the directories that the sandbox hides.
 func (h *fixture) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
@@ -174,7 +175,7 @@ func (h *fixture) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	return got
 }
 
-// run runs a program until it ends and returns its output.
+// run runs a program in the sandbox until it exits, and returns its output.
 func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -202,8 +203,8 @@ func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	return string(out)
 }
 
-// sandbox returns a sandbox with a mechanism. If this system does not support the mechanism, the test fails. With
-// SLUICE_TEST_NO_SANDBOX, it is skipped.
+// sandbox returns a sandbox that uses the given mechanism. If this system does not support the mechanism, the test
+// fails. If SLUICE_TEST_NO_SANDBOX is set, the test is skipped instead.
 func (h *fixture) sandbox(t *testing.T, by sandbox.Mechanism) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, h.rules, by)
@@ -216,7 +217,7 @@ func (h *fixture) sandbox(t *testing.T, by sandbox.Mechanism) *sandbox.Sandbox {
 	return s
 }
 
-// eachUser runs a test as this user. If this user is root, it also runs the test as the user nobody.
+// eachUser runs a test as the current user. If this user is root, it also runs the test as the user nobody.
 func eachUser(t *testing.T, f func(t *testing.T)) {
 	if os.Getenv("SANDBOX_TEST_CHILD") != "" {
 		f(t)
@@ -231,7 +232,7 @@ func eachUser(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-// runAsOther runs the test in another process, without its parent tests.
+// runAsOther runs the current test in another process, without the test's parent tests.
 func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter the test's directory
@@ -252,8 +253,8 @@ func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	}
 }
 
-// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only those attempts succeed
-// that the report lists as not enforced.
+// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, an attempt succeeds only if
+// the report lists it as not enforced.
 func TestSandbox_StopsHostileProgram(t *testing.T) {
 	eachUser(t, func(t *testing.T) {
 		open := newFixture(t)
@@ -297,7 +298,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 	})
 }
 
-// mustBeWhole checks from outside that the protected files are unchanged.
+// mustBeWhole checks, outside the sandbox, that the attacks have not changed the protected files.
 func (h *fixture) mustBeWhole(t *testing.T) {
 	t.Helper()
 	for _, file := range []string{h.Token, h.Key, h.Journal, h.Other, h.Config, h.Policy, h.Cert, h.Secret, h.Program} {

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeTimeout is the maximum duration of the test of a mechanism.
+// probeTimeout is the maximum duration of the test that finds out whether a sandbox mechanism works on this system.
 const probeTimeout = 10 * time.Second
 
-// order is the input of the launcher. It is sent over a pipe, so that other processes can't see it.
+// order contains the input of the launcher, which is sent through a pipe so that other processes can't see it.
 type order struct {
 	By      mechanism
 	Rules   Rules
 	Command Command
 	// Try makes the launcher write a report to standard output instead of starting the program.
 	Try bool
-	// AsRoot is true if this process may act on behalf of every user, like root.
+	// AsRoot is true if this process may act on behalf of every user, as root may.
 	AsRoot bool
 }
 
-// orderFD is the descriptor from which the launcher reads its order.
+// orderFD is the file descriptor from which the launcher reads its order.
 const orderFD = 3
 
-// start starts the launcher. The launcher waits for its order until join has returned.
+// start starts the launcher, which receives its order only after join has returned.
 func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
 	o := order{By: s.mechanism, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)
@@ -67,13 +67,14 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 		return nil, err
 	}
 	join(process.Pid)
-	// If the launcher exits before it has read its whole order, it writes the reason to its standard error.
+	// If the launcher exits before it has read its whole order, it writes the reason to its standard error. Therefore
+	// this function ignores the error of Write.
 	_, _ = write.Write(raw)
 	return process, nil
 }
 
-// ownNamespaces makes a child the first process of new user, mount and process namespaces. User and group ids are the
-// same inside and outside.
+// ownNamespaces makes a child process the first process of new user, mount and process namespaces. User and group ids
+// are the same inside and outside the namespaces.
 func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	sys.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
 	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_RESOURCE}
@@ -90,7 +91,7 @@ func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	return err
 }
 
-// sameIDs returns mappings that map all ids in a file to themselves.
+// sameIDs returns mappings that map every id in a file to itself.
 func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -112,7 +113,7 @@ func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	return maps, nil
 }
 
-// try starts a launcher that applies the rules and writes a report. It starts no program.
+// try starts a launcher that applies the sandbox's rules and writes a report. The launcher starts no program.
 func (s *Sandbox) try() (Report, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -144,7 +145,7 @@ func (s *Sandbox) try() (Report, error) {
 	return parseReport(text.String())
 }
 
-// parseReport parses the output of a launcher that writes a report.
+// parseReport parses the output of a launcher that was started to write a report.
 func parseReport(text string) (r Report, err error) {
 	if why, failed := strings.CutPrefix(text, errorPrefix); failed {
 		first, _, _ := strings.Cut(why, "\n")

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// try returns an error, because namespaces and Landlock exist only on Linux.
+// try returns an error if the sandbox uses namespaces or Landlock, because these exist only on Linux.
 func (s *Sandbox) try() (Report, error) {
 	if s.mechanism != byNothing {
 		return Report{}, errors.New("it exists only on Linux")

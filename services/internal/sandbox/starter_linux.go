@@ -16,36 +16,35 @@ import (
 )
 
 const (
-	// starterFD is the descriptor of the socket in the process of a starter.
+	// starterFD is the file descriptor of the socket in the starter's process.
 	starterFD = 3
-	// maxStart is the maximum size of a request to a starter, and of its response, in bytes. maxFiles is the maximum
+	// maxStart is the maximum size in bytes of a request to a starter, and of the response. maxFiles is the maximum
 	// number of files in a request.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startTimeout is the maximum time that a starter may take to start one launcher. All other starts wait during that
-	// time.
+	// startTimeout is the maximum time that a starter may take to start one launcher. Meanwhile, all other starts wait.
 	startTimeout = 10 * time.Second
 )
 
-// starter starts launchers in namespaces, from a small separate process. Go can't share its memory with a new process
-// in a new user namespace (no CLONE_VM). Therefore the kernel copies the page tables of all memory, and every page that
-// is written afterwards causes a fault. In a gateway with hundreds of MiB of memory, this stopped all goroutines for up
-// to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first
-// needed. starter is safe for concurrent use.
+// starter starts launchers in namespaces, from a small separate process. It uses a separate process because Go can't
+// share its memory with a new process in a new user namespace (no CLONE_VM). Therefore the kernel copies the page
+// tables of all memory, and every page that is written afterwards causes a fault. In a gateway with hundreds of MiB of
+// memory, this stopped all goroutines for up to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts
+// the separate process when it is first needed. starter is safe for concurrent use.
 type starter struct {
 	mu sync.Mutex
-	// socket is the socket to the separate process. It is nil if there is no process.
+	// socket is connected to the separate process. It is nil if there is no such process.
 	socket *os.File
 }
 
-// startRequest requests a launcher from a starter. The launcher's files are sent with it.
+// startRequest asks a starter to start a launcher. The launcher's files are sent with the request.
 type startRequest struct {
 	// Setsid and Pdeathsig have the same meaning as in [syscall.SysProcAttr].
 	Setsid    bool
 	Pdeathsig syscall.Signal
 	AsRoot    bool
-	// Try makes the starter wait for the end of the launcher. Otherwise the launcher is a child of the process that sends
-	// the request.
+	// Try makes the starter wait until the launcher exits. If Try is false, the launcher becomes a child of the process
+	// that sends the request.
 	Try bool
 }
 
@@ -56,8 +55,8 @@ type startAnswer struct {
 }
 
 // start starts a launcher with the given files. It does not repeat a request that may have reached the starter.
-// Otherwise two launchers could read from the same pipe, and the launcher for which no caller waits could receive the
-// order.
+// Otherwise two launchers could read from the same pipe, and the order could go to the launcher that no caller waits
+// for.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +80,7 @@ func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Pr
 	return os.FindProcess(answer.Pid)
 }
 
-// drop closes the socket, which ends the process. The caller must hold mu.
+// drop closes the socket, which makes the separate process exit. The caller must hold mu.
 func (s *starter) drop() {
 	if s.socket != nil {
 		_ = s.socket.Close()
@@ -89,7 +88,7 @@ func (s *starter) drop() {
 	}
 }
 
-// send sends a request to the process. If there is no process, send starts one. The caller must hold mu.
+// send sends a request to the separate process. If the process is not running, send starts it. The caller must hold mu.
 func (s *starter) send(argv []string, r startRequest, files []*os.File) (err error) {
 	if s.socket == nil {
 		if s.socket, err = startStarter(argv); err != nil {
@@ -125,8 +124,9 @@ func (s *starter) receive() (answer startAnswer, err error) {
 	return answer, json.Unmarshal(buf[:n], &answer)
 }
 
-// startStarter starts a starter and returns the socket to it. The parent of the starter's launchers is the thread that
-// has started the starter. If this thread ended, launchers would receive Pdeathsig. Therefore the thread never ends.
+// startStarter starts a starter and returns the socket that is connected to it. The thread that starts the starter is
+// the parent of the launchers. If this thread ended, the launchers would receive the signal Pdeathsig. Therefore the
+// thread never ends.
 func startStarter(argv []string) (*os.File, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -165,8 +165,8 @@ func startStarter(argv []string) (*os.File, error) {
 	return ours, nil
 }
 
-// serveStarts is the main function of the starter's process. It handles requests until the requesting process has
-// ended.
+// serveStarts is the main function of the starter's process. It handles requests until the process that sends them has
+// exited.
 func serveStarts() int {
 	runtime.LockOSThread() // Pdeathsig refers to the thread that starts a process
 	if unix.CloseRange(starterFD+1, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil {
@@ -247,7 +247,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return slices.Clip(files), nil
 }
 
-// uninterrupted retries a function while signals interrupt its system call.
+// uninterrupted calls a function again as long as a signal interrupts the function's system call (EINTR).
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

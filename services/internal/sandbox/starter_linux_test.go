@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// inNamespaces returns a sandbox with namespaces. It skips the test if this system does not support them.
+// inNamespaces returns a sandbox that uses namespaces. It skips the test if this system does not support namespaces.
 func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, sandbox.Rules{Mode: sandbox.Auto}, sandbox.ByNamespaces)
@@ -24,7 +24,7 @@ func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	return s
 }
 
-// startTrue starts a program that ends immediately, and returns the program's final state.
+// startTrue starts a program that exits immediately, and returns the program's exit state.
 func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.ProcessState {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -44,9 +44,9 @@ func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.Proc
 	return state
 }
 
-// If a process forks, the kernel write-protects all its memory, and each page that is written afterwards causes a
-// fault. With hundreds of MiB this stops the whole process for some time. Therefore the start of a program must not
-// fork this process.
+// If a process forks, the kernel write-protects all the memory of the process, and each page that is written afterwards
+// causes a fault. With hundreds of MiB of memory, this stops the whole process for some time. Therefore the start of a
+// program must not fork this process.
 func TestStart_DoesNotForkThisProcess(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {}) // starts the starter, and allocates memory that is allocated only once
@@ -87,7 +87,7 @@ func TestStart_ProgramIsChildOfThisProcess(t *testing.T) {
 	}
 }
 
-// A starter is killed, as when memory runs out. The next start uses another starter.
+// A starter is killed, as happens when memory runs out. The next time a program is started, another starter is used.
 func TestStart_ReplacesKilledStarter(t *testing.T) {
 	s := inNamespaces(t)
 	for range 2 {
@@ -137,7 +137,8 @@ func startersOf(t *testing.T, of int) (pids []int) {
 	return pids
 }
 
-// A starter does not respond. It does not block callers, and the next start uses another starter.
+// A starter does not respond. Starting a program returns an error and does not block. The next time a program is
+// started, another starter is used.
 func TestStart_ReplacesHangingStarter(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {})

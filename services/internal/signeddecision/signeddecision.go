@@ -1,5 +1,5 @@
-// Package signeddecision signs statements by the policy role about its decisions, and verifies them. The other roles
-// can't sign a statement that passes the verification.
+// Package signeddecision signs statements that the policy service makes about its decisions, and verifies them. The
+// other services of the mesh can't sign a statement that passes the verification.
 package signeddecision
 
 import (
@@ -19,27 +19,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// domain is the prefix of all bytes that this package signs. The policy role's key also signs for TLS. The prefix
-// ensures that a signature for one purpose is not valid for the other.
+// domain is the prefix of everything that this package signs. The policy service uses the same key for TLS. Because of
+// the prefix, a signature of this package is not valid in TLS, and a TLS signature is not valid in this package.
 const domain = "sluice-decision-1\x00"
 
-// principalFormat is the version of a principal's digest.
+// principalFormat is the version of the format from which a principal's digest is computed.
 const principalFormat = "sluice-principal-1"
 
-// nonceSize is the length of a nonce, in bytes.
+// nonceSize is the length of a nonce in bytes.
 const nonceSize = 16
 
-// ErrNotSignedByPolicy means that the policy role did not sign a statement. Use errors.Is to compare it.
+// ErrNotSignedByPolicy means that the policy service did not sign a statement. Use errors.Is to compare it.
 var ErrNotSignedByPolicy = errors.New("the decision is not signed by the policy role")
 
-// Signer signs decisions for the policy role. It is safe for concurrent use.
+// Signer signs decisions for the policy service. It is safe for concurrent use.
 type Signer struct {
 	identity func() (ed25519.PrivateKey, [][]byte)
 }
 
-// NewSigner returns a signer. identity returns the key and its chain of certificates in DER, beginning with the role's
-// own certificate. The chain is empty if verifiers know the key. NewSigner calls identity for each signature, so that
-// certificates can be renewed.
+// NewSigner returns a signer. identity returns the key and the key's certificate chain in DER, beginning with the
+// service's own certificate. The chain is empty if verifiers know the key. The signer calls identity for each
+// signature, so that certificates can be renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
 }
@@ -61,18 +61,18 @@ func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDe
 
 func signingInput(statement []byte) []byte { return append([]byte(domain), statement...) }
 
-// Verifier verifies the policy role's signatures. It is safe for concurrent use.
+// Verifier verifies the policy service's signatures. It is safe for concurrent use.
 type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// NewVerifier returns a verifier for roles in separate processes with certificates from a CA. pool is called for each
-// statement, so that the CA can be renewed.
+// NewVerifier returns a verifier for services that run in separate processes and have certificates from a CA. pool is
+// called for each statement, so that the CA can be renewed.
 func NewVerifier(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }
 
-// NewLocalPair returns a signer and its verifier for roles in one process, which need no certificates.
+// NewLocalPair returns a signer and its verifier for services that run in one process. They need no certificates.
 func NewLocalPair() (*Signer, *Verifier, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -82,8 +82,8 @@ func NewLocalPair() (*Signer, *Verifier, error) {
 		&Verifier{key: func([][]byte) (ed25519.PublicKey, error) { return public, nil }}, nil
 }
 
-// policyKey returns the key of the leaf certificate. The CA must have issued the certificate for the policy role, and
-// the certificate must not have expired.
+// policyKey returns the key in the leaf certificate. The CA must have issued the certificate for the policy service,
+// and the certificate must not have expired.
 func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, error) {
 	if ca == nil || len(certificates) == 0 {
 		return nil, errors.New("there is no certificate, or no CA is configured")
@@ -114,8 +114,9 @@ func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, err
 	return peer.Key, nil
 }
 
-// Verify returns the statement that the policy role has signed. The caller must check whether the statement is fresh
-// and about the right call. If the policy role did not sign it, Verify returns [ErrNotSignedByPolicy].
+// Verify returns the statement that the policy service has signed. The caller must check whether the statement is
+// recent and about the right call. If the policy service did not sign the statement, Verify returns
+// [ErrNotSignedByPolicy].
 func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStatement, error) {
 	key, err := v.key(s.GetCertificates())
 	if err != nil {

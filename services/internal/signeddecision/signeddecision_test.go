@@ -44,8 +44,8 @@ func authority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// Case I5. The verifier accepts only the policy role's signatures. The role's certificate must be from the CA and must
-// not have expired.
+// Case I5. The verifier accepts only signatures of the policy service. The service's certificate must be issued by the
+// CA and must not have expired.
 func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 	t.Parallel()
 	ours, other := authority(t), authority(t)
@@ -98,7 +98,7 @@ func sign(t *testing.T, s *signeddecision.Signer) *policyv1.SignedDecision {
 	return out
 }
 
-// Two statements with equal contents have different nonces, so they differ.
+// Two statements with the same contents get different nonces, so the signed statements differ.
 func TestSigner_AddsNonceToEachStatement(t *testing.T) {
 	t.Parallel()
 	signer, verifier, err := signeddecision.NewLocalPair()

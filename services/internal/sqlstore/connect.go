@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// connectPause is the minimum time between attempts to connect after a failed attempt.
+// connectPause is the minimum time between a failed attempt to connect and the next attempt.
 const connectPause = 100 * time.Millisecond
 
-// connector opens connections. After a failed attempt, it makes one attempt every connectPause, and all other callers
-// receive the error of the last attempt. A PostgreSQL server starts a process for each attempt, even for one that it
-// refuses. After a recovery it must end all these processes before it accepts new connections. A connector is safe for
-// concurrent use.
+// connector opens connections. After a failed attempt, it makes only one attempt per connectPause, and all other
+// callers receive the error of the last attempt. This is necessary because a PostgreSQL server starts a process for
+// each attempt, even if it refuses the attempt. After a recovery, the server must end all these processes before it
+// accepts new connections. A connector is safe for concurrent use.
 type connector struct {
 	driver.Connector
 
@@ -37,7 +37,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, err
 }
 
-// mayConnect returns nil if an attempt may be made now, or otherwise the last error.
+// mayConnect returns nil if a connection may be attempted now. Otherwise it returns the error of the last attempt.
 func (c *connector) mayConnect() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

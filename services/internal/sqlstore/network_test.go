@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// callerTimeout is the time that a caller waits for the store. The gateway has the same timeout.
+	// callerTimeout is how long a caller in these tests waits for the store. The gateway has the same timeout.
 	callerTimeout = 2 * time.Second
-	// recoveryTime is the time within which a store must work after it is available again.
+	// recoveryTime is the time within which a store must work again after it has become available again.
 	recoveryTime = 5 * time.Second
 )
 
-// newProxiedStore returns a store with one counter, and the network between the test and the store.
+// newProxiedStore returns a store that contains one counter, and a proxy that simulates the network between the test
+// and the store.
 func newProxiedStore(t *testing.T) (*sqlstore.DB, *network.Proxy) {
 	t.Helper()
 	server := sqlstoretest.Start(t)
@@ -36,7 +37,7 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// countOnce changes the counter by one, with the deadline of a caller.
+// countOnce increases the counter by one, and allows the store as much time as callers do.
 func countOnce(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
@@ -63,7 +64,7 @@ func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 	}
 }
 
-// A server resets every connection. Meanwhile, callers may open only few new connections. Otherwise the server would
+// A server resets every connection. Meanwhile, callers may open only a few new connections. Otherwise the server would
 // still be busy closing connections when it works again.
 func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	t.Parallel()
@@ -84,9 +85,9 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	// The pool has 16 connections. Each may have begun to connect before the first attempt failed. After that there are 10
-	// attempts in a second. For each attempt, the driver opens three connections: with TLS, without TLS, and to cancel the
-	// query.
+	// The pool has 16 connections. Each of them may have begun to connect before the first attempt failed. After the
+	// first failure, there are 10 attempts per second. For each attempt, the driver opens three connections: one with
+	// TLS, one without TLS, and one to cancel the query.
 	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
 	if opened = proxy.OpenedConnections() - opened; opened == 0 || float64(opened) > most {
 		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
@@ -95,7 +96,7 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// A connection is lost during a transaction, and the server does not notice it. The locks of the transaction are
+// A connection is lost during a transaction, and the server does not notice the loss. The locks of the transaction are
 // released.
 func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	t.Parallel()
@@ -117,7 +118,8 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	}
 }
 
-// A transaction is lost while it waits for a lock. It does not get the lock, so it can't block other transactions.
+// The connection of a transaction is lost while the transaction waits for a lock. The transaction never gets the lock,
+// so it can't block other transactions.
 func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -149,7 +151,7 @@ func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// awaitWaiters returns when the given number of transactions waits for a lock in this database.
+// awaitWaiters returns when the given number of transactions are waiting for a lock in this database.
 func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) {
 	t.Helper()
 	for n := 0; n < many; {
@@ -162,8 +164,8 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 	}
 }
 
-// The response to a commit is lost, so it is unknown whether the change was made. In this test the change was made. A
-// retry finds this out.
+// The response to a commit is lost, so the caller does not know whether the change was made. In this test the change
+// was made, and the caller can find this out by trying again.
 func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -177,7 +179,8 @@ func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Unused connections are lost. The store does not test all of them one after the other.
+// Many unused connections are lost. The store becomes available again soon, because it does not test the connections
+// one after the other.
 func TestDo_ReplacesLostConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -202,8 +205,8 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// There are more callers than connections, and no connection gets a response. When the network works again, connections
-// that were being opened must not block a caller.
+// There are more callers than connections, and PostgreSQL can't be reached. When the network works again, no caller is
+// blocked by a connection that was being opened during the failure.
 func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
@@ -233,8 +236,8 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	}
 }
 
-// Many callers wait for each other for a long time. The store does not count as unavailable, and each caller waits
-// until its own deadline.
+// Many callers wait for each other's transactions for a long time. The store is not treated as unavailable, and each
+// caller waits until its own deadline.
 func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	t.Parallel()
 	db, _ := newProxiedStore(t)
@@ -260,7 +263,7 @@ func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	}
 }
 
-// The timeout applies to each query, not to the transaction: a slow store does not count as unavailable merely because
+// The timeout applies to each query, not to the transaction. A slow store is not treated as unavailable merely because
 // a transaction needs several queries.
 func TestDo_AcceptsSlowStore(t *testing.T) {
 	t.Parallel()
@@ -269,15 +272,16 @@ func TestDo_AcceptsSlowStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Delay(t, 350*time.Millisecond)
-	// The transaction needs five responses: three to begin, one for the change, and one for the commit.
+	// The transaction waits for five responses from the store: three to begin, one for the change, and one for the
+	// commit.
 	if err := db.Do(t.Context(), count); err != nil {
 		t.Error(err)
 	}
 	proxy.EndFault(t)
 }
 
-// The store does not respond to a caller without a deadline. After a timeout, the caller receives an error, and its
-// connection is free again.
+// The store does not respond to a caller that has no deadline. After a timeout, the caller receives an error, and its
+// connection can be used again.
 func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)

@@ -10,25 +10,28 @@ import (
 )
 
 const (
-	// maxOpen is the maximum number of connections of one process to PostgreSQL.
+	// maxOpen is the maximum number of connections that one process opens to PostgreSQL.
 	maxOpen = 16
-	// idle is the time for which an unused connection stays open.
+	// idle is how long an unused connection stays open.
 	idle = 5 * time.Minute
-	// connectTimeout is the timeout for opening a connection if the address has no connect_timeout. The pool itself opens
-	// some connections for waiting callers. Without a timeout, an attempt that gets no response would block forever.
+	// connectTimeout is the timeout for opening a connection if the URL contains no connect_timeout. The pool opens
+	// some connections in the background for waiting callers. Without a timeout, such an attempt would block forever if
+	// the server does not respond.
 	connectTimeout = 2 * time.Second
-	// testAfter is the time after which an unused connection is tested before use. pingTimeout is the timeout of the test.
-	// It is short, because many connections may be lost without notice, and callers wait for the tests.
+	// testAfter is how long a connection may be unused before it must be tested. pingTimeout is the timeout of the
+	// test. The timeout is short, because many connections may have been lost without notice, and callers wait for the
+	// tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond
-	// postgresAnswerTimeout is the timeout for each response from PostgreSQL until a transaction has begun. No transaction
-	// waits longer than lockTimeout for another one, so a server that takes longer counts as unavailable.
+	// postgresAnswerTimeout is the timeout for each response from PostgreSQL until a transaction has begun. No
+	// transaction waits longer than lockTimeout for another transaction. Therefore a server that takes longer than
+	// postgresAnswerTimeout is treated as unavailable.
 	postgresAnswerTimeout = 2 * time.Second
 	// transactionTimeout is the maximum duration of a transaction.
 	transactionTimeout = time.Minute
 )
 
-// openPostgres creates a pool of connections. It does not open a connection.
+// openPostgres creates a pool of connections. It does not open a connection yet.
 func openPostgres(source string) (*sql.DB, error) {
 	cfg, err := pgx.ParseConfig(source)
 	if err != nil {
@@ -44,8 +47,8 @@ func openPostgres(source string) (*sql.DB, error) {
 	return db, nil
 }
 
-// shouldPing tests a connection that was unused for longer than testAfter, and reports whether the pool must ping it
-// again. If the test times out, it closes the connection, so the ping fails immediately.
+// shouldPing tests a connection that has been unused for longer than testAfter, and reports whether the pool must ping
+// the connection as well. If the test times out, shouldPing closes the connection, so that the ping fails immediately.
 func shouldPing(ctx context.Context, p stdlib.ShouldPingParams) (pingAgain bool) {
 	if p.IdleDuration <= testAfter {
 		return false

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// OpenReadOnly opens the SQLite file only for reading, even while another process writes to it. If the file does not
-// exist, the error is [os.ErrNotExist]. The caller must close the database.
+// OpenReadOnly opens the SQLite file only for reading. This is possible even if another process is writing to the file.
+// If the file does not exist, the error is [os.ErrNotExist]. The caller must close the database.
 func OpenReadOnly(file string) (*sql.DB, error) {
 	if _, err := os.Stat(file); err != nil {
 		return nil, fmt.Errorf("open the store: %w", err)

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// sharedTable is the name of the version table in earlier releases. In these releases, a database could belong to only
-	// one role.
+	// sharedTable is the name that the version table had in earlier releases. In these releases, only one service of
+	// the mesh could use a database.
 	sharedTable = "goose_db_version"
-	// adoptLock is the advisory lock that a role holds while it adopts sharedTable.
+	// adoptLock is the advisory lock that a service holds while it adopts sharedTable.
 	adoptLock = 0x736c7569636501
 )
 
@@ -20,17 +20,18 @@ var nameGrammar = regexp.MustCompile(`^[a-z]{1,32}$`)
 
 func isName(name string) bool { return nameGrammar.MatchString(name) }
 
-// versionTable returns the name of the PostgreSQL table that contains the version of a role's tables.
+// versionTable returns the name of the PostgreSQL table that contains the version of a service's tables.
 func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 
-// ownsTables is a query that reports whether the current schema contains the shared table and all tables of the role's
-// first migration. Other schemas on the search path don't count, so another application's version table is not changed.
+// ownsTables is a query that reports whether the current schema contains the shared table and all tables of the
+// service's first migration. Other schemas on the search path are ignored, so the version table of another application
+// is not changed.
 const ownsTables = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adoptVersionTable renames an earlier release's version table if it belongs to the role's tables. It does not copy the
-// table: a process of the earlier release would still read the old table, and would not notice that the role's tables
-// are newer.
+// adoptVersionTable renames the version table of an earlier release if it belongs to the tables of this service. It
+// does not copy the table, because a process of the earlier release would then read the old table and would not notice
+// that the service's tables are newer.
 func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -71,7 +71,8 @@ func TestOpen_RolesStartConcurrentlyOnEmptyDatabase(t *testing.T) {
 	group.Wait()
 }
 
-// migrateEarlier migrates a database in the way of earlier releases, in which all roles used the same version table.
+// migrateEarlier migrates a database as earlier releases did. In these releases, all services used the same version
+// table.
 func migrateEarlier(t *testing.T, source string, texts ...string) error {
 	t.Helper()
 	db, err := sql.Open("pgx", source)

@@ -17,11 +17,11 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// SQLite is the value of [Config.Source] for a file in the role's data directory.
+// SQLite is the value of [Config.Source] for a file in the service's data directory.
 const SQLite = "sqlite"
 
 // ErrUnavailable means that the store could not be reached, or that its response to a commit was lost. In the second
-// case it is unknown whether the change was made. A retry finds this out.
+// case, it is unknown whether the change was made. The caller can find this out by trying again.
 var ErrUnavailable = errors.New("the store is unavailable")
 
 // Config configures a store. All fields except Queue, Now and File are required. File is required for SQLite.
@@ -30,20 +30,22 @@ type Config struct {
 	Source string
 	// File is the path of the SQLite file. The file is created if it does not exist.
 	File string
-	// Name is the role to which the tables belong, `[a-z]{1,32}`. Roles may share a PostgreSQL database. In that case each
-	// role has its own version table, and no two roles have a table with the same name.
+	// Name is the name of the service to which the tables belong, `[a-z]{1,32}`. Services may share a PostgreSQL
+	// database. In that case each service has its own version table, and no two services have a table with the same
+	// name.
 	Name string
-	// Marker lists the tables of the first migration, separated by spaces. They show to which role a database of an
-	// earlier release belongs, because in these releases all roles used the same version table.
+	// Marker lists the tables of the first migration, separated by spaces. These tables show to which service a
+	// database from an earlier release belongs. They are necessary because in earlier releases all services used the
+	// same version table.
 	Marker string
-	// Migrations contains the goose migrations, in SQL, in its root directory.
+	// Migrations contains the goose migrations, as SQL files in its root directory.
 	Migrations fs.FS
-	// Queue names a table that transactions of [DB.Do] lock one after the other in PostgreSQL, so that they don't
-	// conflict. If Queue is empty, transactions may conflict and are then retried.
+	// Queue names a table in PostgreSQL. Transactions of [DB.Do] lock this table one after the other, so that they
+	// don't conflict. If Queue is empty, transactions may conflict and are then retried.
 	Queue string
 	// Log receives the messages of migrations.
 	Log *slog.Logger
-	// Now is the clock for SQLite, in tests. The default is time.Now. PostgreSQL uses the server's clock.
+	// Now is a clock that tests can set for SQLite. The default is time.Now. PostgreSQL uses the server's clock.
 	Now func() time.Time
 }
 
@@ -52,15 +54,17 @@ type DB struct {
 	sql   *sql.DB
 	queue string           // SQL that waits for earlier transactions, or empty if there is no queue
 	now   func() time.Time // if nil, the database's clock is used
-	// answerTimeout is the timeout for each response from the store until a transaction has begun. SQLite runs in this
-	// process and its transactions wait for each other, so only the timeout of a whole transaction applies to it.
+	// answerTimeout is the timeout for each response from the store until a transaction has begun. It does not apply to
+	// SQLite, which runs in this process and whose transactions wait for each other. For SQLite, only the timeout of a
+	// whole transaction applies.
 	answerTimeout time.Duration
-	// slots has a slot for each transaction that uses a connection. It is nil for SQLite, which has only one connection.
+	// slots contains one element for each connection that a transaction is using. It is nil for SQLite, which has only
+	// one connection.
 	slots chan struct{}
 }
 
-// Open opens a store and applies the missing migrations. The caller must close the store. The error contains the source
-// without its password.
+// Open opens a store and applies missing migrations. The caller must close the store. If there is an error, it contains
+// the source without its password.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Migrations == nil || cfg.Log == nil || cfg.Marker == "" || !isName(cfg.Name) {
 		return nil, errors.New("sqlstore: a name, a marker, migrations and a log are required")
@@ -81,8 +85,8 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		if err := createPrivate(cfg.File); err != nil {
 			return nil, "", err
 		}
-		// SQLite has only one writer, so one connection is enough, and reads never fail because the database is busy. With
-		// FULL, commits survive a loss of power.
+		// SQLite allows only one writer at a time, so one connection is enough, and reads never fail because the
+		// database is busy. With synchronous(FULL), commits survive a power failure.
 		dsn := "file:" + (&url.URL{Path: cfg.File}).EscapedPath() +
 			"?_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=secure_delete(1)&_pragma=busy_timeout(5000)"
 		db, err := sql.Open("sqlite", dsn)
@@ -110,8 +114,9 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 	}
 }
 
-// createPrivate creates the file if it does not exist, with access only for this user. Otherwise SQLite would allow
-// every user with access to the directory to read the file. SQLite creates its other files with the same mode.
+// createPrivate creates the file if it does not exist. Only this user can access the new file. If SQLite created the
+// file, every user with access to the directory could read it. SQLite creates its other files with the same mode as
+// this file.
 func createPrivate(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -120,8 +125,8 @@ func createPrivate(file string) error {
 	return f.Close()
 }
 
-// migrate applies the migrations that the store lacks. In PostgreSQL, processes that start together wait for each
-// other.
+// migrate applies the migrations that the store lacks. In PostgreSQL, processes that start at the same time wait for
+// each other.
 func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config) error {
 	opts := []goose.ProviderOption{goose.WithSlog(cfg.Log), goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {

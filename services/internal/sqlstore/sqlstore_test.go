@@ -106,7 +106,7 @@ func TestDo_CommitsDurably(t *testing.T) {
 	})
 }
 
-// Only its owner can read a store's file, even if other users have access to the directory.
+// Only the owner of a store's file can read it, even if other users have access to the directory.
 func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	t.Parallel()
 	cfg := sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a.db")}
@@ -124,8 +124,8 @@ func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	}
 }
 
-// Many callers, on several connections to one store, read a value and write a new value that depends on it. No change
-// is lost.
+// Many callers, on several connections to one store, read a value and write a new value that depends on the value they
+// read. No caller's change is lost.
 func TestDo_IsSerializable(t *testing.T) {
 	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
@@ -165,9 +165,9 @@ func TestDo_IsSerializable(t *testing.T) {
 	})
 }
 
-// With a queue, transactions with changes wait for each other, and almost no transaction is retried. On a busy machine,
-// PostgreSQL sometimes reports a conflict without a reason (13.2.3, Serializable Isolation Level). Without a queue,
-// most transactions are retried.
+// With a queue, transactions that change data wait for each other, and almost no transaction is retried. On a busy
+// machine, PostgreSQL sometimes reports a conflict although there is none (13.2.3, Serializable Isolation Level).
+// Without a queue, most transactions are retried.
 func TestDo_QueuePreventsCollisions(t *testing.T) {
 	t.Parallel()
 	db := open(t, sqlstore.Config{Source: sqlstoretest.Postgres(t), Queue: "counters"}, counters)

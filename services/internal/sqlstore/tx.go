@@ -18,7 +18,7 @@ import (
 // Tx is a transaction. All its statements see the same state of the store.
 type Tx struct {
 	*sql.Tx
-	// Now is the store's time at the beginning of the transaction, with a precision of microseconds.
+	// Now is the store's time when the transaction began, with a precision of microseconds.
 	Now time.Time
 }
 
@@ -37,33 +37,33 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 	return rows.Err()
 }
 
-// Timeouts of PostgreSQL, in milliseconds.
+// These are timeouts of PostgreSQL, in milliseconds.
 //
-// silenceTimeout is the maximum time that a process may be silent during a transaction. It equals postgresAnswerTimeout.
+// silenceTimeout is how long a process may send nothing during a transaction. It equals postgresAnswerTimeout.
 //
-// lockTimeout is the time that a transaction waits in the queue before it returns to the end of the queue. Therefore a
-// process that has lost its network connection blocks others only for a short time.
+// lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. Therefore a
+// process that has lost its network connection blocks other processes only for a short time.
 const (
 	silenceTimeout = "2000"
 	lockTimeout    = "1000"
 )
 
-// The minimum and the maximum of the pause between two attempts, which is random.
+// firstPause and lastPause are the minimum and the maximum of the pause between two attempts. The pause is random.
 const (
 	firstPause = 2 * time.Millisecond
 	lastPause  = 100 * time.Millisecond
 )
 
-// Do runs fn in a serializable transaction, after earlier transactions, and commits it if fn returns nil. If the
-// transaction conflicts with another one, Do runs fn again, so fn must have no effects outside the transaction. Do
-// returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx has ended. A transaction takes at
-// most a minute, even if ctx allows more time.
+// Do runs fn in a serializable transaction and commits the transaction if fn returns nil. If there is a queue, Do first
+// waits for earlier transactions. If the transaction conflicts with another one, Do runs fn again, so fn must have no
+// effects outside the transaction. Do returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx
+// is done. A transaction takes at most a minute, even if ctx allows more time.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
 }
 
-// DoUnqueued is like [DB.Do] for a function that rarely changes data. It waits for other transactions only after it has
-// conflicted with one.
+// DoUnqueued is like [DB.Do], but for a function that rarely changes data. It waits for other transactions only after
+// it has conflicted with one of them.
 func (d *DB) DoUnqueued(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, "", fn)
 }
@@ -83,8 +83,8 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 	}
 }
 
-// acquire waits for a free connection until ctx ends. It has no shorter timeout: the connections are in use, so the
-// store is available. The caller must call end after the use.
+// acquire waits for a free connection until ctx is done. It has no timeout of its own, because the store is available
+// if all connections are in use. The caller must call end when it no longer needs the connection.
 func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	if d.slots == nil {
 		return func() {}, nil
@@ -131,10 +131,10 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 	return inner.Commit()
 }
 
-// clock returns the store's time, not the time of this process, because replicas must agree on expired records. The
-// query also sets a timeout after which PostgreSQL ends the transaction of a silent process, so that the locks of a
-// process without a network connection are released. The timeout is not set when the connection is opened, because
-// poolers refuse that.
+// clock returns the store's time. It does not use the clock of this process, because replicas must agree on which
+// records have expired. The query also sets a timeout. If this process sends nothing for longer than the timeout,
+// PostgreSQL ends the transaction, so that a process that has lost its network connection does not keep its locks. The
+// timeout is not set when the connection is opened, because connection poolers refuse that.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
@@ -145,7 +145,7 @@ func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	return Time(micros), err
 }
 
-// Micros returns a time in the form in which tables store it. It returns 0 for the zero time.
+// Micros converts a time to the number that tables store. It returns 0 for the zero time.
 func Micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -153,7 +153,7 @@ func Micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// Time returns the time for a result of [Micros].
+// Time converts a number that [Micros] returned back to a time.
 func Time(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}
@@ -168,17 +168,17 @@ func collided(err error) bool {
 	return ok && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
 }
 
-// queueFor returns the SQL that waits for all transactions that write to a table. LOCK does not set the snapshot of the
-// transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier ones. The timeout for silence is set
+// queueFor returns SQL that waits for all transactions that write to a table. LOCK does not set the snapshot of the
+// transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier transactions. The idle timeout is set
 // before the wait, because the process may lose its connection during the wait.
 func queueFor(table string) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + silenceTimeout + "; SET LOCAL lock_timeout = " + lockTimeout +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
-// wrapUnavailable wraps an error in [ErrUnavailable] if it means that the store is unavailable. In that case the store
-// could not be reached, did not respond, is shutting down (class 57), has too many connections (class 53), or has ended
-// the transaction because this process was silent (25P03).
+// wrapUnavailable wraps an error in [ErrUnavailable] if the error means that the store is unavailable. This is the case
+// if the store could not be reached, did not respond, is shutting down (class 57), has too many connections (class 53),
+// or has ended the transaction because this process sent nothing (25P03).
 func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err

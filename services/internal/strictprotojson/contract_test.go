@@ -20,7 +20,7 @@ import (
 	_ "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1" // registers the options of the contract
 )
 
-// contract is a definition with fields of every kind, in the text format of a FileDescriptorProto.
+// contract is a protobuf file with fields of every kind, in the text format of a FileDescriptorProto.
 const contract = `
 name: "t/t.proto" package: "t" syntax: "proto3"
 dependency: ["sluice/mcp/v1/tool.proto", "buf/validate/validate.proto", "google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto",
@@ -108,7 +108,7 @@ var messages = sync.OnceValues(func() (protoreflect.MessageDescriptors, error) {
 	return built.Messages(), nil
 })
 
-// newMessage returns an empty message of the contract.
+// newMessage returns an empty message of a type that the contract defines.
 func newMessage(t testing.TB, name protoreflect.Name) protoreflect.Message {
 	t.Helper()
 	all, err := messages()
@@ -118,7 +118,7 @@ func newMessage(t testing.TB, name protoreflect.Name) protoreflect.Message {
 	return dynamicpb.NewMessage(all.ByName(name))
 }
 
-// field returns a field of a message of the contract.
+// field returns a field of a message type that the contract defines.
 func field(t testing.TB, message protoreflect.Name, name protoreflect.Name) protoreflect.FieldDescriptor {
 	t.Helper()
 	return newMessage(t, message).Descriptor().Fields().ByName(name)

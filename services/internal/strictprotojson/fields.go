@@ -1,6 +1,6 @@
 // Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one
-// JSON form. The form differs from protobuf's JSON mapping as follows: a string field with the option
-// (sluice.mcp.v1.json) is a JSON object, enum values have short names, and invalid input is not corrected.
+// JSON form for each message. The form differs from protobuf's JSON mapping in three ways: a string field with the
+// option (sluice.mcp.v1.json) is a JSON object, enum values have short names, and invalid input is not corrected.
 package strictprotojson
 
 import (
@@ -22,7 +22,7 @@ func IsProgress(fd protoreflect.FieldDescriptor) bool {
 
 var progressName = (*mcpv1.Progress)(nil).ProtoReflect().Descriptor().FullName()
 
-// IsJSON reports whether a field contains a JSON object in a string.
+// IsJSON reports whether a field is a string that contains a JSON object.
 func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || fd.Kind() != protoreflect.StringKind {
@@ -47,7 +47,7 @@ func IsUnspecified(v protoreflect.EnumValueDescriptor) bool {
 	return enum.NameOf(v) == "unspecified"
 }
 
-// Rules returns the constraints on a field in its contract, or nil if there are none.
+// Rules returns the constraints that the contract sets for a field, or nil if there are none.
 func Rules(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {

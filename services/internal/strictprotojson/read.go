@@ -20,7 +20,7 @@ import (
 type Error struct {
 	// Pointer is a JSON Pointer (RFC 6901) to the value.
 	Pointer string
-	// Message describes the problem for people and models.
+	// Message describes the problem, for people and for models.
 	Message string
 }
 
@@ -28,9 +28,9 @@ type Error struct {
 func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
 
 // Read reads a JSON object into an empty message. It accepts only one form: fields have their JSON names, numbers are
-// JSON numbers, strings are JSON strings, and enum values are their names. Integers of 64 bits are strings of digits.
-// Required fields must exist. The input must be JSON without repeated names. Read does not check the other constraints
-// of the contract. Errors are [*Error].
+// JSON numbers, strings are JSON strings, and enum values are written as their names. 64-bit integers are written as
+// strings of digits. Required fields must be present. The input must be JSON without repeated names. Read does not
+// check the other constraints of the contract. Errors have the type [*Error].
 func Read(text []byte, m protoreflect.Message) error {
 	r := &reader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
 	if err := r.message(m, ""); err != nil {
@@ -121,7 +121,7 @@ func fieldNames(fields protoreflect.FieldDescriptors) string {
 	return strings.Join(names, ", ")
 }
 
-// escapePointer returns a name as a reference token of a JSON Pointer.
+// escapePointer escapes a name so that it can be a reference token of a JSON Pointer.
 func escapePointer(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
@@ -279,7 +279,8 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	return protoreflect.ValueOfString(string(text)), nil
 }
 
-// parseInt parses an integer: a JSON number for 32 bits, or a JSON string for 64 bits.
+// parseInt parses an integer from JSON. A 32-bit integer must be a JSON number, and a 64-bit integer must be a JSON
+// string.
 func parseInt(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {
@@ -304,7 +305,7 @@ func parseUint(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error)
 	return n, nil
 }
 
-// digits returns the digits of a number in its only accepted form.
+// digits returns the digits of a number. It returns an error unless the number is written in its only accepted form.
 func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	if raw.Kind() != kind {
 		if kind == '"' {

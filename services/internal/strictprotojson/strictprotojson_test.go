@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// large is a size limit that no message of these tests reaches.
+// large is a size limit that is larger than any message in these tests.
 const large = 1 << 20
 
-// read decodes JSON into a message of the contract.
+// read decodes JSON into a message of a type that the contract defines.
 func read(t testing.TB, message protoreflect.Name, text string) (protoreflect.Message, error) {
 	t.Helper()
 	m := newMessage(t, message)
@@ -31,7 +31,7 @@ func write(t testing.TB, m protoreflect.Message) string {
 	return string(out)
 }
 
-// filled is a message of the contract in which every field is set, in its only accepted form.
+// filled is the JSON of a message in which every field is set, in its only accepted form.
 const filled = `{"flag":true,"i32":-2147483648,"s32":7,"i64":"-9223372036854775808","f64":"9223372036854775807","u32":4294967295,"u64":"18446744073709551615",` +
 	`"single":0.1,"number":1e+100,"someText":"a\"\\é","data":"AP8=","kind":"short_note","color":"dark_blue","object":{"n":12345678901234567890,"a":[1,1.0]},` +
 	`"numbers":[1,-2],"kinds":["long","short_note"],"inside":{"id":"x","inside":{"id":"y"}},"list":[{"id":"x"},{"id":""}],` +
@@ -131,7 +131,8 @@ func TestAppend_AppendsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// Read accepts exactly one form of each value. Therefore the service reads the same values that policy has evaluated.
+// Read accepts exactly one form of each value. Otherwise the service that receives a call could read other values than
+// those that the policy service evaluated.
 func TestRead_RefusesOtherForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -250,7 +251,7 @@ func TestRead_RefusesWhatToolsCannotHave(t *testing.T) {
 	}
 }
 
-// An optional field is in a synthetic oneof with no other field, so it excludes no other field.
+// An optional field is the only field in a synthetic oneof, so it does not exclude any other field.
 func TestRead_KeepsPresence(t *testing.T) {
 	t.Parallel()
 	m, err := read(t, "All", `{"maybe":"","someText":""}`)
@@ -265,7 +266,7 @@ func TestRead_KeepsPresence(t *testing.T) {
 	}
 }
 
-// The JSON of an object is not changed, because its numbers may have more digits than a float64.
+// The JSON text of an object is not changed, because its numbers may have more digits than a float64.
 func TestRead_KeepsTheTextOfObjects(t *testing.T) {
 	t.Parallel()
 	m, err := read(t, "All", `{"object": {"n" : 1.50} }`)
@@ -305,7 +306,8 @@ func TestDescriptors_AreClassified(t *testing.T) {
 	}
 }
 
-// FuzzRead reads JSON, writes the message, and reads and writes it again. Both outputs must be equal.
+// FuzzRead reads JSON, writes the message as JSON, and then reads and writes that output again. Both outputs must be
+// equal.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{filled, `{}`, `{"object":{"a":[1]}}`, `{"number":1e-7}`, `{"sizes":{"a":"1"}}`, `{"single":1e38}`} {
 		f.Add(seed)

@@ -15,23 +15,24 @@ import (
 
 // An Explainer is a struct that can explain unknown keys.
 type Explainer interface {
-	// ExplainKey describes the problem with a key and its solution. It returns false if it has no explanation for the key.
+	// ExplainKey describes the problem with a key and how to solve it. It returns false if it has no explanation for
+	// the key.
 	ExplainKey(key string) (message, suggestion string, ok bool)
 }
 
-// OneOrMany is a list. If it has only one item, the item may be written without a list.
+// OneOrMany is a list. If it has only one item, the item may be written directly instead of as a list.
 type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode decodes the document into the value to which into points. Values that the document does not name are
-// unchanged, map entries are added, and lists are replaced. An empty document changes nothing. The error is an
-// [Errors]. After an error, the value must not be used.
+// Decode decodes the document into the value to which the pointer into points. Decode does not change values that are
+// missing in the document. It adds map entries and replaces lists. An empty document changes nothing. The error has the
+// type [Errors]. After an error, the value must not be used.
 //
-// The name of a field is the name in its tag `yaml:"name"`, or without a tag its name in lower case. The tag `yaml:"-"`
-// hides a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be booleans, numbers,
-// strings, time.Duration, structs, pointers, slices, maps with string keys, any, [yaml.Node], [OneOrMany],
-// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
+// The key of a field is the name in its tag `yaml:"name"`, or without a tag the field's name in lower case. The tag
+// `yaml:"-"` excludes a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be
+// booleans, numbers, strings, time.Duration, structs, pointers, slices, maps with string keys, any, [yaml.Node],
+// [OneOrMany], [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
@@ -46,7 +47,7 @@ func (s *Source) Decode(into any) error {
 	return d.problems.Err()
 }
 
-// A decoder sets Go values from nodes. It does not report again the problems that checkSyntax has reported.
+// A decoder sets Go values from nodes. It does not report problems that checkSyntax has already reported.
 type decoder struct {
 	reader
 	fields map[reflect.Type][]field
@@ -77,7 +78,8 @@ func (d *decoder) decode(at location, path *valuePath, v reflect.Value) {
 	}
 }
 
-// decodeItself calls the decoding method of the value's type, and reports whether there is one.
+// decodeItself calls the decoding method of the value's type, if the type has such a method. It reports whether the
+// type has one.
 func (d *decoder) decodeItself(at location, path *valuePath, v reflect.Value) bool {
 	var err error
 	switch target := v.Addr().Interface().(type) {
@@ -214,7 +216,7 @@ func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// A field is a key of a struct and the field that the key sets.
+// A field is a key in a document together with the struct field that the key sets.
 type field struct {
 	name  string
 	index []int

@@ -44,7 +44,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzDecodeAgreesWithJSON checks that a JSON document has the same value as YAML and as JSON.
+// FuzzDecodeAgreesWithJSON checks that a JSON document has the same value whether it is read as YAML or as JSON.
 func FuzzDecodeAgreesWithJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"a": 1, "b": [true, null, "x", -0.5e3], "c": {"d": ""}}`, `["\u00e9\n\/", " # no comment", "a: b", "- x"]`,
@@ -66,7 +66,7 @@ func FuzzDecodeAgreesWithJSON(f *testing.F) {
 	})
 }
 
-// floats converts whole numbers to floats, like a JSON parser.
+// floats converts whole numbers to floats, as a JSON parser does.
 func floats(v any) any {
 	switch v := v.(type) {
 	case int64:

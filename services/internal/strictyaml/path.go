@@ -12,8 +12,8 @@ import (
 // maxShown is the maximum number of bytes of a key that are shown.
 const maxShown = 64
 
-// Key returns the path to a key's value in the mapping at path. The empty path is the whole document. If a key would
-// make the path ambiguous, it is quoted: `tools["a.b"].action`.
+// Key returns the path of the value of a key in the mapping at path. The empty path is the path of the whole document.
+// If a key would make the path ambiguous, it is quoted: `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
 	case !isPlainKey(key):
@@ -38,7 +38,7 @@ func isPlainKey(key string) bool {
 	return key != "" && len(key) <= maxShown && !strings.ContainsFunc(key, special)
 }
 
-// quote quotes a string from the document in one line, without control characters, and truncates it if it is too long.
+// quote quotes a string from the document as one line without control characters, and truncates it if it is too long.
 func quote(text string) string {
 	if len(text) <= maxShown {
 		return strconv.Quote(text)
@@ -46,8 +46,8 @@ func quote(text string) string {
 	return strconv.Quote(strings.ToValidUTF8(text[:maxShown], "") + "…")
 }
 
-// A valuePath is the path to a value while a document is walked. It is formatted only if there is a problem. The nil
-// valuePath is the whole document.
+// A valuePath is the path to a value while a document is being read. It is formatted only if there is a problem. The
+// nil valuePath is the path of the whole document.
 type valuePath struct {
 	up    *valuePath
 	key   string
@@ -73,8 +73,9 @@ func (t *valuePath) String() string {
 // A location is a value in a document. If the value is in a mapping, the location also contains the key.
 type location struct{ key, value *yaml.Node }
 
-// find returns the value at path, relative to the location at, or its nearest existing ancestor. It also returns the
-// path in the form of the document: an item that is written without a list has no index.
+// find returns the value that is at path below the location at. If this value does not exist, find returns the nearest
+// ancestor that exists. find also returns the complete path in the form that the document uses: the path of an item
+// that is written without a list has no index.
 func find(at location, walked, path string) (location, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)
@@ -115,8 +116,8 @@ func children(n *yaml.Node) iter.Seq2[string, location] {
 	}
 }
 
-// position returns the line and column of a location. A scalar has its own position, unless it is omitted. Any other
-// value has the position of its key, because people look there for a mapping or a list.
+// position returns the line and column of a location. The position of a scalar is that of the scalar itself, unless it
+// is omitted. The position of any other value is that of its key, because people look there for a mapping or a list.
 func (s location) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

@@ -14,19 +14,19 @@ const maxProblems = 100
 type Problem struct { //nolint:errname // an item of a list of errors
 	// File is the name of the document that the caller passed.
 	File string
-	// Line and Column are the position of the problem, from 1. Column counts characters. Both are 0 if the problem
-	// concerns the whole document.
+	// Line and Column are the position of the problem, counted from 1. Column counts characters. Both fields are 0 if
+	// the problem concerns the whole document.
 	Line, Column int
 	// Path is the path of the value, for example `tools.export.rate_limit.max`. It is empty for the document itself. For
 	// an unknown key, it is the path of the mapping.
 	Path string
 	// Message describes the problem.
 	Message string
-	// Suggestion describes the solution. It may be empty.
+	// Suggestion describes how to solve the problem. It may be empty.
 	Suggestion string
 }
 
-// Error returns `file:line:column: path: message; suggestion` without the empty parts.
+// Error returns `file:line:column: path: message; suggestion` without empty parts.
 func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -46,8 +46,8 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Errors contains all problems of a document, in their order in the document. There is at least one. Use
-// errors.AsType[Errors] to find it in an error.
+// Errors contains all problems of a document, in the order of the document. There is at least one problem. Use
+// errors.AsType[Errors] to find an Errors in an error.
 type Errors []Problem
 
 // Error returns one line for each problem.
@@ -59,8 +59,8 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err returns the problems in the order of their positions, or nil if there are none. Therefore a nil list never
-// becomes a non-nil error.
+// Err returns the problems, sorted by position, or nil if there are none. Returning nil ensures that an empty list
+// never becomes a non-nil error.
 func (e Errors) Err() error {
 	if len(e) == 0 {
 		return nil

@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Only decimal numbers are accepted. Parsers read other forms differently: 010 may be 8 or 10.
+// Only decimal numbers are accepted, because parsers disagree on other forms: 010 may be 8 or 10.
 var (
 	wholeNumber   = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
 )
 
-// decodeText sets v to a scalar that is a string. It reports whether the scalar is a string. A problem does not show
-// the value, because the string may be a secret.
+// decodeText sets v to the value of a scalar if the scalar is a string. It reports whether the scalar is a string. The
+// message of a problem does not contain the value, because a string may be a secret.
 func (d *decoder) decodeText(at location, path *valuePath, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {
@@ -65,8 +65,7 @@ func (d *decoder) decodeBool(at location, path *valuePath, v reflect.Value) {
 	d.report(at, path, "wanted true or false, found "+describe(n), suggestion)
 }
 
-// boolValue returns the value of a scalar that YAML resolves to a boolean: true, True or TRUE, or false in one of these
-// forms.
+// boolValue returns the value of a scalar that YAML resolves to a boolean: true, True, TRUE, false, False or FALSE.
 func boolValue(n *yaml.Node) bool { return n.Value[0] == 't' || n.Value[0] == 'T' }
 
 func (d *decoder) decodeNumber(at location, path *valuePath, v reflect.Value) {
@@ -92,12 +91,12 @@ func (d *decoder) decodeNumber(at location, path *valuePath, v reflect.Value) {
 	}
 }
 
-// looseBool maps words that YAML 1.1 reads as booleans to their values.
+// looseBool maps words that YAML 1.1 reads as booleans to their boolean values.
 var looseBool = map[string]bool{
 	"yes": true, "on": true, "y": true, "true": true, "no": false, "off": false, "n": false, "false": false,
 }
 
-// number returns the digits of a number if it matches form, or otherwise "".
+// number returns the text of a number if it matches form, and "" if it does not.
 func number(n *yaml.Node, form *regexp.Regexp) string {
 	if n.Kind == yaml.ScalarNode && (n.Tag == intTag || n.Tag == floatTag) && form.MatchString(n.Value) {
 		return n.Value
@@ -118,7 +117,7 @@ func numberHint(n *yaml.Node, form *regexp.Regexp) string {
 	}
 }
 
-// wholeRange returns a description of the range of integers of type t. It panics for other types.
+// wholeRange returns a description of the range of integers that the type t allows. It panics for other types.
 func wholeRange(t reflect.Type) string {
 	switch t.Kind() { //nolint:exhaustive // other kinds are refused
 	case reflect.Int, reflect.Int64, reflect.Float32, reflect.Float64:
@@ -155,7 +154,7 @@ func kindOf(n *yaml.Node) string {
 	}
 }
 
-// describe returns a description of the kind of a node. For a scalar it adds the value.
+// describe returns a description of the kind of a node. For a scalar, the description includes the value.
 func describe(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == nullTag {
 		return kindOf(n)

@@ -16,11 +16,11 @@ import (
 const (
 	// MaxBytes is the maximum size of a document, in bytes.
 	MaxBytes = 4 << 20
-	// maxDepth is the maximum nesting of mappings and lists. Block style and flow style are counted separately.
+	// maxDepth is the maximum nesting depth of mappings and lists. Block style and flow style are counted separately.
 	maxDepth = 64
 )
 
-// Tags of scalars in YAML.
+// These are the tags of scalars in YAML.
 const (
 	nullTag  = "!!null"
 	strTag   = "!!str"
@@ -36,8 +36,8 @@ type Source struct {
 	root *yaml.Node // nil if the document is empty
 }
 
-// Parse parses data, at most [MaxBytes], as a single YAML document. file is the name of the document in messages. The
-// error is an [Errors].
+// Parse parses data, which may have at most [MaxBytes], as a single YAML document. file is the name of the document in
+// messages. The error has the type [Errors].
 func Parse(file string, data []byte) (*Source, error) {
 	s := &Source{file: file}
 	if len(data) > MaxBytes {
@@ -80,9 +80,10 @@ func (s *Source) File() string { return s.file }
 // Empty reports whether the document is empty.
 func (s *Source) Empty() bool { return s.root == nil }
 
-// Problem returns a problem with the value at path, with its position. Create path with [Key] and [Index]. A scalar has
-// its own position, and any other value has the position of its key. A value that does not exist has the position of
-// its nearest existing ancestor. If a [OneOrMany] is written without a list, its index is removed from the path.
+// Problem returns a problem with the value at path, including its position. Create path with [Key] and [Index]. The
+// position of a scalar is that of the scalar itself, and the position of any other value is that of its key. If the
+// value does not exist, the position is that of its nearest existing ancestor. If a [OneOrMany] is written without a
+// list, its index is removed from the path.
 func (s *Source) Problem(path, message, suggestion string) Problem {
 	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
 	if s.root != nil {
@@ -118,8 +119,8 @@ func (s *Source) explain(data []byte, err error) error {
 
 const notUTF8 = "is not valid UTF-8"
 
-// findBadText finds the first character that no document may contain: invalid UTF-8, a control character, or a line
-// break that YAML parsers treat differently.
+// findBadText finds the first thing that no document may contain: invalid UTF-8, a control character, or a line break
+// that YAML parsers treat in different ways.
 func findBadText(data []byte) (line, column int, message string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Suggest returns `did you mean "x"?`, where x is the known word that is closest to word. If none is close enough, it
-// returns the list of known words.
+// Suggest returns `did you mean "x"?`, where x is the known word that is closest to word. If no known word is close
+// enough, it returns the list of known words.
 func Suggest(word string, known []string) string {
 	if best, ok := Closest(word, known); ok {
 		return `did you mean "` + best + `"?`
@@ -16,9 +16,9 @@ func Suggest(word string, known []string) string {
 	return "known are: " + strings.Join(known, ", ")
 }
 
-// Closest returns the known word that is closest to word by edit distance, and whether it is close enough. If several
-// are equally close, it returns the first. At most a third of the letters may differ. Upper and lower case are equal,
-// and so are - and _.
+// Closest returns the known word with the smallest edit distance to word, and whether it is close enough. If several
+// known words are equally close, it returns the first one. At most a third of the letters may differ. Differences
+// between upper and lower case, and between - and _, are ignored.
 func Closest(word string, known []string) (string, bool) {
 	if word == "" || len(word) > maxShown {
 		return "", false
@@ -37,8 +37,8 @@ func foldCase(word string) string {
 	return strings.ReplaceAll(strings.ToLower(word), "-", "_")
 }
 
-// editDistance returns the number of letters that must be inserted, deleted, replaced or swapped with their neighbors
-// to turn a into b (optimal string alignment).
+// editDistance returns how many letters must be inserted, deleted, replaced or swapped with their neighbors to turn a
+// into b (optimal string alignment).
 func editDistance(a, b string) int {
 	var before []int // the row before the last one
 	last := make([]int, len(b)+1)

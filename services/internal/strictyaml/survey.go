@@ -22,7 +22,7 @@ func (r *reader) report(at location, path *valuePath, message, suggestion string
 	})
 }
 
-// checkSyntax reports all problems that do not depend on the target.
+// checkSyntax reports all problems that do not depend on the type of the target.
 func (r *reader) checkSyntax(at location, path *valuePath) {
 	n := at.value
 	switch {

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// syntaxHint returns a suggestion for text that is not YAML, or "". It does not quote the text, which may contain
-// secrets.
+// syntaxHint returns a suggestion for correcting text that is not YAML, or "" if it knows none. The suggestion does not
+// quote the text, because the text may contain secrets.
 func syntaxHint(data []byte, e *yaml.LoadError) string {
 	at, before := around(data, e.Mark.Line, e.Mark.Column)
 	inValue := strings.TrimRight(before, " ")
@@ -36,7 +36,7 @@ func syntaxHint(data []byte, e *yaml.LoadError) string {
 	return ""
 }
 
-// around returns the character at a position, and the text before it in its line. Lines and columns count from 1.
+// around returns the character at a position, and the text before it in its line. Lines and columns are counted from 1.
 func around(data []byte, line, column int) (at rune, before string) {
 	lines := bytes.Split(data, []byte("\n"))
 	if line < 1 || line > len(lines) {

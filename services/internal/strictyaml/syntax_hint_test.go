@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// Text that is not YAML may contain a secret at any place. The message does not contain it.
+// Text that is not YAML may contain a secret at any position. The message does not contain the secret.
 func TestParse_SuggestsACorrectionWithoutQuotingTheText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

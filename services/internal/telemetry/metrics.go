@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// exporterVariable is the OpenTelemetry environment variable that disables the export of metrics if it is "none".
+// exporterVariable is an OpenTelemetry environment variable. If its value is "none", metrics are not exported.
 const exporterVariable = "OTEL_METRICS_EXPORTER"
 
-// startMetrics exports metrics every minute, or at the interval in the OpenTelemetry variable
-// OTEL_METRIC_EXPORT_INTERVAL, which the periodic reader reads.
+// startMetrics exports metrics every minute, or at the interval in the OpenTelemetry environment variable
+// OTEL_METRIC_EXPORT_INTERVAL, which the periodic reader reads itself.
 func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resource.Resource) error {
 	if cfg.Endpoint == "" || os.Getenv(exporterVariable) == "none" {
 		t.Meters = noop.NewMeterProvider()
@@ -41,8 +41,8 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 	return countGoroutines(provider)
 }
 
-// optionalExporter exports metrics to a collector that may accept only spans, for example Jaeger. In that case it
-// returns only the first error, which is logged.
+// optionalExporter exports metrics to a collector that may accept only spans, as Jaeger does. In that case, it returns
+// only the first error, which is then logged.
 type optionalExporter struct {
 	sdkmetric.Exporter
 

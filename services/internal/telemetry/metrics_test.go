@@ -21,7 +21,8 @@ type metrics struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	mu sync.Mutex
-	// of contains the attributes of the process that exported last. counts contains the values of its counters.
+	// of contains the attributes of the process that exported last. counts contains the values of the counters of this
+	// process.
 	of     map[string]string
 	counts map[string]int64
 }
@@ -61,7 +62,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 	return c
 }
 
-// The counters include all events, regardless of sampling.
+// Close exports the last values of the counters. The counters include all events, even if no trace is sampled.
 func TestClose_ExportsLastMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
@@ -80,7 +81,7 @@ func TestClose_ExportsLastMetrics(t *testing.T) {
 	}
 }
 
-// An OpenTelemetry variable sets the export interval.
+// An OpenTelemetry environment variable sets the interval at which metrics are exported.
 func TestMetrics_UseStandardInterval(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
@@ -95,7 +96,7 @@ func TestMetrics_UseStandardInterval(t *testing.T) {
 	}
 }
 
-// Two replicas are two instances, unless an operator names them.
+// Two replicas have different instance ids, unless an operator sets the id.
 func TestMetrics_DistinguishReplicas(t *testing.T) {
 	c := newCollector(t)
 	instance := func() string {
@@ -119,7 +120,7 @@ func TestMetrics_DistinguishReplicas(t *testing.T) {
 	}
 }
 
-// A collector accepts only spans, like Jaeger. That does not cause an error.
+// A collector accepts only spans, as Jaeger does. This does not cause an error.
 func TestMetrics_CollectorWithoutMetricsIsNoError(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

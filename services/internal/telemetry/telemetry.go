@@ -1,6 +1,6 @@
-// Package telemetry starts OpenTelemetry in a process. Traces, which are sampled at the root, and metrics are exported
-// over OTLP to the same collector. The package creates trace ids even if nothing is exported, so that journals, logs
-// and servers always contain the same trace id.
+// Package telemetry starts OpenTelemetry in a process. Traces and metrics are exported over OTLP to the same collector.
+// The process that starts a trace determines whether the trace is sampled. The package creates trace ids even if
+// nothing is exported, so that journals, logs and servers always contain the same trace id.
 package telemetry
 
 import (
@@ -27,10 +27,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endpointVariable is the OpenTelemetry environment variable for the collector. The configuration has precedence.
+// endpointVariable is the OpenTelemetry environment variable for the address of the collector. The configuration takes
+// precedence over it.
 const endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-// flushTimeout is the time for which a process that stops waits until the remaining data is exported.
+// flushTimeout is how long a process that is stopping waits for the export of the remaining data.
 const flushTimeout = 3 * time.Second
 
 // Config configures traces and metrics. The zero value exports nothing and samples nothing.
@@ -42,26 +43,27 @@ type Config struct {
 	// Endpoint is the address of the collector as an OTLP/gRPC URL, for example "http://localhost:4317". If it is empty,
 	// the variable OTEL_EXPORTER_OTLP_ENDPOINT is used. If both are empty, nothing is exported.
 	Endpoint string
-	// Sample is the fraction of traces that are sampled if this process is their root, from 0 to 1.
+	// Sample is the fraction, from 0 to 1, of the traces that start in this process and are sampled.
 	Sample float64
-	// Log receives the errors of OpenTelemetry, for example that the collector is unavailable. It is required.
-	// OpenTelemetry has one error handler per process, so the log of the last Start receives all errors.
+	// Log receives OpenTelemetry's errors, for example if the collector is unavailable. It is required. OpenTelemetry
+	// has one error handler per process, so all errors go to the log that was passed to the last call to Start.
 	Log *slog.Logger
 }
 
 // Telemetry creates the traces and the metrics of a process. It is safe for concurrent use.
 type Telemetry struct {
 	Provider trace.TracerProvider
-	// Meters creates meters. If nothing is exported, counting has no cost.
+	// Meters creates meters. If nothing is exported, the meters do nothing.
 	Meters metric.MeterProvider
-	// Propagator forwards only W3C Trace Context. The baggage of untrusted clients is dropped.
+	// Propagator forwards only W3C Trace Context. It drops baggage, which untrusted clients may have set.
 	Propagator propagation.TextMapPropagator
 
-	// flush contains a function for each exporter. It exports the remaining data and stops the exporter.
+	// flush contains a function for each exporter. Each function exports the exporter's remaining data and stops the
+	// exporter.
 	flush []func(context.Context) error
 }
 
-// Start starts telemetry. The caller must close it.
+// Start starts telemetry. The caller must close the result.
 func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // the condition is false for NaN
 		return nil, fmt.Errorf("telemetry: sample %v is not between 0 and 1", cfg.Sample)
@@ -86,8 +88,8 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas.
-// Without it, their counts would be mixed up. An operator may set it.
+// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas;
+// without it, their counts would be mixed up. An operator may set the instance id.
 func (c *Config) process() (*resource.Resource, error) {
 	instance := resource.NewSchemaless(attribute.String("service.instance.id", uuid.NewString()))
 	named, err := resource.Merge(instance, resource.Environment())
@@ -108,7 +110,8 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	if cfg.Endpoint != "" {
 		exporter, err := otlptracegrpc.New(ctx,
 			otlptracegrpc.WithEndpointURL(cfg.Endpoint),
-			// Without this option the client waits for a service config from DNS, which never arrives on a closed network.
+			// Without this option, the client would wait for a service config from DNS, which never arrives on an
+			// isolated network.
 			otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()),
 		)
 		if err != nil {
@@ -121,7 +124,7 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	return nil
 }
 
-// Close exports the remaining data, for at most 3 s, and stops telemetry.
+// Close exports the remaining data and stops telemetry. The export takes at most 3 s.
 func (t *Telemetry) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

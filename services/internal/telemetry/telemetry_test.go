@@ -107,7 +107,7 @@ func TestClose_ExportsLastSpans(t *testing.T) {
 	}
 }
 
-// Every span has a trace id, even if it is not sampled, so that journals and servers can name the same trace.
+// Every span has a trace id, even if the span is not sampled, so that journals and servers can refer to the same trace.
 func TestSpans_HaveContextWhenUnsampled(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []telemetry.Config{{}, {Endpoint: newCollector(t).url}, {Sample: 1}} {
@@ -139,7 +139,8 @@ func TestSpans_UnsampledAreNotExported(t *testing.T) {
 	}
 }
 
-// A child is sampled if and only if its parent is sampled, so that a trace is sampled as a whole.
+// A child span is sampled if and only if its parent is sampled, so that a trace is either sampled completely or not at
+// all.
 func TestSpans_ParentDecidesSampling(t *testing.T) {
 	t.Parallel()
 	for _, flags := range []trace.TraceFlags{0, trace.FlagsSampled} {
@@ -217,7 +218,7 @@ func (w writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// The collector is unavailable. It delays the end of the process by at most the timeout, and does not cause an error.
+// The collector is unavailable. Close returns after at most its timeout, and without an error.
 func TestClose_DoesNotWaitForUnavailableCollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Link links a span to a span of another trace, sampled or not. It adds no link if the parent is empty, invalid or in
-// the same trace.
+// Link links a span to a span in another trace, whether or not the other span is sampled. It adds no link if the parent
+// is empty, invalid or in the same trace.
 func TestLink(t *testing.T) {
 	t.Parallel()
 	recorder := tracetest.NewSpanRecorder()

@@ -1,5 +1,5 @@
-// Package valuepath reads paths that select values in JSON: JSON Pointers (RFC 6901) in which the token `*` selects
-// every member of an object and every item of an array. All functions are safe for concurrent use.
+// Package valuepath parses paths that select values in JSON. These are JSON Pointers (RFC 6901) in which the token `*`
+// selects every member of an object and every item of an array. All functions are safe for concurrent use.
 package valuepath
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Limits of a path.
+// These are the limits of a path.
 const (
 	// MaxBytes is the maximum length of a path, in bytes.
 	MaxBytes = 512
@@ -19,10 +19,10 @@ const (
 // Any is the token that selects every member and every item.
 const Any = "*"
 
-// A Path is a list of tokens with escapes resolved. It has at least one token.
+// A Path is a list of tokens in which escapes are resolved. It has at least one token.
 type Path []string
 
-// Parse reads a path. The error says what is wrong with it.
+// Parse parses a path. The error says what is wrong with the path.
 func Parse(text string) (Path, error) {
 	switch {
 	case text == "" || text == "/":
@@ -45,8 +45,8 @@ func Parse(text string) (Path, error) {
 	return tokens, nil
 }
 
-// Selects reports whether the path selects the value at a location, which is given by the names of members and the
-// indexes of items from the root.
+// Selects reports whether the path selects the value at a location. The location consists of the names of members and
+// the indexes of items on the way from the root to the value.
 func (p Path) Selects(location []string) bool {
 	return slices.EqualFunc(p, location, func(token, name string) bool { return token == Any || token == name })
 }

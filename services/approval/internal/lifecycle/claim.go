@@ -25,9 +25,9 @@ var (
 
 // ClaimRequest is a request to claim an approved call.
 type ClaimRequest struct {
-	// Claim identifies the claim. The caller reserved limits for the attempt in Claim.
+	// Claim identifies the claim and its attempt. Before the request, the caller reserved rate limits for this attempt.
 	Claim
-	// Decision is policy's current decision on the call.
+	// Decision is the policy service's current decision on the call.
 	Decision *policyv1.Decision
 	// Times are the configured times. They apply if approvers must be asked again.
 	Times Times
@@ -38,8 +38,8 @@ type ClaimRequest struct {
 	Duration time.Duration
 	// VoidReason returns the reason why a vote no longer counts, or "" if it counts.
 	VoidReason func(*approvalv1.Vote) string
-	// Grant is the record whose grant covers the call, or nil if there is none. It may be the claimed record itself. If it
-	// is another record, the method Claim changes it too.
+	// Grant is the record of the approval whose grant covers the call, or nil if no grant covers it. Grant may be the
+	// claimed record itself. If it is another record, [Record.Claim] changes that record too.
 	Grant *Record
 }
 
@@ -48,13 +48,13 @@ type Refusal struct {
 	// Code and Message are the reason for the caller. Message may be empty.
 	Code    commonv1.Code
 	Message string
-	// LeaseUnused means that the claim's lease of limits can no longer be used to send a call. The holder must then settle
-	// the lease as never sent.
+	// LeaseUnused means that the claim's lease of rate limits can no longer be used to send a call. The holder must
+	// then settle the lease as never sent.
 	LeaseUnused bool
 }
 
-// Claim claims the call for one holder. If the holder has the claim, Claim returns nil, nil. Otherwise it returns a
-// refusal for the caller, or an error.
+// Claim claims the call for one holder. If the holder has the claim after the request, Claim returns nil, nil.
+// Otherwise it returns a refusal for the caller, or an error.
 func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	if !isDecision(c.Decision) {
 		return nil, ErrDecisionMissing
@@ -86,7 +86,8 @@ func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	return nil, nil //nolint:nilnil // the holder has the claim
 }
 
-// isDecision reports whether the decision has a known effect. A decision that requires approval must also have terms.
+// isDecision reports whether the decision has a known effect. A decision that requires approval must also contain the
+// terms of the approval.
 func isDecision(d *policyv1.Decision) bool {
 	switch d.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
@@ -100,8 +101,8 @@ func isDecision(d *policyv1.Decision) bool {
 	}
 }
 
-// checkClaim returns the reason for refusing the claim, or nil if there is none. It also makes the move that the reason
-// requires, but not in the state outcome_unknown: a refusal does not change that state.
+// checkClaim returns the reason for refusing the claim, or nil if there is none. It also makes the state transition
+// that the reason requires, unless the state is outcome_unknown, because a refusal does not change that state.
 func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
@@ -139,7 +140,7 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	}
 }
 
-// dropInvalidVotes voids the votes that no longer count. If votes are then missing, it asks approvers again and returns
+// dropInvalidVotes voids the votes that no longer count. If too few votes remain, it asks approvers again and returns
 // true. If a grant covers the call, dropInvalidVotes checks the votes for the grant.
 func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 	voted := r
@@ -168,9 +169,9 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// isLeaseUnused reports whether the lease of limits in a refused claim can no longer be used to send a call. That is
-// the case if no accepted claim names the lease and the attempt of the refused claim is over or claimed with another
-// lease.
+// isLeaseUnused reports whether the rate-limit lease of a refused claim can no longer be used to send a call. This is
+// the case if no accepted claim contains the lease, and the attempt of the refused claim has ended or was claimed with
+// another lease.
 func (r *Record) isLeaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })

@@ -31,8 +31,8 @@ func TestClaim_SucceedsForOneHolder(t *testing.T) {
 	}
 }
 
-// Case A4. Claim checks the current decision, tool, server and voters. If they have changed, Claim refuses and moves
-// the approval.
+// Case A4. Claim checks whether the decision, the tool, the server and the voters have changed. If one of them has
+// changed, Claim refuses the claim and changes the state of the approval.
 func TestClaim_ChecksWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	left := func(c *lifecycle.ClaimRequest) {
@@ -242,7 +242,8 @@ func TestRecord_DeletesParamsOfACallThatDidNotRun(t *testing.T) {
 	}
 }
 
-// If policy denies a call at its claim, the approval and its last move name the revision that denied the call.
+// The policy service denies a call when the caller claims it. The approval and the last entry of its history contain
+// the id of the policy revision that denied the call.
 func TestClaim_DenialNamesItsRevision(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t)

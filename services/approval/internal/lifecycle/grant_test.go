@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// A grant covers a call and then loses a vote that it needs. The approvers are asked about the covered call itself.
-// Their approval creates the grant in the terms of that call.
+// A grant covers a call and then loses a vote that it needs. Approvers are then asked about the covered call itself.
+// When they approve that call, the grant in its terms comes into effect.
 func TestGrant_IsGivenByACallThatWasCovered(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5))
@@ -31,7 +31,7 @@ func TestGrant_IsGivenByACallThatWasCovered(t *testing.T) {
 	}
 }
 
-// CancelOutdated cancels an approval but not its grant. Cancel then ends the grant and adds one move to the history.
+// CancelOutdated cancels an approval but not its grant. Cancel then ends the grant and adds one entry to the history.
 func TestCancel_EndsTheGrantOfACancelledApproval(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5))
@@ -48,7 +48,7 @@ func TestCancel_EndsTheGrantOfACancelledApproval(t *testing.T) {
 	}
 }
 
-// A covered call must be executed before the grant expires, even if the time to execute ends later.
+// A covered call must be executed before the grant expires, even if the time to execute would end later.
 func TestCover_LimitsTheTimeToExecuteToTheGrant(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5)) // the grant is valid for an hour

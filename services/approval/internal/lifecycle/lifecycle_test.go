@@ -161,8 +161,8 @@ func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 	}
 }
 
-// Case A3. A vote counts only if the voter may decide. The requester, the principals in the requester's chain, their
-// owners, and the operator who created their token may not decide.
+// Case A3. A vote counts only if the voter may decide on the call. The requester, the principals in the requester's
+// delegation chain, their owners, and the operator who created the requester's token may not decide.
 func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
@@ -349,7 +349,7 @@ func TestCancel_EndsAPendingOrApprovedRecord(t *testing.T) {
 	}
 }
 
-// covered returns an approval of another call that the grant of r covers.
+// covered returns an approval of another call. The grant of r covers that call.
 func covered(r *lifecycle.Record, now time.Time) *lifecycle.Record {
 	c := open(decision(grant(r.Approval.GetGrant().GetCalls())))
 	c.Approval.Id = "a2"

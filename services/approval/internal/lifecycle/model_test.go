@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// recordModel is the model of one approval. Besides the record, it contains the values that check expects. sent
-// contains the id of the successful claim of each attempt.
+// recordModel is a random model of one approval. It contains the record and the values that the method check expects.
+// The field sent contains the id of the successful claim of each attempt.
 type recordModel struct {
 	r       *lifecycle.Record
 	now     time.Time
@@ -25,8 +25,8 @@ type recordModel struct {
 }
 
 // TestRecord_KeepsItsInvariants applies random operations to approvals. It checks four invariants: for each attempt at
-// most one claim succeeds, an ended approval does not change its state, a denied call is not claimed, and every move is
-// in the history.
+// most one claim succeeds, an ended approval does not change its state, a denied call is not claimed, and every
+// transition is in the history.
 func TestRecord_KeepsItsInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

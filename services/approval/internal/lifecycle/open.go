@@ -16,8 +16,8 @@ import (
 
 // OpenRequest is a call that needs a person's decision.
 type OpenRequest struct {
-	// ID is the approval's id. DecisionID identifies the decision that requires the approval. Digest is the digest of the
-	// call.
+	// ID is the approval's id. DecisionID identifies the decision that requires the approval. Digest is the digest of
+	// the call.
 	ID, DecisionID string
 	Digest         []byte
 	// Alike and Bare have the same meaning as in [Record].
@@ -54,7 +54,7 @@ func Open(q OpenRequest, now time.Time) *Record {
 	return r
 }
 
-// stableRequester returns a copy of p without the fields that may differ between two requests of one caller.
+// stableRequester returns a copy of p without the fields that may differ between two requests of the same caller.
 func stableRequester(p *identityv1.Principal) *identityv1.Principal {
 	out := proto.CloneOf(p)
 	for _, who := range append([]*identityv1.Principal{out}, out.GetChain()...) {
@@ -80,7 +80,7 @@ func (r *Record) applyDecision(d *policyv1.Decision, times Times) {
 	a.Grant = newGrant(terms)
 }
 
-// newGrant returns the grant that an approval with these terms creates, or nil if the terms are for one call only.
+// newGrant returns the grant that an approval with these terms creates, or nil if the terms allow only one call.
 func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	g := terms.GetGrant()
 	if g == nil {
@@ -89,10 +89,10 @@ func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	return &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
 }
 
-// RecordSelfVote records the vote of the person at the agent. d is the decision whose terms the agent showed to the
-// person. These terms must have self_confirm and a quorum of 1. If the record is no longer pending or has other terms,
-// a vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call stays
-// denied for coolDown.
+// RecordSelfVote records the vote of the person who uses the agent. d is the decision whose terms the agent showed to
+// the person. These terms must have self_confirm and a quorum of 1. If the record is no longer pending or has other
+// terms, a vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call
+// stays denied for coolDown.
 func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
@@ -114,10 +114,10 @@ func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision
 	return nil
 }
 
-// declinedAtAgent is the cancel reason if the person at the agent declines the call.
+// declinedAtAgent is the cancel reason if the person who uses the agent declines the call.
 const declinedAtAgent = "declined at the agent"
 
-// Cover approves r because the grant of the record by covers the call of r.
+// Cover approves r because the grant of another record, by, covers the call of r.
 func (r *Record) Cover(by *Record, now time.Time) {
 	r.Approval.GrantedBy = by.Approval.GetId()
 	r.Approval.Grant = nil
@@ -129,8 +129,8 @@ func (r *Record) Cover(by *Record, now time.Time) {
 	r.approve(until, now, cause{reason: "covered by the grant of approval " + by.Approval.GetId()})
 }
 
-// UpdateDecision updates the approval of a call to policy's current decision. If the rule or its terms have changed, it
-// removes all votes and asks approvers again. It reports whether it asked approvers again.
+// UpdateDecision updates the approval of a call to d, the current decision of the policy service. If the rule or its
+// terms have changed, it removes all votes and asks approvers again. It reports whether it asked approvers again.
 func (r *Record) UpdateDecision(d *policyv1.Decision, times Times, now time.Time) bool {
 	if s := r.Approval.GetState(); s != pending && s != approved || r.sameTerms(d) {
 		return false
@@ -157,8 +157,8 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 
 func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant covers one more call with decision d. It returns false if d has another
-// rule or other terms than the record.
+// Covers reports whether the record's grant covers one more call for which the policy service made decision d. It
+// returns false if the rule or the approval terms of d differ from those of the record.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.HasLiveGrant(now) && r.sameTerms(d)
 }

@@ -42,7 +42,8 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 	return settles, nil
 }
 
-// stateAfter returns the approval's state after an outcome, the end of the claim, and the reason for the history.
+// stateAfter returns the state of the approval after an outcome, the way in which the claim ends, and the reason for
+// the history.
 func stateAfter(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
 	switch outcome { //nolint:exhaustive // an unspecified outcome is unknown
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
@@ -56,7 +57,7 @@ func stateAfter(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, 
 	}
 }
 
-// Resolve settles an unknown outcome: the operator reports whether the call ran. It is idempotent.
+// Resolve settles an unknown outcome after an operator has reported whether the call ran. It is idempotent.
 func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comment string, now time.Time) error {
 	to := failed
 	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
@@ -93,8 +94,8 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	}
 }
 
-// CancelOutdated cancels a pending or approved record because its tool or its server has changed. It does not end the
-// record's grant, which still covers calls to the unchanged tool.
+// CancelOutdated cancels a pending or approved record because the called tool or its server has changed. It does not
+// end the record's grant, which still covers calls to the unchanged tool.
 func (r *Record) CancelOutdated(now time.Time) {
 	if state := r.Approval.GetState(); state == pending || state == approved {
 		r.move(cancelled, now, toolChanged())

@@ -25,31 +25,31 @@ const (
 
 // Record is an approval with its stored call, decision and claims.
 type Record struct {
-	// Approval is the part that people and callers may see. Its state is the state after the last move. [Record.ApplyDue]
-	// makes the moves that are due.
+	// Approval is the part of the record that people and callers may see. Its state is the state after the last
+	// recorded transition. [Record.ApplyDue] makes the transitions that are due.
 	Approval *approvalv1.Approval
 	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
 	Call *approvalv1.BoundCall
 	// Decision is the newest decision that requires this approval.
 	Decision *policyv1.Decision
-	// Times are the time limits in the decision's terms. The configuration sets the limits that the terms omit.
+	// Times contains the time limits in the decision's terms. The configuration sets the limits that the terms omit.
 	Times Times
 	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty if an older
 	// version of the store wrote the approval.
 	Alike []byte
 	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params.
-	// Only a new record has it, because the store writes Bare and does not read it.
+	// It is set only in a new record, because the store writes Bare but does not read it.
 	Bare []byte
-	// Claims contains all claims, oldest first. The newest claim is the claim in Approval.
+	// Claims contains all claims of the approval, oldest first. The newest of them is also shown in the field Approval.
 	Claims []Claim
-	// Moves contains the moves since the record was read or opened.
+	// Moves contains the transitions that were made since the record was read or opened.
 	Moves []*approvalv1.Move
 }
 
 // Times limits the duration of an approval.
 type Times struct {
-	// Decide is the time that people have to decide. Execute is the time that an approved call may wait for its claim.
-	// Both are positive.
+	// Decide is the time that people have to approve or deny the call. Execute is the time that an approved call may
+	// wait until it is claimed. Both are positive.
 	Decide, Execute time.Duration
 }
 
@@ -57,7 +57,7 @@ type Times struct {
 type Claim struct {
 	// ID and Holder identify the claim. Lease identifies the lease of the call's rate limits. It may be empty.
 	ID, Holder, Lease string
-	// Attempt is the attempt of the approval when it was claimed.
+	// Attempt is the attempt number of the approval when it was claimed.
 	Attempt int32
 	End     End
 }
@@ -66,7 +66,7 @@ type Claim struct {
 type End int
 
 const (
-	// Active means that only the holder of the claim may send the call.
+	// Active means that the claim has not ended. Only the holder of the claim may send the call.
 	Active End = iota
 	// Released means that the holder released the claim without sending the call.
 	Released
@@ -90,8 +90,8 @@ func isFinal(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// RequestsDecision reports whether one of r.Moves asked approvers, for the first time or again, and the record is still
-// pending.
+// RequestsDecision reports whether the record is still pending and one of r.Moves asked approvers to decide, for the
+// first time or again.
 func (r *Record) RequestsDecision() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
@@ -101,7 +101,7 @@ func (r *Record) LastAsked() time.Time {
 	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
 }
 
-// Due returns the time of the next move, or the zero time if none will be due.
+// Due returns the time at which the next transition is due, or the zero time if no transition will become due.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp
 	switch r.Approval.GetState() { //nolint:exhaustive // no other state has a deadline
@@ -118,7 +118,7 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// ApplyDue makes the move that is due at now, if there is one.
+// ApplyDue makes the transition that is due at now, if there is one.
 func (r *Record) ApplyDue(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {
@@ -135,19 +135,21 @@ func (r *Record) ApplyDue(now time.Time) {
 	}
 }
 
-// cause is the reason for a move.
+// cause describes why a transition is made.
 type cause struct {
-	// actor is the subject of a person, or the holder of a claim. It is empty if a deadline or policy causes the move.
+	// actor is the subject of a person, or the holder of a claim. It is empty if the transition is caused by a deadline
+	// or by the policy service.
 	actor string
 	// reason is shown to people.
 	reason string
-	// vote is the vote that causes the move, or nil.
+	// vote is the vote that causes the transition, or nil.
 	vote *approvalv1.Vote
-	// code replaces the code of the new state if it is set.
+	// code, if it is set, replaces the default code of the new state.
 	code commonv1.Code
 }
 
-// move makes one move and adds it to the history. The new state equals the old state if only votes or terms change.
+// move makes one transition and adds it to the history. The new state equals the old state if only votes or terms
+// change.
 func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	a := r.Approval
 	from := a.GetState()
@@ -185,7 +187,7 @@ func (r *Record) addMove(from approvalv1.ApprovalState, now time.Time, why cause
 	})
 }
 
-// codeOf returns the code that a waiting caller receives in a state.
+// codeOf returns the code that a caller waiting for the approval receives if the approval is in state s.
 func codeOf(s approvalv1.ApprovalState) commonv1.Code {
 	switch s { //nolint:exhaustive // the others are expired and cancelled
 	case approved:

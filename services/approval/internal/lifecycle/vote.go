@@ -40,7 +40,7 @@ type Ballot struct {
 	External bool
 	// ShownDigest is the digest of the view that the person saw. ViewDigest is the digest of the current view.
 	ShownDigest, ViewDigest []byte
-	// OwnersMayDecide allows the owner of the agent to decide.
+	// OwnersMayDecide allows the owner of an agent to vote on the agent's calls.
 	OwnersMayDecide bool
 	// CoolDown is the time for which a denied call stays denied. It must not be negative.
 	CoolDown time.Duration
@@ -87,7 +87,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	return nil
 }
 
-// reasonSuffix returns ": " and the reason, or "" if the reason is empty.
+// reasonSuffix returns ": " followed by the reason, or "" if the reason is empty.
 func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
@@ -109,8 +109,8 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast at the
-// agent.
+// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast by
+// elicitation, in a form that the agent showed.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
@@ -131,8 +131,8 @@ func (b *Ballot) checkView() error {
 	}
 }
 
-// MayDecide returns an error if a person may not decide on this approval. Otherwise it returns the voter's groups that
-// the terms name, or nil if the terms name no groups.
+// MayDecide returns an error if a person may not vote on this approval. Otherwise it returns those of the voter's
+// groups that the approval terms list, or nil if the terms list no groups.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
@@ -152,8 +152,8 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 	return r.decidingGroups(voter.GetGroups())
 }
 
-// decidingGroups returns the given groups that the terms name. It returns [ErrNotApprover] if the terms name only other
-// groups, and nil if they name no groups.
+// decidingGroups returns those of the given groups that the approval terms list. It returns [ErrNotApprover] if the
+// terms list only other groups, and nil if they list no groups.
 func (r *Record) decidingGroups(groups []string) ([]string, error) {
 	named := r.Approval.GetTerms().GetApprovers()
 	if len(named) == 0 {
@@ -166,7 +166,7 @@ func (r *Record) decidingGroups(groups []string) ([]string, error) {
 	return in, nil
 }
 
-// LetsDecide reports whether a member of the given groups may decide according to the terms.
+// LetsDecide reports whether the approval terms allow a member of the given groups to vote.
 func (r *Record) LetsDecide(groups []string) bool {
 	_, err := r.decidingGroups(groups)
 	return err == nil
@@ -204,8 +204,8 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether votes are then missing. standing returns the
-// reason why a vote no longer counts, or "" if it counts.
+// voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. The
+// function standing returns the reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {
 		switch {

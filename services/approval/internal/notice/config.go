@@ -17,16 +17,17 @@ type Config struct {
 	Slack *Slack
 }
 
-// Target is the configuration that all kinds of channels have.
+// Target contains the settings that channels of every kind have.
 type Target struct {
-	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case letters,
-	// digits and hyphens. After a change of the name, the notices that wait under the old name are not sent.
+	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case
+	// letters, digits and hyphens. If the name is changed, notices that are still unsent under the old name are never
+	// sent.
 	Name string
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
-	// After is a fraction of the time to decide. It must be at least 0 and below 1. If it is 0, the channel is notified
-	// immediately when approvers are asked, and again when the approval ends. Otherwise the channel is an escalation: it
-	// is notified only of approvals that are still pending after this fraction of the time.
+	// After is a fraction of the time that people have to decide. It must be at least 0 and below 1. If it is 0, the
+	// channel is notified immediately when approvers are asked, and again when the approval ends. Otherwise the channel
+	// is an escalation: it is notified only of approvals that are still pending after this fraction of the time.
 	After float64
 }
 

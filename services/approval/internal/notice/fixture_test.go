@@ -29,9 +29,9 @@ type senderFixture struct {
 	// ahead is the time by which the store's clock is ahead of the real time.
 	mu    sync.Mutex
 	ahead time.Duration
-	// before is the previous call, with which views compare a call. It may be nil.
+	// before is the previous call. Views compare the current call with it. It may be nil.
 	before *lifecycle.Record
-	// givenUp is the number of notices that the store has reported as given up.
+	// givenUp is the number of notices that the store reported as given up, because every attempt to send them failed.
 	givenUp int64
 	// presses are the button presses that the sender has received.
 	presses []notice.Press
@@ -108,8 +108,8 @@ func (s *senderFixture) run(t *testing.T) {
 	go func() { s.ended <- sender.Run(ctx) }()
 }
 
-// draw returns the view of an approval if it still waits for the decision that asked waited for. Otherwise it returns
-// nil.
+// draw returns the view of the approval asked, or nil if the approval no longer waits for the decision that asked
+// requests.
 func (s *senderFixture) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	var r *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Mail configures a mail server and the lists of recipients. A mail contains the caller, the call and the commands to
-// decide. It does not contain argument values.
+// Mail configures a mail server and the lists of recipients. A mail describes the caller and the call, and contains the
+// commands to approve or deny the call. It does not contain argument values.
 type Mail struct {
 	// Server is the address of the SMTP server: `HOST:PORT`.
 	Server string
@@ -31,9 +31,10 @@ type Mail struct {
 	// sent. With `tls`, the connection uses TLS from its first byte. `none` is allowed only for a server on the same
 	// machine.
 	TLS string
-	// CA is a PEM file with the certificate authorities for the server. If it is empty, the system's authorities apply.
+	// CA is a PEM file that contains the certificate authorities for the server. If it is empty, the system's
+	// authorities are used.
 	CA string
-	// User and Password are the account of the sender. Both must be set, or both must be empty.
+	// User and Password are the credentials of the sender at the mail server. Both must be set, or both must be empty.
 	User     string
 	Password config.Secret
 	From     string
@@ -104,8 +105,8 @@ type recipient struct {
 	to string
 }
 
-// recipients returns all addresses of all lists. Each address is a channel. The name of the channel is the name of the
-// list followed by a digest of the address.
+// recipients returns one channel for each address in each list. The name of a channel is the name of its list followed
+// by a digest of the address.
 func (m *Mail) recipients() (out []channelConfig) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {
@@ -216,7 +217,7 @@ func factsText(v *approvalv1.View) string {
 	return safetext.Facts(v)
 }
 
-// commandsText returns the commands with which a person can read the arguments and decide.
+// commandsText returns the commands with which a person can read the arguments and approve or deny the call.
 func commandsText(v *approvalv1.View) string {
 	return fmt.Sprintf("This shows the arguments and then asks for confirmation:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
 }

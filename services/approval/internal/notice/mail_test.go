@@ -55,7 +55,7 @@ func startMailServer(t *testing.T, cfg *tls.Config) *mailServer {
 	return s
 }
 
-// serve implements the part of RFC 5321 that is needed to receive one mail.
+// serve implements the part of SMTP (RFC 5321) that is needed to receive one mail.
 func (s *mailServer) serve(conn net.Conn) {
 	defer func() { conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
@@ -136,7 +136,7 @@ func mailList(name string, after float64, to ...string) notice.MailList {
 	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
 }
 
-// names returns the name of each address's channel.
+// names returns the names of the channels. Each mail address is a channel.
 func names(cfg notice.Config) (out []string) {
 	for _, c := range cfg.Channels() {
 		out = append(out, c.Name)
@@ -205,7 +205,7 @@ func TestMail_IsSentToEachAddressSeparately(t *testing.T) {
 	}
 }
 
-// A mail is not sent in the first attempt, and approvers are then asked again. The sender sends only the mail about the
+// The first attempt to send a mail fails, and then approvers are asked again. The sender sends only the mail about the
 // newer request.
 func TestMail_IsNotSentIfOutOfDate(t *testing.T) {
 	t.Parallel()
@@ -235,7 +235,7 @@ func TestMail_ContainsNoComparison(t *testing.T) {
 	}
 }
 
-// readsHidden changes the call to a read of a resource whose URI contains the hidden value.
+// readsHidden changes the call to a resources/read request whose URI contains the hidden value.
 func readsHidden(q *lifecycle.OpenRequest) {
 	c := q.Call.GetCall()
 	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`
@@ -254,7 +254,8 @@ func TestMail_ContainsNoSecretOfAURI(t *testing.T) {
 	}
 }
 
-// certificate returns the TLS configuration of a server at 127.0.0.1, and the file with its certificate authority.
+// certificate returns the TLS configuration of a server at 127.0.0.1, and the file that contains the server's
+// certificate authority.
 func certificate(t *testing.T) (*tls.Config, string) {
 	t.Helper()
 	made := httptest.NewTLSServer(nil)

@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which a channel reads due notices. It finds notices that other processes wrote, and
-	// notices whose pause is over.
+	// pollInterval is the interval at which a channel reads due notices. By polling, the channel finds notices that
+	// other processes wrote, and notices whose pause before the next attempt is over.
 	pollInterval = time.Second
 	// batchSize is the maximum number of notices that a channel sends concurrently.
 	batchSize = 16
-	// sendTimeout limits one attempt. lease is the time for which no other process sends the same notice.
+	// sendTimeout limits one attempt to send a notice. lease is the time for which no other process sends the same
+	// notice.
 	sendTimeout = 15 * time.Second
 	lease       = time.Minute
 	// storeTimeout limits the transaction that stores the result of an attempt.
 	storeTimeout = 5 * time.Second
-	// firstPause is the maximum pause after the first failure. The maximum doubles with each failure, up to lastPause.
+	// firstPause is the maximum pause after the first failed attempt. The maximum doubles with each further failure, up
+	// to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
 	// giveUpAfter is the time for which a channel retries a notice. retention is the time for which the store keeps a
@@ -43,12 +45,12 @@ var ErrObsolete = errors.New("the notice is no longer relevant")
 // Message is a notice to send.
 type Message struct {
 	*store.Notice
-	// View is what a person must see before deciding. If a view has several parts, View is the first part. View is nil if
-	// the notice does not ask for a decision, or if the decision is no longer needed.
+	// View is what a person must see before voting. If a view has several parts, View is the first part. View is nil if
+	// the notice does not ask for a vote, or if the vote is no longer needed.
 	View *approvalv1.View
 }
 
-// Channel sends notices in one way, such as by mail. It is safe for concurrent use.
+// Channel sends notices by one means, such as mail. It is safe for concurrent use.
 type Channel interface {
 	// Send sends a notice and returns a receipt, which may be empty. Later notices of the same approval contain the
 	// receipt. Send returns [ErrObsolete] if the notice is no longer relevant. No error contains a secret.
@@ -95,8 +97,8 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 	return s, nil
 }
 
-// Run sends notices until ctx ends. If Run ends before it has stored the result of an attempt, the next process sends
-// the notice again.
+// Run sends notices until ctx is done. If Run stops before it has stored the result of an attempt, the next process
+// sends the notice again.
 func (s *Sender) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for name, c := range s.channels {
@@ -151,7 +153,7 @@ func (s *Sender) sendDue(ctx context.Context, name string, c Channel) bool {
 	return len(messages) == batchSize
 }
 
-// send makes one attempt and stores its result.
+// send makes one attempt to send a notice and stores the result of the attempt.
 func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	receipt, err := s.attempt(ctx, c, m)
 	if err != nil && ctx.Err() != nil {

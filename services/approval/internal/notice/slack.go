@@ -18,17 +18,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Slack configures a channel in Slack. A message that shows the whole view has buttons to decide. Sluice connects to
-// Slack by Socket Mode, so Slack does not need network access to Sluice.
+// Slack configures a channel in Slack. A message that shows the whole view of a call has buttons to approve and to deny
+// the call. Sluice connects to Slack by Socket Mode, so Slack does not need network access to Sluice.
 type Slack struct {
-	// Target must have a tenant and must not be an escalation. The presses are votes in this tenant.
+	// Target must have a tenant and must not be an escalation. Button presses count as votes in this tenant.
 	Target
 	// AppToken (`xapp-…`, connections:write) and BotToken (`xoxb-…`, chat:write) are the tokens of the Slack app.
 	AppToken, BotToken config.Secret
 	// Channel is the id of the channel, such as C0123456789. The app must be a member of it.
 	Channel string
-	// People maps the ids of Slack users to subjects. Presses by other users don't count. If People is empty, messages
-	// have no buttons.
+	// People maps the ids of Slack users to subjects. Button presses by other users don't count. If People is empty,
+	// messages have no buttons.
 	People map[string]string
 	// API is the URL of Slack's Web API. It is empty except in tests.
 	API string
@@ -72,8 +72,8 @@ type slackChannel struct {
 // exceeds the number of bytes.
 const maxText = 3000
 
-// Send implements Channel. Its receipt is the timestamp of the message. Send uses the receipts of earlier notices to
-// change their messages when approvers are asked again and when the approval ends.
+// Send implements Channel. The receipt is the timestamp of the message. When approvers are asked again and when the
+// approval ends, Send changes the messages of earlier notices, which it finds by their receipts.
 func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
 	line := describeCall(m.Approval) + ": " + statusText(m)
 	for _, ts := range m.Receipts {
@@ -111,8 +111,8 @@ func statusText(m *Message) string {
 	return m.Kind + ", " + reason
 }
 
-// questionBlocks returns the blocks of a message that asks for a decision. If the message shows the whole view and
-// c.People is not empty, it has buttons. Otherwise it shows the commands to decide.
+// questionBlocks returns the blocks of a message that asks for a vote. If the message shows the whole view and c.People
+// is not empty, the message has buttons. Otherwise it shows the commands to approve or deny the call.
 func (c *slackChannel) questionBlocks(v *approvalv1.View) []slack.Block {
 	seen, params := preformatted(safetext.Facts(v)), preformatted(v.GetParams())
 	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {

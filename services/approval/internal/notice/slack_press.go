@@ -33,16 +33,16 @@ type Press struct {
 	Tenant, Subject string
 	// Approval is the id of the approval.
 	Approval string
-	// Verdict is the verdict of the button. ViewDigest is the digest of the view that the message showed.
+	// Verdict is the verdict that the button stands for. ViewDigest is the digest of the view that the message showed.
 	Verdict    approvalv1.Verdict
 	ViewDigest []byte
 }
 
-// Voter casts the vote of a press under the same rules as a vote by token. It returns a sentence that tells the person
-// the result.
+// Voter casts the vote of a button press under the same rules as a vote that is cast with a token. It returns a
+// sentence that tells the person the result.
 type Voter func(context.Context, Press) (answer string)
 
-// listen receives button presses until ctx ends. It reconnects after a failure.
+// listen receives button presses until ctx is done. It reconnects after a failure.
 func (c *slackChannel) listen(ctx context.Context) {
 	for failures := int64(1); ctx.Err() == nil; failures++ {
 		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
@@ -87,7 +87,7 @@ func (c *slackChannel) receivePresses(ctx context.Context, client *socketmode.Cl
 	}
 }
 
-// handlePress answers a press with a message that only the person sees.
+// handlePress handles a button press and answers it with a message that only the person who pressed the button sees.
 func (c *slackChannel) handlePress(ctx context.Context, callback slack.InteractionCallback) {
 	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
 		return

@@ -56,7 +56,7 @@ func TestSlack_UpdatesTheMessageWithTheApproval(t *testing.T) {
 	}
 }
 
-// A message has no buttons if it does not show the whole view, or if no Slack user is mapped to a subject.
+// A message has no buttons if it does not show the whole view of the call, or if no Slack user is mapped to a subject.
 func TestSlack_HasNoButtonsWithoutTheWholeView(t *testing.T) {
 	params := func(text string) func(*notice.Slack, *lifecycle.OpenRequest) {
 		return func(_ *notice.Slack, q *lifecycle.OpenRequest) {

@@ -12,12 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is a principal or a person. A caller's pending calls and approval requests count against the limits of its
-// accounts.
+// An Account is a principal or a person to whom pending calls and approval requests are counted. A caller's calls and
+// requests count against the limits of each of the caller's accounts.
 type Account struct {
 	principal.Key
 
-	// Person is true if the account is a person for whom the caller, or a principal in its chain, works.
+	// Person is true if the account is a person for whom the caller, or a principal in the caller's delegation chain,
+	// works.
 	Person bool
 	// Digest identifies the account in the tables.
 	Digest []byte
@@ -25,9 +26,9 @@ type Account struct {
 	Factor int
 }
 
-// Accounts returns the accounts of a caller. The caller and each principal in its chain have the limit of one
-// principal. Each person for whom they work has [quota.PersonFactor] times that limit, shared by all principals of the
-// person.
+// Accounts returns the accounts of a caller. The caller and each principal in the caller's delegation chain are
+// accounts with the limit of one principal. Each person for whom they work is an account with [quota.PersonFactor]
+// times that limit, which all principals that work for the person share.
 func Accounts(p *identityv1.Principal) []Account {
 	out := []Account{{Key: principal.Of(p), Digest: PrincipalDigest(p), Factor: 1}}
 	for _, of := range p.GetChain() {
@@ -43,8 +44,8 @@ func Accounts(p *identityv1.Principal) []Account {
 }
 
 // RetryAfter returns the time that a caller must wait before it may request an approval, or 0 if it may request one
-// now. A caller must wait if one of its accounts has reached its limit in the last window. most is the limit of one
-// principal. It must be at least 1.
+// now. A caller must wait if one of its accounts has reached its limit in the most recent window. The parameter most is
+// the limit of one principal, and must be at least 1.
 func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
@@ -61,7 +62,8 @@ func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, 
 	return left, nil
 }
 
-// CountRequest counts an approval request that makes no move. [Tx.Save] counts an approval request that makes a move.
+// CountRequest counts an approval request that causes no transition. [Tx.Save] counts the requests that cause a
+// transition.
 func (t *Tx) CountRequest(ctx context.Context, p *identityv1.Principal) error {
 	number, err := t.nextMoveNumber(ctx)
 	if err != nil {

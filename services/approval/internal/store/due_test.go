@@ -44,8 +44,8 @@ func TestPrune_KeepsALiveGrant(t *testing.T) {
 	})
 }
 
-// More approvals expire at the same time than one transaction can move. The transaction that reads one of them finds it
-// expired.
+// The number of approvals that expire at the same time is larger than the number that one transaction handles. A
+// transaction that reads one of these approvals finds that it has expired.
 func TestDo_ExpiresMoreApprovalsThanOneBatch(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)

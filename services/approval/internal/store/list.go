@@ -20,11 +20,11 @@ type Filter struct {
 	// Tenant is required.
 	Tenant string
 	ID     string
-	// An approval may have any of the States. Server, Name, Subject (of the requester) and Holder (of the newest claim)
-	// must match exactly.
+	// States, if it is not empty, lists the states that an approval may have. Server, Name, Subject (of the requester)
+	// and Holder (of the newest claim) must match exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Requester selects the approvals that this principal requested with this chain.
+	// Requester, if it is set, selects the approvals that this principal requested with the same delegation chain.
 	Requester *identityv1.Principal
 	// Alike selects approvals of the same call, with any definition of its tool. See [lifecycle.Record.Alike].
 	Alike []byte
@@ -34,13 +34,13 @@ type Filter struct {
 // decision and the claims are not read.
 type Listed struct {
 	*lifecycle.Record
-	// Opened is the number of the move that opened the approval. Moved is the number of its newest move. The store numbers
-	// the moves of all approvals in one ascending sequence.
+	// Opened is the number of the transition that opened the approval. Moved is the number of its newest transition.
+	// The store numbers the transitions of all approvals in one ascending sequence.
 	Opened, Moved int64
 }
 
-// List reads the newest approvals, newest first. If before is not 0, List reads only approvals that were opened by a
-// move with a lower number. most is the maximum number of approvals.
+// List reads approvals, newest first. If before is not 0, List reads only approvals that were opened by a transition
+// with a number below before. The parameter most is the maximum number of approvals.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -49,8 +49,8 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]List
 	return t.listed(ctx, c, "ORDER BY opened DESC", most)
 }
 
-// MovedSince reads approvals whose newest move has a number above after, in the order of these numbers. most is the
-// maximum number of approvals.
+// MovedSince reads approvals whose newest transition has a number above after, in ascending order of these numbers. The
+// parameter most is the maximum number of approvals.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
@@ -76,7 +76,7 @@ func (t *Tx) OtherDefinitions(ctx context.Context, asker *identityv1.Principal, 
 	return ids, err
 }
 
-// NewestMove returns the number of the newest change of state, or an error if the store cannot be read.
+// NewestMove returns the number of the newest transition, or an error if the store cannot be read.
 func (t *Tx) NewestMove(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT n FROM moved").Scan(&n)
 	return n, err
@@ -105,7 +105,7 @@ type conditions struct {
 	args  []any
 }
 
-// add adds a condition. %s in the condition is replaced with the parameter.
+// add adds a condition. It replaces %s in the condition with the placeholder of the parameter arg.
 func (c *conditions) add(text string, arg any) {
 	c.args = append(c.args, arg)
 	c.parts = append(c.parts, fmt.Sprintf(text, fmt.Sprintf("$%d", len(c.args))))

@@ -29,8 +29,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Before you add a migration, store the rows that the program writes without the migration:
-// go test ./approval/internal/store -run TestMigrations_ReadRowsOfEarlierVersions -update
+// Before you add a migration, run this command. It stores the rows that the program writes without the migration.
+//
+//	go test ./approval/internal/store -run TestMigrations_ReadRowsOfEarlierVersions -update
 var update = flag.Bool("update", false, "store the rows that this program writes in testdata, for the tests of later versions")
 
 // firstVersion is the first version of the tables whose rows are stored in testdata.
@@ -40,10 +41,10 @@ const firstVersion = 2
 type earlierRows struct {
 	// Migrations contains the SHA-256 digests of the program's migrations, by file name.
 	Migrations map[string]string `json:"migrations"`
-	// Rows contains the rows by table. Each row contains its values by column. A value is a number or a string. Bytes are
-	// an array with one hexadecimal string.
+	// Rows contains the rows by table. Each row contains its values by column. A value is a number or a string. A byte
+	// string is represented by an array that contains one hexadecimal string.
 	Rows map[string][]map[string]any `json:"rows"`
-	// States contains the states of the approvals, by id.
+	// States contains the state of each approval, by the approval's id.
 	States map[string]approvalv1.ApprovalState `json:"states"`
 }
 
@@ -106,7 +107,7 @@ func hashes(t *testing.T, names []string) map[string]string {
 	return out
 }
 
-// openAt opens a database with only the named migration files.
+// openAt opens a database to which only the named migration files are applied.
 func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -173,8 +174,8 @@ func value(t *testing.T, v any) any {
 	}
 }
 
-// check reads all approvals with the current program. It also votes on, claims and completes approvals that have not
-// ended.
+// check reads all approvals with the current program. It also votes on, claims and completes some of the approvals that
+// have not ended.
 func (e *earlierRows) check(t *testing.T, cfg store.Config) {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
@@ -279,7 +280,8 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 	return out, rows.Err()
 }
 
-// century is a time to decide that does not end while the files in testdata are in use.
+// century is the time to decide that the stored approvals have. It is so long that no approval expires while the files
+// in testdata are in use.
 const century = 100 * 365 * 24 * time.Hour
 
 func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
@@ -308,7 +310,7 @@ func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.Approva
 	return out
 }
 
-// moveToState moves an approval to the state that its id names.
+// moveToState changes an approval to the state that the approval's id indicates.
 func moveToState(ctx context.Context, tx *store.Tx, id string) error {
 	r, err := tx.Get(ctx, "acme", id)
 	if err != nil {

@@ -30,8 +30,9 @@ type Channel struct {
 	Name string
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
-	// After is 0 or a fraction below 1 of the time to decide. If it is 0, the channel receives all notices. Otherwise the
-	// channel receives one notice, after this fraction of the time, if the approval is still pending.
+	// After is 0 or a fraction below 1 of the time that people have to decide. If it is 0, the channel receives all
+	// notices. Otherwise the channel receives one notice, after this fraction of the time, if the approval is still
+	// pending.
 	After float64
 }
 
@@ -39,7 +40,7 @@ type Channel struct {
 type Notice struct {
 	// ID is the same in every attempt to send the notice. Channel is the name of the channel.
 	ID, Channel, Kind string
-	// Approval is the approval after the move that the notice reports.
+	// Approval is the approval after the transition that the notice reports.
 	Approval *approvalv1.Approval
 	// Due is the time of the first attempt to send the notice.
 	Due time.Time
@@ -59,12 +60,12 @@ const (
 	Sent NoticeEnd = iota + 1
 	// Obsolete means that the notice was not sent because it was no longer relevant.
 	Obsolete
-	// GivenUp means that all attempts failed until the time to retry was over.
+	// GivenUp means that every attempt to send the notice failed, and that the time for retries is over.
 	GivenUp
 )
 
-// noticeKind returns the kind of notice for a record's new moves, or "" if they need no notice. The newest move that
-// needs a notice determines the kind.
+// noticeKind returns the kind of notice for a record's new transitions, or "" if they need no notice. The newest
+// transition that needs a notice determines the kind.
 func noticeKind(r *lifecycle.Record) string {
 	for _, m := range slices.Backward(r.Moves) {
 		state := lifecycle.StateName(m.GetTo())
@@ -79,7 +80,7 @@ func noticeKind(r *lifecycle.Record) string {
 	return ""
 }
 
-// saveNotices writes the notices for a record's new moves. number is the number of the newest move.
+// saveNotices writes the notices for a record's new transitions. number is the number of the newest transition.
 func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64) error {
 	kind := noticeKind(r)
 	if kind == "" || len(t.channels) == 0 {
@@ -112,9 +113,9 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// LeaseNotices leases due notices of a channel to the caller and returns them. most is their maximum number. Until the
-// lease ends, other callers don't receive these notices. LeaseNotices returns only the oldest waiting notice of each
-// approval, so that the notices of an approval are sent in the order of its moves.
+// LeaseNotices leases due notices of a channel to the caller and returns them. The parameter most is the maximum number
+// of notices. Until the lease expires, other callers don't receive these notices. LeaseNotices returns only the oldest
+// unsent notice of each approval, so that the notices of an approval are sent in the order of its transitions.
 func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
@@ -153,8 +154,8 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 	return out, err
 }
 
-// EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel. It may be
-// empty. If another attempt has begun, EndNotice changes nothing.
+// EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel, and may be
+// empty. If another attempt to send the notice has begun, EndNotice changes nothing.
 func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt string) error {
 	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
@@ -166,8 +167,8 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt st
 	return err
 }
 
-// RetryNotice ends the caller's lease of a notice. The notice is due again after pause. If another attempt has begun,
-// RetryNotice changes nothing.
+// RetryNotice ends the caller's lease of a notice. The notice is due again after pause. If another attempt to send the
+// notice has begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)
@@ -180,8 +181,8 @@ func (t *Tx) CountNotices(ctx context.Context, channel string, how NoticeEnd) (n
 	return n, err
 }
 
-// DeleteOldNotices deletes notices that ended longer ago than the duration older. It also deletes notices that have
-// waited for longer than that, because their channel is no longer configured.
+// DeleteOldNotices deletes notices that ended longer ago than older. It also deletes notices that have been waiting for
+// longer than older, because their channel is no longer configured.
 func (t *Tx) DeleteOldNotices(ctx context.Context, older time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))
 	return err

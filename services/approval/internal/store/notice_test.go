@@ -29,7 +29,7 @@ func leaseNotices(t *testing.T, s *store.Store, channel string, lease time.Durat
 	return out
 }
 
-// leaseNoticesLater leases the notices of a channel that will be due after a time.
+// leaseNoticesLater leases the notices of a channel as if the given time had passed.
 func leaseNoticesLater(t *testing.T, s *store.Store, channel string, after time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -45,8 +45,8 @@ func endNotice(t *testing.T, s *store.Store, n *store.Notice, how store.NoticeEn
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, n, how, receipt) })
 }
 
-// sentNotices leases and ends the due notices of a channel until none is left. It returns the id, the kind and the
-// state of each.
+// sentNotices leases and ends the due notices of a channel until no due notice is left. It returns the id, the kind and
+// the state of each.
 func sentNotices(t *testing.T, s *store.Store, channel string) (out []string) {
 	t.Helper()
 	for {
@@ -108,7 +108,8 @@ func TestNotices_AreWrittenForMoves(t *testing.T) {
 	})
 }
 
-// A call is requested and confirmed at the agent in the same transaction. The store writes no notice of kind pending.
+// In one transaction, a test requests an approval and records the confirmation by the person who uses the agent. The
+// store writes no notice of kind pending.
 func TestNotices_SkipPendingIfApprovedAtOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
@@ -140,8 +141,8 @@ func TestNotices_AreRolledBackWithTheMove(t *testing.T) {
 	})
 }
 
-// After the lease of a killed sender, another sender receives the notice with the same id. The killed sender can no
-// longer change the notice.
+// A sender is killed after it has leased a notice. When the lease expires, another sender receives the notice with the
+// same id. The killed sender can no longer change the notice.
 func TestLeaseNotices_ReturnsANoticeAgainAfterTheLease(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
@@ -179,7 +180,7 @@ func TestLeaseNotices_ReturnsANoticeAgainAfterTheLease(t *testing.T) {
 	})
 }
 
-// A channel receives the notices of an approval in the order of the approval's moves, even after failures.
+// A channel receives the notices of an approval in the order of the approval's transitions, even after failures.
 func TestLeaseNotices_KeepsTheOrderOfMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)

@@ -46,7 +46,7 @@ func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecyc
 }
 
 // Previous reads the newest other approval of the same caller and tool whose call ran or may have run. If r has ended,
-// Previous reads only approvals that were opened before r. It returns [ErrNotFound] if there is none.
+// Previous considers only approvals that were opened before r. It returns [ErrNotFound] if there is none.
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
 	where := `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND (state IN ($5, $6) OR state = $7 AND EXISTS (
@@ -60,8 +60,8 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 }
 
 // Denied returns the approval in which a person denied a call, until the cool-down ends. It finds the call by digest,
-// or by bare, which is the digest of the call's essential parts. If several approvals match, Denied returns the
-// approval whose cool-down ends last. If none matches, it returns nil.
+// or by bare, which is the digest of the call's essential parts. If several approvals match, Denied returns the one
+// whose cool-down ends last. If none of them matches, it returns nil.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64
@@ -94,26 +94,28 @@ func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err
 	return id, err
 }
 
-// Grants reads the approvals whose live grants may cover the call of r, sorted by the expiry of the grant, latest
-// first.
+// Grants reads the approvals whose live grants may cover the call of r. The grant that expires last comes first.
 func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", grantFamily(r), sqlstore.Micros(t.Now))
 }
 
-// Coverable reads pending approvals that r's grant may cover, oldest first. most is the maximum number.
+// Coverable reads pending approvals of calls that r's grant may cover, oldest first. The parameter most is the maximum
+// number of approvals.
 func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
 		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), most)
 }
 
-// Pending counts the pending approvals of an account. who is the digest of the account's principal.
+// Pending counts the pending approvals that count against the limit of an account. who is the digest of the account's
+// principal.
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
 	return n, err
 }
 
-// History reads the newest moves of an approval and returns them oldest first. most is the maximum number of moves.
+// History reads the newest transitions of an approval and returns them oldest first. The parameter most is the maximum
+// number of transitions.
 func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv1.Move, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
@@ -185,8 +187,8 @@ func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err 
 	return out, err
 }
 
-// Save writes a record that is new or that this transaction has read. It also writes the record's new moves and their
-// notices.
+// Save writes a record that is new or that this transaction has read. It also writes the record's new transitions and
+// their notices.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
 	number, err := t.nextMoveNumber(ctx)
@@ -224,8 +226,8 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// UpdateClaim writes a record whose lease or claim changed without a move. It uses no move number, so watchers don't
-// receive the record.
+// UpdateClaim writes a record in which a lease or a claim changed without a transition. It uses no transition number,
+// so clients that watch approvals don't receive the record.
 func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
@@ -238,8 +240,8 @@ func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	return t.saveClaims(ctx, r)
 }
 
-// Prune deletes the approvals that ended, and whose grants expired, before a time. It returns the number of deleted
-// approvals.
+// Prune deletes the approvals that ended before a time and whose grants also expired before that time. It returns the
+// number of deleted approvals.
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
 	if err != nil {
@@ -266,7 +268,7 @@ func (t *Tx) saveClaims(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// saveMoves adds the record's new moves to its history and clears r.Moves.
+// saveMoves adds the record's new transitions to its stored history and clears r.Moves.
 func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	for _, m := range r.Moves {
 		raw, err := proto.Marshal(m)

@@ -1,6 +1,6 @@
 // Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. The transaction
-// first makes the moves that are due, so that an approval never appears valid after its deadline. A committed change
-// survives a crash.
+// first makes the state transitions whose deadlines have passed, so that an approval never appears valid after its
+// deadline. A committed change survives a crash.
 package store
 
 import (
@@ -67,14 +67,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do makes the moves that are due, and then runs fn in the same transaction. If many moves are due, Do makes the first
-// of them in separate transactions. Concurrent calls to Do wait for each other. Do may run fn several times, so fn must
-// have no effect outside its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
+// Do makes the state transitions that are due, and then runs fn in the same transaction. If many transitions are due,
+// Do makes the first of them in separate transactions. Concurrent calls to Do wait for each other. Do may run fn
+// several times, so fn must have no effect outside its transaction. Do returns the error of fn, or
+// [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
 
-// Look runs fn as Do does, but does not wait for other transactions. fn must not change data.
+// Look runs fn as [Store.Do] does, but does not wait for other transactions. fn must not change data.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.DoUnqueued, fn)
 }
@@ -91,8 +92,8 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// runOnce makes up to dueBatchSize due moves in one transaction. If no more moves are due, it runs fn in the same
-// transaction. It reports whether fn ran.
+// runOnce makes up to dueBatchSize of the state transitions that are due, in one transaction. If no more transitions
+// are due, it runs fn in the same transaction. It reports whether fn ran.
 func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, err error) {
 	var last *Tx // the last attempt, which is the committed one
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
@@ -115,8 +116,8 @@ func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, e
 	return ran, nil
 }
 
-// Moved returns a channel that is closed when this process moves an approval. Moves by other processes do not close the
-// channel.
+// Moved returns a channel that is closed when this process records a transition of an approval. Transitions that other
+// processes record do not close the channel.
 func (s *Store) Moved() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,11 +142,11 @@ type Tx struct {
 	changes  Changes
 }
 
-// dueBatchSize is the maximum number of due approvals that are moved in one transaction. Because approvals may be
-// large, callers would wait too long if one transaction moved all of them.
+// dueBatchSize is the maximum number of approvals whose due transitions are made in one transaction. Because approvals
+// may be large, callers would wait too long if one transaction handled all of them.
 const dueBatchSize = 8
 
-// applyDue makes one batch of due moves, and reports whether more may be due.
+// applyDue makes one batch of the transitions that are due, and reports whether more may be due.
 func (t *Tx) applyDue(ctx context.Context) (more bool, err error) {
 	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), dueBatchSize)
 	if err != nil {
@@ -166,8 +167,8 @@ func PrincipalDigest(p *identityv1.Principal) []byte {
 	return hash(p.GetTenant(), p.GetSubject(), p.GetAgent())
 }
 
-// RequesterDigest returns a digest of a requester and its chain. Only a caller with the same digest can use the
-// approval.
+// RequesterDigest returns a digest of a requester and its delegation chain. Only a caller with the same digest can use
+// the approval.
 func RequesterDigest(p *identityv1.Principal) []byte {
 	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 	for _, of := range p.GetChain() {
@@ -176,7 +177,8 @@ func RequesterDigest(p *identityv1.Principal) []byte {
 	return hash(words...)
 }
 
-// hash returns a digest of a list of words. Lists with other boundaries between the words have other digests.
+// hash returns a digest of a list of words. Two lists that divide the same text into different words have different
+// digests.
 func hash(words ...string) []byte {
 	sum := canonicaljson.Sum(words...)
 	return sum[:]

@@ -33,7 +33,7 @@ type storeKind struct {
 	// open opens the store. Every call opens the same tables.
 	open     func(t *testing.T) *store.Store
 	observed func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store
-	// replicas is true if several processes may have the store open at the same time.
+	// replicas is true if several processes may open the store at the same time.
 	replicas bool
 }
 
@@ -191,8 +191,8 @@ func TestDo_RollsBackAFailedTransaction(t *testing.T) {
 	})
 }
 
-// The time to decide on an approval ends. The next transaction finds the approval expired, and it no longer counts as
-// pending.
+// The time to decide on an approval ends. The next transaction finds that the approval has expired, and the approval no
+// longer counts as pending.
 func TestDo_ExpiresADueApproval(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
@@ -373,7 +373,7 @@ func TestGrants_FindsLiveGrants(t *testing.T) {
 	})
 }
 
-// Case A2. SLUICE_REDEEMS sets the number of rounds.
+// Case A2. The environment variable SLUICE_REDEEMS sets the number of rounds.
 func TestClaim_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 	rounds := 3
 	if text, ok := os.LookupEnv("SLUICE_REDEEMS"); ok {

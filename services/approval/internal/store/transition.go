@@ -9,18 +9,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// Changes are the changes of a transaction that metrics count.
+// Changes contains the changes in a transaction that metrics count.
 type Changes struct {
 	Transitions []Transition
-	// GivenUp is the number of notices that the transaction ended as [GivenUp].
+	// GivenUp is the number of notices that the transaction ended with the result [GivenUp].
 	GivenUp int64
 }
 
-// Transition is a move of a transaction, for metrics.
+// Transition describes a transition that a transaction made, for metrics.
 type Transition struct {
 	// From and To are the same if only a vote or the terms changed.
 	From, To approvalv1.ApprovalState
-	// Time is the time of the move. LastAsked is the last time before it at which approvers were asked.
+	// Time is the time of the transition. LastAsked is the last time before the transition at which approvers were
+	// asked.
 	Time, LastAsked time.Time
 	// Granted is true if a grant covers the call. Approvers are not asked about such a call.
 	Granted bool

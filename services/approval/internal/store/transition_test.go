@@ -36,7 +36,7 @@ func (l *changeRecorder) observe(_ context.Context, c store.Changes) {
 	l.givenUp += c.GivenUp
 }
 
-// wantMoves checks the moves that were reported since the last call to wantMoves.
+// wantMoves checks the transitions that were reported since the last call to wantMoves.
 func (l *changeRecorder) wantMoves(t *testing.T, what string, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
@@ -47,8 +47,8 @@ func (l *changeRecorder) wantMoves(t *testing.T, what string, steps ...string) {
 	l.steps = nil
 }
 
-// Two processes move approvals. Each move is reported once, by the store that made it, with the time at which people
-// were asked.
+// Two processes change approvals. Each transition is reported once, by the store that made it, together with the time
+// at which people were asked.
 func TestObserve_ReportsEachMoveOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var mine, other changeRecorder
@@ -82,8 +82,8 @@ func TestObserve_ReportsEachMoveOnce(t *testing.T) {
 
 var errRefused = errors.New("refused")
 
-// A move in a transaction that was rolled back is not reported. A move in a transaction that ran twice is reported
-// once.
+// A transition in a transaction that was rolled back is not reported. A transition in a transaction that ran twice is
+// reported once.
 func TestObserve_ReportsOnlyCommittedMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var seen changeRecorder
@@ -150,7 +150,7 @@ func TestObserve_ReportsATransactionThatRanTwiceOnce(t *testing.T) {
 		openApproval(t, s, openRequest("a"))
 		openApproval(t, s, openRequest("b"))
 		taken := leaseNotices(t, s, "all", time.Hour)
-		// Each transaction counts rows that the other transaction changes, so the two conflict.
+		// Each transaction counts rows that the other transaction changes, so the two transactions conflict.
 		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
 			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
 			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))
@@ -201,7 +201,8 @@ func TestOpen_RequiresObserve(t *testing.T) {
 	}
 }
 
-// Many moves are due, and the caller's function fails. The moves in the separate transactions before it are kept.
+// Many transitions are due, and the caller's function fails. The transitions that earlier, separate transactions made
+// are kept.
 func TestDo_MakesDueMovesInSeparateTransactions(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		const many = 43
@@ -228,7 +229,7 @@ func TestDo_MakesDueMovesInSeparateTransactions(t *testing.T) {
 	})
 }
 
-// BenchmarkDo_ConcurrentRequests measures the longest wait of many requests, and the number of runs per transaction.
+// BenchmarkDo_ConcurrentRequests measures the longest wait among many requests, and the number of runs per transaction.
 func BenchmarkDo_ConcurrentRequests(b *testing.B) {
 	s, err := store.Open(b.Context(), store.Config{
 		Source: sqlstoretest.Postgres(b), Log: slog.New(slog.DiscardHandler), Observe: func(context.Context, store.Changes) {},

@@ -1,3 +1,3 @@
-// Package view renders the content that a person must see before deciding on a call: the facts that the mesh knows, and
-// all arguments. Characters that could hide content are shown as escapes.
+// Package view renders the content that a person must see before voting on a call: the facts that the mesh knows about
+// the call, and all arguments. Characters that could hide content are shown as escapes.
 package view

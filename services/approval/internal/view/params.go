@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// redacted replaces a value that policy rules hide even from approvers.
+// redacted replaces a value that policy rules redact even for approvers.
 const redacted = `"[redacted]"`
 
 // renderParams returns params as indented JSON without invisible characters. It replaces the values at the JSON
@@ -65,7 +65,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 }
 
 // isHidden reports whether the next value must be replaced. It builds the value's pointer only at a depth at which
-// hidden has a pointer, because pointers with long keys at great depth are expensive.
+// hidden contains a pointer, because building pointers with long keys at great depth is expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
@@ -86,8 +86,8 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 const (
 	// maxChanges is the maximum number of differences in a view.
 	maxChanges = 100
-	// maxPointerBytes limits the total length of the pointers of all values, in bytes. Without the limit, long keys at
-	// great depth would make a small call expensive.
+	// maxPointerBytes limits the total length of the JSON Pointers of all values, in bytes. Without the limit, a small
+	// call with long keys at great depth would be expensive to compare.
 	maxPointerBytes = 4 << 20
 	// maxValue is the maximum length of a value in a difference, in bytes.
 	maxValue = 1024

@@ -29,7 +29,7 @@ var (
 // maxPartBytes is the maximum length of the params in one part, in bytes.
 const maxPartBytes = 1 << 20
 
-// Facts are the facts that a view shows and that are not in the record.
+// Facts contains the facts that a view shows and that are not in the record.
 type Facts struct {
 	// Previous is the newest earlier approval for the same caller and tool whose call ran or may have run. It is nil if
 	// there is no such approval.
@@ -81,8 +81,8 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	return &View{whole: v, params: params}, nil
 }
 
-// classification returns the class that the tool had in the catalog when policy required approval. It returns nil if
-// the catalog did not contain the tool.
+// classification returns the class that the tool had in the catalog when the policy service required approval. It
+// returns nil if the catalog did not contain the tool.
 func classification(d *policyv1.Decision) *policyv1.Classification {
 	c := d.GetToolClass()
 	if c == nil {
@@ -103,7 +103,7 @@ func addChanges(v *approvalv1.View, r, before *lifecycle.Record, hidden []string
 	return err
 }
 
-// digest returns the digest of the fields of v that are set when it is called.
+// digest returns a digest of all fields of v that are set when digest is called.
 func digest(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
@@ -215,8 +215,8 @@ func hasInvisible(params string) bool {
 	}
 }
 
-// redactedPointers returns the JSON Pointers of the arguments that policy rules hide even from approvers. It skips
-// redactions of results, and redactions of arguments that the gateway has made before it requested the approval.
+// redactedPointers returns the JSON Pointers of the arguments that policy rules redact even for approvers. It skips
+// redactions of results, and redactions that the gateway made before it requested the approval.
 func redactedPointers(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
 		if r.GetPath() != "" && r.GetTarget() == policyv1.RedactionTarget_REDACTION_TARGET_UNSPECIFIED {

@@ -108,8 +108,8 @@ func classed(q *lifecycle.OpenRequest) {
 	q.Decision.ToolClass = &policyv1.ToolClass{Risk: policyv1.Risk_RISK_HIGH}
 }
 
-// Views that differ in an argument, the message, the class or the terms have different digests. Equal views have the
-// same digest.
+// Views that differ in an argument, the message, the class of the tool or the approval terms have different digests.
+// Equal views have the same digest.
 func TestDigest_ChangesWithWhatIsDecided(t *testing.T) {
 	t.Parallel()
 	digests := map[string]string{}

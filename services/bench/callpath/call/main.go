@@ -93,7 +93,7 @@ func run(ctx context.Context, out string) (err error) {
 	return errors.Join(coverage.WriteMetaDir(out), coverage.WriteCountersDir(out))
 }
 
-// write writes the configuration and the policy of a mesh with one server.
+// write writes the configuration file and the policy file of a mesh with one server.
 func write(dir, server, token string) (*config.File, error) {
 	text := fmt.Sprintf("listen: 127.0.0.1:0\ngrpc: 127.0.0.1:0\ndata: data\nauth: {tokens: [{name: way, token: %q, agent: way, role: agent}]}\nservers: {echo: {http: {url: %q}}}\npolicies: [policy.yaml]\n",
 		token, server+"/mcp")

@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run makes the measurements. If the first argument is echo, proxy or lean, run instead runs that server of the
+// run makes the measurements. If the first argument is "echo", "proxy" or "lean", run instead runs that server of the
 // benchmark.
 func run(ctx context.Context, args []string) error {
 	switch {
@@ -51,7 +51,8 @@ type options struct {
 	out string
 }
 
-// quickDefaults contains the values that -quick sets for unset flags, by the name of the flag.
+// quickDefaults contains the values that -quick sets for flags that are not set on the command line, by the name of the
+// flag.
 var quickDefaults = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
 
 func parse(args []string) (options, error) {
@@ -86,7 +87,7 @@ func parse(args []string) (options, error) {
 	return opts, err
 }
 
-// setQuickDefaults sets the unset flags to the values of a quick run.
+// setQuickDefaults sets the flags that are not set on the command line to the values of a quick run.
 func setQuickDefaults(flags *flag.FlagSet) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })

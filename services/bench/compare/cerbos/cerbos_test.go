@@ -1,6 +1,6 @@
-// Package compare measures decisions of Cerbos with the rules that engine.BenchmarkDecideLikePeers of the policy service
-// has. It is a module of its own, so that the project does not depend on Cerbos. Only a package below
-// github.com/cerbos/cerbos may import its engine, which is the reason for the name of the module.
+// Package compare measures decisions of Cerbos. It uses the same rules as engine.BenchmarkDecideLikePeers of the policy
+// service. It is a separate module, so that the project does not depend on Cerbos. The module's path begins with
+// github.com/cerbos/cerbos because only packages below that path may import the Cerbos engine.
 package compare
 
 import (
@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// sizes are the numbers of rules. Each rule allows one tool, with or without a condition on two arguments. The measured
-// call is allowed by the rule in the middle.
+// sizes contains the numbers of rules to measure with. Each rule allows one tool, with or without a condition on two
+// arguments. The measured call is allowed by the rule in the middle of the list.
 var sizes = []int{1, 100, 10_000}
 
 func tool(i int) string { return fmt.Sprintf("tool_%d", i) }

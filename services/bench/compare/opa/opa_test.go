@@ -1,5 +1,5 @@
-// Package opa measures decisions of OPA with the rules that engine.BenchmarkDecideLikePeers of the policy service has. It
-// is a module of its own, so that the project does not depend on OPA.
+// Package opa measures decisions of OPA. It uses the same rules as engine.BenchmarkDecideLikePeers of the policy
+// service. It is a separate module, so that the project does not depend on OPA.
 package opa
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/rego"
 )
 
-// sizes are the numbers of rules. Each rule allows one tool, with or without a condition on two arguments. The measured
-// call is allowed by the rule in the middle.
+// sizes contains the numbers of rules to measure with. Each rule allows one tool, with or without a condition on two
+// arguments. The measured call is allowed by the rule in the middle of the list.
 var sizes = []int{1, 100, 10_000}
 
 func tool(i int) string { return fmt.Sprintf("tool_%d", i) }

@@ -1,4 +1,4 @@
-// Command gateway runs the gateway role: it serves MCP and sluice.gateway.v1.
+// Command gateway runs the gateway, which serves MCP and sluice.gateway.v1.
 package main
 
 import (

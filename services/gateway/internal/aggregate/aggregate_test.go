@@ -163,7 +163,7 @@ func values(raw ...string) (out []jsontext.Value) {
 	return out
 }
 
-// A client is notified of a changed list only if the client may see the changed part.
+// A client is notified that a list has changed only if it may see what has changed.
 func TestChanged_ReturnsNotificationsForChangedLists(t *testing.T) {
 	t.Parallel()
 	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}

@@ -8,17 +8,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// ServerLists describes the state that determines which of one server's lists a caller sees.
+// ServerLists describes everything that determines a caller's view of one server's lists.
 type ServerLists struct {
 	Server string
 	// Changes is the number of times that the server's tool list has changed, or 0 if the server is not known yet.
 	Changes int
-	// Methods are the list methods that policy does not deny to the caller on the server.
+	// Methods contains the list methods, such as tools/list, that the policy does not deny to the caller on this
+	// server.
 	Methods []string
-	// PromptNamesIgnored reports whether policy does not distinguish prompts by name. ResourceNamesIgnored reports the
-	// same for resources.
+	// PromptNamesIgnored is true if the policy does not distinguish prompts by name. ResourceNamesIgnored is true if
+	// the policy does not distinguish resources by name.
 	PromptNamesIgnored, ResourceNamesIgnored bool
-	// Revision is the policy revision.
+	// Revision is the current policy revision.
 	Revision string
 }
 
@@ -27,8 +28,9 @@ type ServerLists struct {
 // servers.
 //
 // The line for tools also contains the number of changes to each server's list, and the policy revision. The gateway
-// does not list prompts and resources itself, so their lines contain the revision only if policy distinguishes them by
-// name. If the caller must not be notified of changes to a server's list, that list's line does not contain the server.
+// itself does not list prompts and resources, so the lines for these contain the policy revision only if the policy
+// distinguishes them by name. If the caller must not be notified of changes to one of a server's lists, the line for
+// that list does not contain the server.
 func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order of the lines
@@ -53,8 +55,8 @@ func State(servers []ServerLists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// ChangedLists returns the list_changed notifications for a client that knows the state before, if now is the current
-// state.
+// ChangedLists returns the list_changed notifications to send to a client. before is the state that the client knows,
+// and now is the current state.
 func ChangedLists(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
@@ -65,8 +67,8 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// MarkToolsRead returns the state that a client knows after it has read the tools list. The line for tools comes from
-// now, and the other lines come from before.
+// MarkToolsRead returns the state that a client knows after it has read the list of tools. This state consists of the
+// line for tools from now and the other lines from before.
 func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

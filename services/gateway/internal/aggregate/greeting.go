@@ -17,18 +17,18 @@ const (
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting describes a server by its answer when a session is opened.
+// Greeting describes a server by its response to the request that opens a session.
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover, or nil if the server has not answered yet.
 	Answer *jsonrpc.Answer
-	// Allowed reports whether the caller may use a method on the server.
+	// Allowed reports whether the caller may use the given method on the server.
 	Allowed func(method string) bool
 }
 
-// Capabilities returns the union of all servers' capabilities that the caller may use. Clients read the capabilities
-// only once, so a server that has not answered yet counts as having all MCP capabilities. Logging is omitted, because
-// the level cannot be set for one server alone.
+// Capabilities returns the capabilities that the caller may use on at least one of the servers. Clients read the
+// capabilities only once, so a server that has not answered yet is assumed to have all MCP capabilities. Logging is
+// omitted, because the log level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -96,7 +96,8 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	// Some programs break lines at these characters, and the next line would then have no mark.
+	// Some programs treat these characters as line breaks. They are replaced with newlines, so that every line is
+	// marked as a quotation.
 	return strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'

@@ -1,6 +1,6 @@
 // Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and
 // reports which lists have changed. It also maps all servers' names to one namespace: the combined name of a tool,
-// prompt, resource or request contains the server's name and the name that the server uses. The package sends no
+// prompt, resource or request contains the server's name and the name that the server itself uses. The package sends no
 // messages and needs no state, because a combined name contains all the information.
 package aggregate
 
@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// MaxList is the maximum size of the joined list, in bytes. If a server's elements do not fit, the joined list names
-	// the server instead.
+	// MaxList is the maximum size of the joined list, in bytes. If the elements of a server do not fit, the joined list
+	// reports that this server is missing.
 	MaxList = 16 << 20
-	// maxLeftOut is the maximum number of omitted elements that a list names.
+	// maxLeftOut is the maximum number of omitted elements that a list reports.
 	maxLeftOut = 200
 	// maxName is the maximum length of an omitted element's name, in bytes.
 	maxName = 128
@@ -39,13 +39,13 @@ type Part struct {
 	// Elements are JSON values with commas between them. Size is their total size in bytes.
 	Elements [][]byte
 	Size     int
-	// Missing is the reason for which the server is missing from the list, or nil if it is not missing.
+	// Missing is the reason why the server is missing from the joined list, or nil if it is not missing.
 	Missing *refusal.Refusal
-	// LeftOut describes elements that the server has listed and that are missing from the joined list.
+	// LeftOut describes the elements that the server lists but that are missing from the joined list.
 	LeftOut []LeftOut
 }
 
-// LeftOut describes an element that is missing from a list, with the reason.
+// LeftOut describes an element that is missing from a list, and the reason why it is missing.
 type LeftOut struct {
 	Server string `json:"server"`
 	Name   string `json:"name,omitzero"`
@@ -58,8 +58,8 @@ type unavailable struct {
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the name of the member that contains the list in a method's result. It returns "" if the result is
-// not a list, or if the gateway does not join such lists.
+// FieldOf returns the name of the member that contains the list in a method's result. It returns "" if the method
+// returns no list, or a list that the gateway does not join.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":
@@ -73,7 +73,7 @@ func FieldOf(method string) string {
 	}
 }
 
-// CapabilityOf returns the capability that a server with this list declares.
+// CapabilityOf returns the capability that a server declares if it has the list in the given field.
 func CapabilityOf(field string) string {
 	if field == "resourceTemplates" {
 		return "resources"
@@ -81,9 +81,9 @@ func CapabilityOf(field string) string {
 	return field
 }
 
-// Elements returns the elements of the list in a response, and the next page's cursor as raw JSON. The cursor is empty
-// if there is no next page. If the server does not know the method, there are no elements. If the response contains no
-// list, the error wraps [ErrNoList].
+// Elements returns the elements of the list in a response, and the cursor of the next page as raw JSON. The cursor is
+// empty if there is no next page. If the server does not know the method, there are no elements. If the response does
+// not contain a list, the error wraps [ErrNoList].
 func Elements(answer []byte, field string) (items []jsontext.Value, next string, err error) {
 	var read struct {
 		Result map[string]jsontext.Value `json:"result"`
@@ -109,8 +109,8 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for a list's page at a raw cursor. It copies _meta from before, the request for the
-// previous page.
+// NextPage returns the request for the page at cursor, which is raw JSON. It copies _meta from before, which is the
+// request for the previous page.
 func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {
@@ -119,9 +119,9 @@ func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*j
 	return jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
 }
 
-// Conform returns the elements of a server's list that are valid in MCP, and adds all other elements to LeftOut.
-// Otherwise a client that validates elements would reject the whole list because of one element, and lose all servers'
-// elements.
+// Conform returns the elements of a server's list that are valid in MCP. It adds the invalid elements to p.LeftOut. A
+// client that validates elements might reject the whole joined list because of one invalid element, and would then lose
+// the elements of all servers.
 func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	var out []jsontext.Value
 	for _, item := range items {
@@ -154,12 +154,13 @@ func (p *Part) Add(element []byte) {
 	p.Size += len(element)
 }
 
-// Clear removes all elements and sets the reason for which the server is missing from the list.
+// Clear removes all elements and sets the reason why the server is missing from the list.
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
-// Join returns, in parts, the response to the request with this raw id. The response contains one list with all
-// servers' elements. It names the servers that are missing or whose lists may be outdated, and the omitted elements.
-// members are the result's members before the list, with a comma after each.
+// Join returns, in several parts, the response to the request with the given raw id. The response contains one list
+// with all servers' elements. It also lists the servers that are missing or whose lists may be outdated, and the
+// omitted elements. The parameter members contains the members that precede the list in the result, with a comma after
+// each.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable
@@ -190,7 +191,7 @@ func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	return append(body, end)
 }
 
-// listMeta returns the `_meta` of a list, or nil if it would be empty.
+// listMeta returns the `_meta` of the joined list, or nil if it would be empty.
 func listMeta(missing []unavailable, without []LeftOut) ([]byte, error) {
 	meta := make(map[string]any)
 	if len(missing) > 0 {

@@ -13,15 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// namePlace describes where a message contains names. path lists the keys that lead to the names. In it, "*" stands for
-// each element of an array, and "{}" for each member of an object.
+// namePlace describes a place at which a message contains names. path contains the keys that lead to the names. In a
+// path, "*" stands for each element of an array, and "{}" for each member of an object.
 type namePlace struct {
 	path []string
-	// combine returns the combined name for a server's name, and split returns the server and the server's name for a
-	// combined name.
+	// combine returns the combined name for a server and a name that the server uses. split does the opposite: it
+	// splits a combined name into the server and the name that the server uses.
 	combine func(server, name string) string
 	split   func(name string) (server, rest string, ok bool)
-	// form means that the value is a form. The server's name is added to each string that the form's user sees.
+	// form is true if the value at the place is a form. The server's name is added to each string that the user sees in
+	// the form.
 	form bool
 }
 
@@ -37,14 +38,14 @@ func uriAt(path string) namePlace {
 	return namePlace{path: strings.Split(path, "/"), combine: CombinedURI, split: SplitURI}
 }
 
-// contentPlaces returns the paths of the URIs and display names in the content at path (MCP 2025-11-25, Tools, Tool
+// contentPlaces returns the paths of the URIs and display names within the content at path (MCP 2025-11-25, Tools, Tool
 // Result).
 func contentPlaces(path string) []namePlace {
 	return []namePlace{uriAt(path + "/uri"), uriAt(path + "/resource/uri"), placeAt(path+"/title", CombinedTitle), placeAt(path+"/name", CombinedTitle)}
 }
 
 // listPlaces returns the paths of the display names in a list. A client shows an element's title or, if there is none,
-// its name. The name of a prompt is its identifier.
+// its name. The name of a prompt is not included, because it is the prompt's identifier.
 func listPlaces(path string) []namePlace {
 	out := []namePlace{placeAt(path+"/title", CombinedTitle)}
 	if path != "result/prompts/*" {
@@ -53,14 +54,14 @@ func listPlaces(path string) []namePlace {
 	return out
 }
 
-// inputRequestPlaces returns the paths of the names in the requests that an answer contains (MCP 2026-07-28, Multi
-// Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
+// inputRequestPlaces returns the paths of the names in the requests to the user that an answer contains (MCP
+// 2026-07-28, Multi Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }
 
-// responsePlaces returns the paths at which a server sends names that a client may use later, in a method's response or
-// in a notification. Names of tools are not included, because [jsonrpc.Answer] has their spans.
+// responsePlaces returns the paths at which a method's response, or a notification, contains names that a client may
+// use later. The names of tools are not included, because [jsonrpc.Answer] contains their spans.
 func responsePlaces(method string) []namePlace {
 	switch method {
 	case "tools/call":
@@ -101,8 +102,9 @@ func requestPlaces(method string) []namePlace {
 	}
 }
 
-// CombineNames returns the edits that replace a server's names with combined names. raw is a response to a request with
-// this method, or a notification with this method. No edit overlaps the spans that [jsonrpc.Answer.Clean] removes.
+// CombineNames returns the edits that replace a server's names with combined names. raw is either the response to a
+// request with the given method or a notification with this method. The edits do not overlap the spans that
+// [jsonrpc.Answer.Clean] removes.
 func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	if method == logMessage {
 		return setLogger(server, raw)
@@ -125,22 +127,22 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	return out, err
 }
 
-// maxNames is the maximum number of names and titles in an answer: three for each of 10,000 elements. It is limited
-// because a name in memory is larger than its JSON text.
+// maxNames is the maximum number of names and titles in an answer. It is enough for three in each of 10,000 elements.
+// The number is limited because a name needs more space in memory than in the JSON text.
 const maxNames = 30_000
 
-// Errors of [CombineNames] and [ResolveTarget]. Compare with errors.Is.
+// These errors are returned by [CombineNames] and [ResolveTarget]. Compare them with errors.Is.
 var (
 	// ErrTooManyNames means that an answer has more than 30,000 names and titles.
 	ErrTooManyNames = fmt.Errorf("it has more than %d names and titles, which are replaced where many servers have one URL; use the URL of the server instead", maxNames)
-	// ErrNoServer means that a message names no server.
+	// ErrNoServer means that a message does not contain a server's name.
 	ErrNoServer = errors.New("it names no server")
-	// ErrManyServers means that a message names more than one server.
+	// ErrManyServers means that a message contains the names of several servers.
 	ErrManyServers = errors.New("it names more than one server")
 )
 
-// ResolveTarget returns the server that a request names, and the edits that replace the combined names with the
-// server's own names. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
+// ResolveTarget returns the server to which a request is addressed, and the edits that replace the combined names with
+// the names that the server uses. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -179,12 +181,12 @@ func quoteJSON(text string) []byte {
 	return out
 }
 
-// walk parses a message and reports the strings at the paths in at.
+// walk parses a message and calls w.found for each string at one of the places in at.
 func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 	if len(at) == 0 {
 		return nil
 	}
-	// Package jsonrpc has refused duplicate names.
+	// Duplicate names need no check, because package jsonrpc has already refused them.
 	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
@@ -195,7 +197,7 @@ func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 type nameWalker struct {
 	dec   *jsontext.Decoder
 	found func(jsonrpc.Span, string, namePlace) error
-	// server and add are used to mark the strings in forms.
+	// The fields server and add are used to add the server's name to the strings in forms.
 	server string
 	add    func(jsonrpc.Edit) error
 }
@@ -230,7 +232,7 @@ func (w *nameWalker) value(on []namePlace) error {
 	return err
 }
 
-// text parses a string and reports it if it is at one of the paths in on.
+// text reads a string. If the string is at one of the places in on, text calls w.found.
 func (w *nameWalker) text(on []namePlace) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -250,8 +252,9 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the places whose paths begin with step, without that first step. "{}" matches each key of an
-// object. An object's key "*" does not match the "*" of an array.
+// nextPlaces returns the places whose paths begin with step, with this first step removed. "{}" matches each key of an
+// object. The path element "*" stands for the elements of an array, so it does not match an object's key that happens
+// to be "*".
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// isPlainKey reports whether the strings under a key of a form's schema stay unchanged, because programs interpret them
-// or clients send them back to the server. All other strings are shown to users.
+// isPlainKey reports whether the values of a key in a form's schema must not be changed, because they are interpreted
+// by programs or sent back to the server by clients. The values of all other keys are shown to users.
 func isPlainKey(key string) bool {
 	switch key {
 	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
@@ -15,9 +15,9 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form adds the server's name to each string that users see in a form or part of a form. A field without a title gets
-// its key as the title, because clients show the key in that case. field is the field's key, or "" if the object is not
-// a field.
+// form adds the server's name to each string that users see in a form or in a part of a form. If a field has no title,
+// its key becomes the title, because clients would show the key in that case. The parameter field is the field's key,
+// or "" if the object is not a field.
 func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
@@ -53,7 +53,7 @@ func (w *nameWalker) field(key string) error {
 	return w.formValue()
 }
 
-// replaceTitle replaces a title that is not a string with the field's key.
+// replaceTitle replaces a title with the field's key, unless the title is a string.
 func (w *nameWalker) replaceTitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -63,7 +63,7 @@ func (w *nameWalker) replaceTitle(field string) error {
 	return w.add(ReplaceText(jsonrpc.Span{Start: end - len(raw), End: end}, questionText(w.server, field)))
 }
 
-// formValue marks the strings in a value that is not a property of a form.
+// formValue adds the server's name to the strings in a value that is not a property of a form.
 func (w *nameWalker) formValue() error {
 	switch w.dec.PeekKind() { //nolint:exhaustive // all other kinds contain no text
 	case '{':

@@ -16,23 +16,25 @@ const (
 	logMessage          = "notifications/message"
 )
 
-// lineBreaks matches every character that a program may treat as a line break (Unicode Standard, section 5.8).
+// lineBreaks matches every sequence of characters that a program may treat as a line break (Unicode Standard, section
+// 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines adds the prefix begin to each line of text. Without the prefix, a line could look like another server's.
+// prefixLines adds the prefix begin to each line of text. A line without the prefix could look as if another server had
+// sent it.
 func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
 
-// CombinedTitle returns a server's display name after the server's name: `notes: Search`.
+// CombinedTitle returns the server's name followed by the display name that the server uses: `notes: Search`.
 func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
-// questionText adds the server's name to a message in the server's request: `notes asks: Your name?`. Without it, the
-// user could not know which server asks.
+// questionText adds the server's name to a message that a server shows to the user: `notes asks: Your name?`. Without
+// the name, the user could not know which server asks.
 func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
-// elicitationID returns the combined id for a URL to open. Without the server's name, two servers could use the same
-// id.
+// elicitationID returns the combined id of an elicitation in which the user is asked to open a URL. If the combined id
+// did not contain the server's name, two servers could use the same id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
 // questionPlaces returns the paths of the names in the params of a server's request (MCP 2025-11-25, Elicitation and
@@ -42,7 +44,8 @@ func questionPlaces(path string) []namePlace {
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		// At the URL for all servers, the client would include all servers' context instead of one server's.
+		// At the URL for all servers, a client would otherwise include the context of all servers instead of the
+		// context of one server.
 		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }
@@ -62,7 +65,7 @@ func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []js
 // setLogger returns the edits that set a log message's logger to the server's name, followed by the server's logger if
 // there is one (MCP 2025-11-25, Logging).
 func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
-	// Package jsonrpc has refused duplicate names.
+	// Duplicate names need no check, because package jsonrpc has already refused them.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
@@ -97,7 +100,7 @@ func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	return out, err
 }
 
-// eachMember reads an object and calls read for each member. read must read the member's value.
+// eachMember reads an object and calls read for each member. The function read must read the member's value.
 func eachMember(dec *jsontext.Decoder, read func(key string) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err

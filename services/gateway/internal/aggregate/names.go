@@ -9,34 +9,34 @@ import (
 )
 
 const (
-	// separator separates the server's name from the name that the server uses. A server's name contains no underscore, so
-	// a combined name is always split at the first separator.
+	// separator separates the name of a server from the name that the server uses. The server's name contains no
+	// underscore, so a combined name is always split at the first separator.
 	separator = "__"
-	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. The part before the URI begins with a letter and
-	// contains only characters that RFC 3986, section 3.1, allows in a scheme, so a combined URI is a URI with another
-	// scheme.
+	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. The part before the server's own URI begins
+	// with a letter and contains only characters that RFC 3986, section 3.1, allows in a scheme. A combined URI is
+	// therefore a valid URI with another scheme.
 	uriPrefix = "mcp."
-	// maxToolName is the maximum length of a tool's name in bytes. Model APIs accept 64 characters, and hosts add their
-	// name for the connection before the tool's name (`mcp__sluice__…`). nameRunes contains the allowed characters in
-	// addition to letters and digits.
+	// maxToolName is the maximum length of a tool's combined name in bytes. Model APIs accept 64 characters, but MCP
+	// hosts add a prefix with their own name for the connection (`mcp__sluice__…`). nameRunes contains the characters
+	// that are allowed in addition to letters and digits.
 	maxToolName = 48
 	nameRunes   = "_-"
-	// aliasDigits is the number of hexadecimal digits that distinguish a server's aliases.
+	// aliasDigits is the number of hexadecimal digits that distinguish the aliases of a server's tools.
 	aliasDigits = 8
 )
 
 // CombinedName returns the combined name of a server's prompt or tool.
 func CombinedName(server, name string) string { return server + separator + name }
 
-// SplitName returns the server in a combined name, and the rest of the name. It returns false if the name contains no
+// SplitName splits a combined name into the server and the rest of the name. It returns false if the name contains no
 // server.
 func SplitName(name string) (server, rest string, ok bool) {
 	server, rest, ok = strings.Cut(name, separator)
 	return server, rest, ok && server != "" && rest != ""
 }
 
-// CombinedTool returns the combined name of a server's tool. If model APIs would not accept it, CombinedTool returns an
-// alias, which depends only on the two names.
+// CombinedTool returns the combined name of a server's tool. If model APIs would not accept that name, CombinedTool
+// returns an alias, which depends only on the two names.
 func CombinedTool(server, name string) string {
 	if joined := CombinedName(server, name); isPlainName(joined) {
 		return joined
@@ -53,8 +53,8 @@ func CombinedTool(server, name string) string {
 	return head[:min(len(head), maxToolName-len(tail))] + tail
 }
 
-// ToolAliases maps aliases of a server's tools to the names that the server uses. If two tools have the same alias, the
-// alias maps to the empty name.
+// ToolAliases maps the aliases of a server's tools to the names that the server uses. If two tools have the same alias,
+// the alias is mapped to "".
 type ToolAliases map[string]string
 
 // NewToolAliases returns the aliases for a server that lists tools with these names.
@@ -76,16 +76,16 @@ func NewToolAliases(server string, tools []string) ToolAliases {
 	return out
 }
 
-// DisplayName returns the combined name or alias of a server's tool. It returns false if the name would be ambiguous or
-// the tool cannot be called.
+// DisplayName returns the combined name or alias of a server's tool. It returns false if that name is ambiguous or the
+// tool cannot be called.
 func (a ToolAliases) DisplayName(server, name string) (string, bool) {
 	joined := CombinedTool(server, name)
 	of, is := a[joined]
 	return joined, isCallable(name) && (!is || of == name)
 }
 
-// Resolve returns the name that the server uses for a tool. rest is the result of [SplitName]. Resolve returns false if
-// the name would be ambiguous.
+// Resolve returns the name that the server uses for a tool. The parameter rest is a result of [SplitName]. Resolve
+// returns false if the name is ambiguous.
 func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	if of, is := a[CombinedName(server, rest)]; is {
 		return of, of != ""
@@ -93,8 +93,8 @@ func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	return rest, true
 }
 
-// isCallable reports whether a tool with this name can be called. The names that can be called may contain more
-// characters than model APIs accept.
+// isCallable reports whether a tool with this name can be called. A callable name may contain more characters than
+// model APIs accept.
 func isCallable(name string) bool {
 	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })
 }
@@ -110,7 +110,7 @@ func isPlainRune(r rune) bool {
 // CombinedURI returns the combined URI of a server's resource, or of a URI template.
 func CombinedURI(server, uri string) string { return uriPrefix + server + "+" + uri }
 
-// SplitURI returns the server in a combined URI, and the URI that the server uses. It returns false if the URI contains
+// SplitURI splits a combined URI into the server and the URI that the server uses. It returns false if the URI contains
 // no server.
 func SplitURI(uri string) (server, rest string, ok bool) {
 	behind, is := strings.CutPrefix(uri, uriPrefix)
@@ -118,11 +118,11 @@ func SplitURI(uri string) (server, rest string, ok bool) {
 	return server, rest, is && ok && server != "" && rest != ""
 }
 
-// CombinedID returns the combined id for a server's request or its progress token, as raw JSON. It contains the
-// server's raw id, so that a string and a number stay different.
+// CombinedID returns, as raw JSON, the combined id for the id or the progress token of a request by the server. The
+// combined id contains the raw JSON that the server has sent, so that a string and a number stay different.
 func CombinedID(server string, raw []byte) []byte { return quoteJSON(server + ":" + string(raw)) }
 
-// SplitID returns the server in a combined id, and the server's raw id. It returns false if raw is not a combined id.
+// SplitID splits a combined id into the server and the server's raw id. It returns false if raw is not a combined id.
 func SplitID(raw []byte) (server string, id []byte, ok bool) {
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {

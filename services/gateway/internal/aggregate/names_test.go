@@ -88,8 +88,8 @@ func TestCombineNames_ReplacesNamesInResponses(t *testing.T) {
 	}
 }
 
-// Case U1. In a form, each string that the user sees and each display name contains the server's name. Values that the
-// client returns to the server are unchanged.
+// Case U1. The server's name is added to each display name and to each string that the user sees in a form. Values that
+// the client sends back to the server are not changed.
 func TestCombineNames_MarksTextsForPeople(t *testing.T) {
 	t.Parallel()
 	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `

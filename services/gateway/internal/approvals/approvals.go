@@ -1,6 +1,6 @@
 // Package approvals handles calls that need an approval. It requests the approval, waits for it, claims it, and reports
-// the call's outcome to the approval service. A claim allows the gateway to send the call once. Package pipeline uses
-// this package only for calls that need an approval.
+// the call's outcome to the approval service. A claim permits the gateway to send the call once. If a call no longer
+// needs an approval, the package cancels an approval that was requested earlier for an equal call.
 package approvals
 
 import (
@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service, which
-// is another role. It is safe for concurrent use.
+// Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service. It is
+// safe for concurrent use.
 type Manager struct {
 	client *Client
 	desk   *attempt.Client
 	log    *slog.Logger
-	// draining is cancelled by Drain and Stop. After that, calls are no longer held.
+	// draining is cancelled by Drain and Stop. From then on, calls are no longer held.
 	draining context.Context
 	drain    context.CancelFunc
-	// stopped is cancelled by Stop. After that, the manager sends no reports.
+	// stopped is cancelled by Stop. From then on, the manager sends no reports.
 	stopped context.Context
 	stop    context.CancelFunc
-	// reports counts the reports that run in the background.
+	// reports tracks the reports that are sent in the background.
 	reports sync.WaitGroup
 }
 
@@ -39,22 +39,23 @@ func New(client *Client, desk *attempt.Client, log *slog.Logger) (*Manager, erro
 	return k, nil
 }
 
-// Drain stops holding calls. Held calls receive their tickets.
+// Drain stops holding calls. The callers of held calls receive their tickets, which are refusals that contain the
+// approval's id.
 func (k *Manager) Drain() { k.drain() }
 
-// Stop stops holding calls and cancels the reports that run in the background.
+// Stop stops holding calls and cancels the reports that are sent in the background.
 func (k *Manager) Stop() {
 	k.drain()
 	k.stop()
 }
 
-// Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
-// reports. A replay sends them after the next start. No call may be in flight.
+// Wait waits until all outcomes have been reported to the approval service. No call may be in flight. If ctx is
+// cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal is replayed.
 func (k *Manager) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.reports.Wait()
 }
 
-// HasTicket reports whether this gateway has stored an approval for a call to this tool by this agent on this server.
-// If it returns false, the gateway knows no earlier approval for the call.
+// HasTicket reports whether this gateway has stored an approval for a call to the same tool by the same agent on the
+// same server. If HasTicket returns false, the gateway does not know of an earlier approval for the call.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

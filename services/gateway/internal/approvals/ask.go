@@ -16,13 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims is the maximum number of attempts to claim an approval if the approval changes during each attempt.
+// maxClaims is the maximum number of attempts to claim an approval. A further attempt is needed each time the approval
+// changes during an attempt.
 const maxClaims = 8
 
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
-// claims the approval. Only one of several equal calls can claim it.
+// claims the approval. If several equal calls wait, only one of them can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	// Clients of every revision can wait only for the answers to these methods.
+	// Clients of every protocol revision can wait for the answers to these methods, and to no other methods.
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) {
 		return a, Unavailable()
 	}
@@ -45,7 +46,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
-		// If policy returned neither a decision nor a refusal, the response counts as an empty decision.
+		// a.Decision becomes nil if the policy service returned neither a decision nor a refusal.
 		if result.Decision != nil || refused == nil {
 			a.Decision = result.Decision
 		}
@@ -67,9 +68,9 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 	return a, Unavailable()
 }
 
-// RefuseIfEnded refuses a call that names an approval that has ended, even if policy no longer requires an approval.
-// The refusal describes how the approval ended, so that a caller that has lost the answer learns the outcome.
-// RefuseIfEnded returns nil if the approval is pending or approved.
+// RefuseIfEnded refuses a call that refers to an approval that has ended, even if the policy no longer requires an
+// approval. The refusal describes how the approval ended, so that a caller that has not received the answer learns the
+// outcome. RefuseIfEnded returns nil if the approval is pending or approved.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	if id := waitedFor(a); id != "" {
 		return k.client.RefuseIfEnded(ctx, a.Principal, id)
@@ -77,7 +78,8 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// waitedFor returns the id of the approval for which the call has waited before, or "".
+// waitedFor returns the id of the approval for which the call waited in an earlier request, or "" if the call has not
+// waited.
 func waitedFor(a attempt.Attempt) string { return cmp.Or(a.ApprovalID, a.Sent.Meta.Approval) }
 
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
@@ -86,8 +88,8 @@ func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	}
 }
 
-// definitionRefusal returns the refusal for a call if the tool's definition cannot be read. Without it, approvers would
-// not know what they approve.
+// definitionRefusal returns the refusal for a call to a tool whose definition cannot be read. Without the definition,
+// approvers would not know what they are approving.
 func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
@@ -103,8 +105,8 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// tryClaim claims an approval for a call if policy's current decision allows that. If the approval has changed during
-// the attempt, changed is true and the caller must start again.
+// tryClaim tries to claim an approval for a call if the policy service's current decision allows it. If the approval
+// has changed in the meantime, changed is true and the caller must start again.
 func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false

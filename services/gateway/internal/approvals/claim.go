@@ -21,22 +21,22 @@ import (
 // claimResult is the approval service's response to a claim. The zero value means that the service has refused the
 // claim.
 type claimResult struct {
-	// claimed is the approved call, or nil if the claim was not made.
+	// claimed is the approved call. It is nil if the claim was not made.
 	claimed *approvalv1.Claimed
-	// refusal is the reason for which the claim was not made.
+	// refusal is the reason why the claim was not made.
 	refusal *approvalv1.Refusal
 	// changed is true if the claim was not made because the approval has changed.
 	changed bool
-	// err is not nil if it is not known whether the claim was made.
+	// err is not nil if the gateway does not know whether the claim was made.
 	err error
 }
 
 // claim tries to claim an approval for a call. It records the claim, reserves the call's limits, and asks the approval
-// service. All calls that compete for the approval reserve their limits with the same idempotency key. If policy denies
-// the call, nothing is reserved.
+// service. All calls that compete for the approval reserve their limits with the same idempotency key. If the policy
+// denies the call, nothing is reserved.
 //
-// The returned attempt contains the claim's id and policy's last decision. It contains the approval if the claim was
-// made, or if it is not known whether the claim was made.
+// The returned attempt contains the claim's id and the last decision of the policy service. It also contains the
+// approval if the claim was made, or if the gateway does not know whether the claim was made.
 func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, claimResult, *refusal.Refusal) {
 	a = a.WithClaim(by)
 	key, recorded := binding.LimitKey(by, attempt.LimitsOf(a.Decision.GetLimits())), ""
@@ -83,8 +83,8 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 	return a, claimResult{claimed: resp.GetClaimed()}, nil
 }
 
-// restoreStored replaces the received call with the stored call, because the approved call must run. If the stored call
-// cannot be restored, restoreStored releases the claim.
+// restoreStored replaces the received call with the stored call, because the gateway must send exactly the call that
+// was approved. If the stored call cannot be restored, restoreStored releases the claim.
 func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
@@ -103,13 +103,14 @@ func (k *Manager) recordUnclaimed(ctx context.Context, a attempt.Attempt) attemp
 	return a.WithoutClaim()
 }
 
-// releaseClaim releases a claim whose call is not sent, and returns the attempt without the claim.
+// releaseClaim releases the claim of a call that will not be sent, and returns the attempt without the claim.
 func (k *Manager) releaseClaim(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
 	k.ReleaseUnsent(ctx, a, reason)
 	return a.WithoutClaim()
 }
 
-// restore returns the message to send: the stored call, with the id and the volatile `_meta` of the received message.
+// restore returns the message to send: the stored call, with the id and the volatile `_meta` members of the received
+// message.
 func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, error) {
 	raw, err := jsonrpc.Restore(received, call.GetParamsJson())
 	if err != nil {
@@ -118,8 +119,9 @@ func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, 
 	return jsonrpc.Parse(raw, widenedLimits())
 }
 
-// widenedLimits returns the parser limits for a message that the gateway has changed after the decision. They are
-// higher than the limits for clients, so that the members that the gateway adds don't make the message too large.
+// widenedLimits returns the parser limits for a message that the gateway has changed after the policy service evaluated
+// it. These limits are higher than the limits for clients, so that the members added by the gateway do not make the
+// message too large.
 func widenedLimits() jsonrpc.Limits {
 	limits := jsonrpc.DefaultLimits()
 	limits.Bytes += 4 << 10

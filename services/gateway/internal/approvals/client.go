@@ -22,17 +22,18 @@ import (
 )
 
 const (
-	// askTimeout is the timeout of a short request to the approval service. requestTimeout is the timeout of a request that
-	// contains a whole call. It is longer, because a call can have megabytes of arguments, and a person decides later
-	// anyway. The approval service itself answers within 2 s if its store does not.
+	// askTimeout is the timeout of a short request to the approval service. requestTimeout is the timeout of a request
+	// that contains a whole call. It is longer, because a call can have megabytes of arguments, and because people take
+	// longer to decide anyway. If the approval service's store does not respond, the service itself responds within 2
+	// s.
 	askTimeout, requestTimeout = 2 * time.Second, 10 * time.Second
 	// progressEvery is the interval between progress notifications to a held caller.
 	progressEvery = 10 * time.Second
 	// firstPause and lastPause are the minimum and the maximum pause before a failed watch is restarted.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxAttestations is the maximum number of times that policy evaluates a call if the approval service rejects policy's
-	// decisions as stale.
+	// maxAttestations is the maximum number of times that the policy service is asked to evaluate a call if the
+	// approval service rejects the decisions as stale.
 	maxAttestations = 3
 	// clockTolerance is the maximum time by which the approval service may end a hold earlier than the gateway, because
 	// their clocks differ.
@@ -47,17 +48,18 @@ const (
 
 // Config configures a [Client].
 type Config struct {
-	// Hold is the time for which the gateway holds a call. If it is 0, the caller receives the ticket immediately.
+	// Hold is how long the gateway holds a call. If it is 0, the caller immediately receives the ticket, which is a
+	// refusal that contains the approval's id.
 	Hold time.Duration
-	// ClientHolds configures other hold times for clients with certain names. The first matching pattern applies.
+	// ClientHolds configures different hold times for clients with certain names. The first matching pattern applies.
 	ClientHolds []ClientHold
-	// MaxPending is the maximum number of one principal's calls that wait, as configured in the approval service. It must
-	// be positive. Refusals contain it.
+	// MaxPending is the maximum number of one principal's calls that wait for approvers. It is the limit that is
+	// configured in the approval service, and must be positive. Refusals mention this number.
 	MaxPending int
-	// Execute is the time after an approval during which the call can be made if its rule sets no time, as configured in
-	// the approval service. It must be positive.
+	// Execute is the time, counted from the approval, within which the call must be made if its rule sets no other
+	// time. It is the time that is configured in the approval service, and must be positive.
 	Execute time.Duration
-	// Holder is the name of this gateway, which stays the same after a restart. It has 1 to 128 characters.
+	// Holder is the name of this gateway. It stays the same after a restart. It has 1 to 128 characters.
 	Holder string
 }
 
@@ -93,42 +95,44 @@ func NewClient(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 type Request struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Call is the call to approve, and Attest asks policy to evaluate the call.
+	// Call is the call to approve. Attest asks the policy service to evaluate the call.
 	Call   *approvalv1.BoundCall
 	Attest Attest
-	// DecisionID identifies the record of the decision.
+	// DecisionID is the id under which the journal records the decision.
 	DecisionID string
-	// ApprovalID is the id of the approval for which the call has waited before, or empty.
+	// ApprovalID is the id of the approval for which the call waited in an earlier request, or empty.
 	ApprovalID string
 	// Until is the time at which the gateway stops holding the call.
 	Until time.Time
-	// Caller is cancelled when the caller has disconnected. Drain is cancelled when the gateway is about to stop. In both
-	// cases the approval stays pending, and the call is made only if the caller repeats it.
+	// Caller is cancelled when the caller has disconnected. Drain is cancelled when the gateway is about to stop. In
+	// both cases the approval stays pending, and the call is made only if the caller repeats it.
 	Caller, Drain context.Context //nolint:containedctx // the context of the call does not end in these two cases
-	// Reply is notified that the call is held. It may be nil.
+	// Reply is notified when the call is held. It may be nil.
 	Reply attempt.Reply
-	// Confirm asks the agent's user until ctx is cancelled. It is nil if the client cannot ask the user.
+	// Confirm asks the person who uses the agent to confirm the call, until ctx is cancelled. It is nil if the client
+	// cannot ask that person.
 	Confirm attempt.Confirm
 }
 
-// Attest asks policy to evaluate a call. Policy signs the decision for the approval service. The signature covers the
-// approval's id and attempt number, or no approval if the id is empty. If there is no usable decision, Attest returns a
-// refusal with the reason.
+// Attest asks the policy service to evaluate a call and to sign the decision for the approval service. The signature
+// covers the approval's id and attempt number. If the id is empty, it covers no approval. If there is no usable
+// decision, Attest returns a refusal with the reason.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Result is the result of an approval request.
 type Result struct {
 	// Approval is the current state of the approval, or nil if there is no approval.
 	Approval *approvalv1.Approval
-	// Decision is policy's last decision on the call, or nil if there is no decision.
+	// Decision is the last decision of the policy service on the call, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Held is the time for which the call was held open.
+	// Held is how long the call was held open.
 	Held time.Duration
 }
 
 // RequestAndHold requests an approval and holds the call until the approval may be claimed. If the approval may not be
-// claimed, RequestAndHold returns a refusal with the reason. If no approver has decided in time, the refusal is the
-// ticket. If policy requires no approval, RequestAndHold returns neither a refusal nor an approval.
+// claimed, RequestAndHold returns a refusal with the reason. If approvers have not voted in time, this refusal is the
+// ticket, which contains the approval's id. If the policy requires no approval, RequestAndHold returns neither a
+// refusal nor an approval.
 func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
@@ -161,8 +165,9 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	}
 }
 
-// request requests an approval with policy's current decision, and returns that decision too. If policy does not
-// decide, request returns a refusal. If policy requires no approval, request returns neither a refusal nor a response.
+// request requests an approval, and includes the policy service's current decision in the request. It also returns that
+// decision. If the policy service returns no decision, request returns a refusal. If the policy requires no approval,
+// request returns neither a refusal nor a response.
 func (w *Client) request(ctx context.Context, q Request, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId, req.ApprovalId = q.Call, q.DecisionID, q.ApprovalID
 	var last *policyv1.Decision
@@ -185,7 +190,7 @@ func (w *Client) request(ctx context.Context, q Request, req *approvalv1.Request
 }
 
 // RefuseIfEnded returns a refusal if the approval with this id has ended or cannot be read. It returns nil if the
-// approval is pending or approved, because the call itself then finds it.
+// approval is pending or approved, because the call can then still use the approval.
 func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
@@ -199,8 +204,8 @@ func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id 
 	}
 }
 
-// WaitDecided waits until one of the principal's approvals is decided or the hold time of q is over. It returns the
-// state of the approval.
+// WaitDecided waits until the approval with this id, which belongs to the principal, is no longer pending, or until the
+// hold time of q is over. It returns the state of the approval.
 func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
@@ -224,7 +229,7 @@ func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 	return resp.GetApproval(), nil
 }
 
-// hold waits until approvers have decided or the call is no longer held.
+// hold holds the call until the approval is no longer pending, or until the call may no longer be held.
 func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Result, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
@@ -249,7 +254,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	// The user's answer has arrived before the watch's update.
+	// The user's answer may have arrived before the watch reported it.
 	if answer.approval.GetVersion() > result.Approval.GetVersion() {
 		result.Approval = answer.approval
 	}
@@ -299,7 +304,8 @@ func (*Client) notifyHeld(ctx context.Context, q Request) (stop func()) {
 	}
 }
 
-// watch watches an approval until it is no longer pending or the watch fails. It returns the last known state.
+// watch watches an approval until it is no longer pending or the watch fails. It returns the last known state of the
+// approval.
 func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -319,8 +325,8 @@ func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.
 	return a
 }
 
-// isHoldOver reports whether a watch has ended because the hold time is over. The approval service may end the hold
-// slightly earlier than the gateway, because their clocks differ.
+// isHoldOver reports whether a watch has ended because the hold time is over. The approval service may end the watch
+// slightly earlier than the gateway would, because their clocks differ.
 func isHoldOver(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < clockTolerance

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// lease is the time for which a claim is valid without a renewal. renewEvery is the interval between renewals while
-	// the call runs.
+	// lease is how long a claim is valid without a renewal. renewEvery is the interval between renewals while the call
+	// is in flight.
 	lease      = time.Minute
 	renewEvery = lease / 3
 	// firstRetry and lastRetry are the minimum and the maximum pause between requests to the approval service.
@@ -27,23 +27,23 @@ const (
 type ClaimRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Approval is the approval's state at the last read.
+	// Approval is the approval's state when it was last read.
 	Approval *approvalv1.Approval
-	// ID identifies the claim: the decision's identifier in the journal.
+	// ID is the id of the claim. It is the id under which the journal records the decision.
 	ID string
-	// Decided is policy's current decision, signed for this claim. Attest requests a newer decision from policy. Lease
+	// Decided is the policy service's current decision, signed for this claim. Attest requests a newer decision. Lease
 	// identifies the reserved limits. It is empty if no limits were reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
-	// Definition is the current digest of the tool's definition, and ServerIdentity identifies the current server.
+	// Definition is the digest of the tool's current definition. ServerIdentity identifies the current server.
 	Definition     []byte
 	ServerIdentity string
 }
 
 // Claim claims an approval, which permits the gateway to send the call. If a response is lost or the decision is too
-// old, Claim requests a new decision from policy and retries. Retries have the same id, so the approval service treats
-// them as one claim. Claim also returns policy's last decision.
+// old, Claim requests a new decision from the policy service and retries. Retries have the same id, so the approval
+// service treats all of them as one claim. Claim also returns the last decision of the policy service.
 func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
@@ -101,8 +101,9 @@ func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (st
 	}
 }
 
-// ReleaseClaim releases a claim whose call was never sent. It returns the lease of the reserved limits that must also
-// be released, or "" if there is none. It retries until the service answers or ctx is cancelled.
+// ReleaseClaim releases the claim of a call that was never sent. It returns the lease of the call's reserved limits,
+// which must also be released, or "" if no limits were reserved. It retries until the service answers or ctx is
+// cancelled.
 func (w *Client) ReleaseClaim(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.retry(ctx, func(ctx context.Context) error {

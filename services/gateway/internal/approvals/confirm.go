@@ -16,24 +16,26 @@ import (
 )
 
 const (
-	// maxShown is the maximum size of a call that is shown to an agent's user, in bytes. Some clients truncate longer
-	// messages, and users cannot confirm what they do not see.
+	// maxShown is the maximum size, in bytes, of a call that is shown to the person who uses the agent. Some clients
+	// truncate longer messages, and people cannot confirm what they do not see.
 	maxShown = 8 << 10
 	// answerTimeout is the timeout for submitting an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
-// userAnswer is the answer of the agent's user. approval and decision are the approval and policy's decision after the
-// answer was submitted to the approval service. Both are nil if the answer was not submitted.
+// userAnswer is the answer of the person who uses the agent. If the answer was submitted to the approval service,
+// approval is the resulting state of the approval, and decision is the last decision of the policy service. Both are
+// nil if the answer was not submitted.
 type userAnswer struct {
 	answer   attempt.Confirmation
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the agent's user to confirm the call while it is held, if the approval's terms let that user decide.
-// The returned function stops asking and returns the user's answer. As with other votes, the watch on the approval
-// reports the resulting change. If the client does not answer in time, startConfirm calls endHold.
+// startConfirm asks the person who uses the agent to confirm the call while the call is held, if the approval's terms
+// allow that person to vote. The returned function stops asking and returns the person's answer. As with other votes,
+// the watch on the approval reports the resulting change. If the client does not answer in time, startConfirm calls
+// endHold.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval, endHold func()) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() userAnswer { return userAnswer{} }
@@ -73,9 +75,9 @@ var verdicts = map[attempt.Confirmation]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// submitAnswer submits a user's answer to the approval service. It returns the approval after the vote and policy's
-// last decision. The approval is nil if its state is not known. It retries until policy and the approval service answer
-// or ctx is cancelled.
+// submitAnswer submits a user's answer to the approval service. It returns the approval after the vote, and the last
+// decision of the policy service. The returned approval is nil if its state is not known. submitAnswer retries until
+// both services answer or ctx is cancelled.
 func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Confirmation) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.retry(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -85,7 +87,7 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		// Policy no longer requires an approval, but the user has declined.
+		// The user has declined the call, although the policy no longer requires an approval.
 		case resp == nil && err == nil && answer == attempt.Declined:
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
@@ -102,7 +104,8 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// callText returns a description of a call for the user. It is empty if the call cannot be shown completely.
+// callText returns a description of a call that can be shown to the user. The description is empty if the call cannot
+// be shown completely.
 func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -122,8 +125,8 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// refusalAtAgent returns the refusal for a call that the agent's user has declined. The user's answer applies even if
-// approvers approve the call.
+// refusalAtAgent returns the refusal for a call that the person who uses the agent has declined. That person's answer
+// takes effect even if approvers approve the call.
 func refusalAtAgent(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

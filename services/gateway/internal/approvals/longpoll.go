@@ -10,16 +10,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxHeld is the maximum number of held calls of one principal and the agents that it has created. All principals of
-// one person together may have four times as many. Every further call receives its ticket immediately.
+// maxHeld is the maximum number of calls that may be held at the same time for a principal and the agents that it has
+// created. For all principals of one person together, the maximum is four times as high. For every further call, the
+// caller immediately receives the ticket, a refusal that contains the approval's id.
 const maxHeld = 16
 
 // ClientHold configures the hold time for clients with certain names.
 type ClientHold struct {
-	// Name is a pattern for the name that a client declares. `*` matches any string. The name is not verified, because a
-	// false name only changes the hold time.
+	// Name is a pattern for the name that a client declares. `*` matches any string. The name is not verified, because
+	// a false name would only change the hold time.
 	Name string
-	// Hold is the time for which these clients' calls are held. If it is 0, the clients receive the ticket immediately.
+	// Hold is how long calls from these clients are held. If it is 0, the clients immediately receive the ticket, a
+	// refusal that contains the approval's id.
 	Hold time.Duration
 }
 

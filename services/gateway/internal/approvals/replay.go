@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// replayPast is the maximum age of the claims that a replay handles. The approval service has already given older
-	// claims an unknown outcome, which an operator resolves.
+	// replayPast is the maximum age of the claims that Replay handles. The approval service has already set the outcome
+	// of older claims to unknown, and an operator must resolve them.
 	replayPast = 48 * time.Hour
-	// replayAtOnce is the maximum number of calls that are settled concurrently.
+	// replayAtOnce is the maximum number of calls that Replay settles concurrently.
 	replayAtOnce = 8
 )
 
-// OpenCall is an approved call whose outcome the approval service may not know. Its record is the newest of the call's
-// claim, intent and outcome records.
+// OpenCall is an approved call whose outcome may not have been reported to the approval service. The embedded record is
+// the newest of the call's claim, intent and outcome records.
 type OpenCall struct{ journal.Record }
 
-// OpenCalls returns the approved calls whose outcomes were not yet reported when the gateway stopped.
+// OpenCalls returns the approved calls whose outcomes had not been reported when the gateway stopped.
 func OpenCalls(ctx context.Context, j *journal.Journal) ([]OpenCall, error) {
 	open := make(map[string]OpenCall)
 	for rec, err := range j.Calls(ctx, time.Now().Add(-replayPast)) {
@@ -41,8 +41,8 @@ func OpenCalls(ctx context.Context, j *journal.Journal) ([]OpenCall, error) {
 	return slices.Collect(maps.Values(open)), nil
 }
 
-// Replay reports the outcomes of these calls to the approval service. It retries until the service answers or ctx is
-// cancelled. The gateway can serve requests while Replay runs.
+// Replay reports the outcomes of the open calls to the approval service. It retries until the service answers or ctx is
+// cancelled. The gateway can serve requests while Replay is running.
 func (k *Manager) Replay(ctx context.Context, open []OpenCall) error {
 	if len(open) == 0 {
 		return nil

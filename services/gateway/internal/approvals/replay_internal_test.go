@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// recordingService is an approval service that records the reports that it receives. If fails is set, it returns that
-// error.
+// recordingService is a fake approval service that records the reports that it receives. If fails is set, it returns
+// that error.
 type recordingService struct {
 	approvalv1.ApprovalServiceClient
 
@@ -54,7 +54,8 @@ func (h recordingLimiter) SettleLease(_ context.Context, r *ratelimitv1.SettleLe
 	return &ratelimitv1.SettleLeaseResponse{}, nil
 }
 
-// journalRecord is a record about the call "d-1". If free is false, the call has the approval "a-1".
+// journalRecord describes a journal record about the call "d-1". If free is true, the call has no approval. Otherwise
+// its approval is "a-1".
 type journalRecord struct {
 	kind   journal.Kind
 	result journal.ResultClass
@@ -75,8 +76,8 @@ func (w journalRecord) to(t *testing.T, j *journal.Journal) {
 	}
 }
 
-// After a restart the gateway reports each unreported call once. The report depends on the newest record about the
-// call.
+// After a restart, the gateway reports each unreported call once. What it reports depends on the newest record about
+// the call.
 func TestReplay_ReportsEachOpenCallOnce(t *testing.T) {
 	t.Parallel()
 	var (
@@ -143,7 +144,7 @@ func openJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// runReplay replays a journal, as a restarted gateway does, and waits until the replay ends.
+// runReplay replays a journal, as a restarted gateway does, and waits until the replay has finished.
 func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 	t.Helper()
 	m, err := meters.New(noop.Meter{})

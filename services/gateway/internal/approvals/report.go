@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout is the maximum time for which the answer to an approved call waits until the gateway has reported the
-// outcome. Because of this wait, an equal call that follows immediately requests a new approval instead of finding the
-// old claim.
+// reportTimeout is the maximum time for which the answer to an approved call is delayed so that the gateway can report
+// the outcome first. Because of this delay, an equal call that follows immediately requests a new approval instead of
+// finding the old claim.
 const reportTimeout = 200 * time.Millisecond
 
-// Reported is a channel that is closed after the outcome of a call was reported to the approval service. It is nil if
-// there is no report.
+// Reported is a channel that is closed after the outcome of a call has been reported to the approval service. It is nil
+// if there is no report.
 type Reported <-chan struct{}
 
-// WaitBriefly waits for the report, but at most 200 ms.
+// WaitBriefly waits at most 200 ms for the report.
 func (t Reported) WaitBriefly() {
 	if t == nil {
 		return
@@ -42,8 +42,8 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent releases the limits of a call that was provably never sent. If the call was approved, it releases the
-// claim first, in the background.
+// ReleaseUnsent releases the limits of a call that was certainly never sent. If the call runs under an approval,
+// ReleaseUnsent first releases the claim, in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	k.desk.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
 	if a.Claim == nil {
@@ -59,8 +59,8 @@ func (k *Manager) ReportOutcome(ctx context.Context, a attempt.Attempt, class jo
 	return k.reportInBackground(ctx, a, outcomeReport{class: class})
 }
 
-// reportInBackground sends a report in the background. If the gateway stops before the report succeeds, a replay of the
-// journal sends it after the next start.
+// reportInBackground sends a report in the background. If the gateway stops before the report has succeeded, the report
+// is sent after the next start, when the journal is replayed.
 func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n outcomeReport) Reported {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
@@ -85,14 +85,15 @@ type outcomeReport struct {
 	// approval and claim are the ids of the approval and the claim.
 	approval, claim string
 	class           journal.ResultClass
-	// reason is the reason for which the call was never sent.
+	// reason explains why the call was never sent.
 	reason string
-	// lease identifies the limits that the call has reserved. The limits are released if the call was never sent and the
-	// approval service names the same lease. anyLease matches every lease.
+	// lease identifies the limits that are reserved for the call. These limits are released if the call was never sent
+	// and the approval service returns the same lease, or if lease is anyLease.
 	lease string
 }
 
-// anyLease is used as the lease in a report if the reporting function does not know which limits the call has reserved.
+// anyLease matches every lease. It is used in a report if the code that sends the report does not know which limits are
+// reserved for the call.
 const anyLease = "*"
 
 // sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is
@@ -118,7 +119,8 @@ var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
 	journal.ResultProtocolError: approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
-	// The gateway has nothing more to do with the call. As an unknown outcome, it would wait for an operator to settle it.
+	// The client itself executes such a call, so the gateway has nothing more to do for it. If the outcome were
+	// reported as unknown, an operator would have to settle it.
 	journal.ResultHostExecuted: approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultUnknown:      approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
 	journal.ResultNeverSent:    approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,

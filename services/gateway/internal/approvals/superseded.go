@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// CheckNotRequired checks a call for which policy requires no approval, and returns nil if the call may run. If the
-// call names an approval that has ended, it is refused, because the caller may have lost the answer and the call must
+// CheckNotRequired checks a call for which the policy requires no approval, and returns nil if the call may run. It
+// refuses a call that refers to an approval that has ended: the caller may have missed the answer, and the call must
 // not run twice.
 func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
@@ -30,12 +30,12 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 	return refused
 }
 
-// cancelSuperseded checks a call for which policy no longer requires an approval, although the gateway has requested
-// one for an equal call. It first cancels that approval if it is pending, or approved and unclaimed. Without the
-// cancellation, the votes could allow a later call.
+// cancelSuperseded checks a call for which the policy no longer requires an approval, although the gateway has
+// requested one for an equal call. It first cancels that approval if it is pending, or if it is approved and not
+// claimed. Otherwise the votes could allow a later call.
 //
-// The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. If
-// policy denies the call, the call is denied in both cases.
+// The result is nil if the policy allows the call. If the approval cannot be cancelled, a call that the policy allows
+// is refused. A call that the policy denies is always denied.
 func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
 	isStopped := a.Decision.GetCode() == commonv1.Code_CODE_STOPPED // the approval stays valid until the calls are resumed
@@ -61,8 +61,7 @@ func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refu
 	return denied
 }
 
-// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless another call has claimed that
-// approval.
+// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless another call has claimed it.
 func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
 		approval, err := k.client.unclaimedApproval(ctx, *callFor(a))

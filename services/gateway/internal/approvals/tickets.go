@@ -16,31 +16,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// maxTickets is the maximum number of stored approvals. The oldest approvals are removed first.
+// maxTickets is the maximum number of approvals that the gateway remembers. The oldest ones are removed first.
 const maxTickets = 4096
 
-// Call contains the values to which an approval binds a call, except for the digest of the tool's definition.
+// Call contains the properties of a call to which an approval is bound, except for the digest of the tool's definition.
 type Call struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Identity, Method and Name identify the target of the call, and Params are the params as received.
+	// Server, Identity, Method and Name identify the target of the call. Params contains the params as they were
+	// received.
 	Server, Identity, Method, Name string
 	Params                         []byte
 }
 
-// tickets stores the calls for which this gateway has requested approvals, in case policy later requires no approval
-// for such a call. The zero value cannot be used. Use newTickets.
+// tickets remembers the calls for which this gateway has requested approvals, in case the policy later requires no
+// approval for such a call. The zero value cannot be used. Use newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by contains the tickets of calls by their key. ids contains, for each approval id, its element in order.
+	// by contains the remembered approvals by the keys of their calls. ids maps each approval id to its element in
+	// order.
 	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
-	// order contains all tickets, the oldest first.
+	// order contains all remembered approvals, oldest first.
 	order *list.List
 }
 
-// callKey contains the values of a call that are cheap to compare. A call's digest is computed only if there are
-// tickets with its key.
+// callKey contains the properties of a call that are cheap to compare. A call's digest is computed only if an approval
+// with the same key is remembered.
 type callKey struct{ tenant, subject, agent, server, name string }
 
 type ticketEntry struct {
@@ -58,8 +60,8 @@ func (c *Call) key() callKey {
 	return callKey{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// digest returns a digest that is equal only for equal calls. It is computed like an approval's digest, but without the
-// tool's definition.
+// digest returns a digest that is equal only for equal calls. It is computed in the same way as an approval's digest,
+// but without the tool's definition.
 func (c *Call) digest() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
@@ -87,7 +89,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	t.ids[id] = t.order.PushBack(k)
 }
 
-// find returns the id of the newest approval of a call, or "" if there is none.
+// find returns the id of the newest approval for a call, or "" if there is none.
 func (t *tickets) find(c Call, now time.Time) string {
 	at := c.key()
 	if !t.hasAny(at) {
@@ -155,7 +157,7 @@ func (w *Client) remember(q Request, a *approvalv1.Approval) {
 
 // unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is
 // pending or approved and no call has claimed it. Otherwise it returns "". If the approval has ended, unclaimedApproval
-// removes it.
+// also removes it from w.tickets.
 func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {
@@ -167,7 +169,7 @@ func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err 
 		return "", errUnavailable
 	case a.GetState() == pending, a.GetState() == approved:
 		return id, nil
-	// A claimed approval becomes approved again if its claim is released.
+	// A claimed approval stays in w.tickets, because it becomes approved again if its claim is released.
 	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
 		w.tickets.forget(id)
 	}

@@ -16,12 +16,12 @@ import (
 
 // WaitRequest is a request to wait for the decision on an approval.
 type WaitRequest struct {
-	// Principal is the caller, and Approval is the id of one of the caller's approvals.
+	// Principal is the caller. Approval is the id of one of the caller's approvals.
 	Principal *identityv1.Principal
 	Approval  string
 	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Reply is notified that the request waits. It may be nil.
+	// Reply is notified when the request starts to wait. It may be nil.
 	Reply attempt.Reply
 }
 
@@ -38,8 +38,8 @@ func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approva
 	return err
 }
 
-// WaitDecision waits until approvers have decided, but at most for the hold time of w.Client. It does not execute the
-// call.
+// WaitDecision waits until the approval is no longer pending, but not longer than the hold time for the client
+// w.Client. It does not make the call.
 func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	result, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
 		Principal: w.Principal, Until: k.client.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

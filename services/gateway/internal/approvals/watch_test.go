@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// breakingService is an approval service in which every approval stays pending. Its first watch fails after the given
-// delay, and later watches succeed.
+// breakingService is a fake approval service in which every approval stays pending. Its first watch fails after the
+// given delay, and later watches succeed.
 type breakingService struct {
 	approvalv1.ApprovalServiceClient
 
@@ -53,8 +53,8 @@ func (s *brokenStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return nil, s.of.err
 }
 
-// A watch that ends because the hold time is over is not logged as a failure of the approval service. A watch that
-// fails earlier is logged.
+// A watch ends because the hold time is over, which is not logged as a failure of the approval service. A watch that
+// fails before that is logged.
 func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

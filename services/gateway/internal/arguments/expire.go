@@ -31,7 +31,7 @@ func (s *Store) removeExpired() {
 	s.scheduleExpiry()
 }
 
-// scheduleExpiry removes expired segments when the next one expires, even if no calls are made.
+// scheduleExpiry schedules a timer that removes the next segments when they expire, even if no calls are made.
 func (s *Store) scheduleExpiry() {
 	s.expire = nil
 	first := s.oldest()
@@ -47,9 +47,10 @@ func (s *Store) scheduleExpiry() {
 	})
 }
 
-// removeOldest removes the oldest segments of a person until the person's share is not exceeded. Then it removes the
-// oldest segments of the persons with the largest segments until the maximum size is not exceeded, so that no number of
-// persons displaces the copies of one who needs less space. It does not remove the segment that was just written.
+// removeOldest removes a person's oldest segments until that person's share is no longer exceeded. Then, until the
+// maximum total size is no longer exceeded, it removes the oldest segment of the person who uses the most space. A
+// person who uses little space therefore loses no copies, regardless of how many other persons there are. The segment
+// that was just written is not removed.
 func (s *Store) removeOldest(written *segment) {
 	own := s.owners[written.person]
 	for own.size > s.share() && own.segments[0] != written {
@@ -69,20 +70,20 @@ func (s *Store) removeOldest(written *segment) {
 	}
 }
 
-// goesBefore reports whether the oldest segment of a is removed before that of b: a uses more space, or as much with an
-// older segment.
+// goesBefore reports whether the oldest segment of a is removed before the oldest segment of b. This is the case if a
+// uses more space, or if both use the same space and a's oldest segment is older.
 func goesBefore(a, b *owner) bool {
 	return a.size > b.size || a.size == b.size && a.segments[0].began.Before(b.segments[0].began)
 }
 
-// removeEarly removes the oldest segment of a person before its maximum age.
+// removeEarly removes a person's oldest segment before it has reached the maximum age.
 func (s *Store) removeEarly(o *owner) {
 	s.early = time.Now()
 	s.removeFirst(o)
 }
 
-// removeFirst removes the oldest segment of a person: its key first. A segment whose files can't be removed is not used
-// any more, and the next start tries again.
+// removeFirst removes a person's oldest segment. It removes the key before the file. If one of them can't be removed,
+// the segment is nevertheless no longer used, and the next start tries again to remove it.
 func (s *Store) removeFirst(o *owner) {
 	first := o.segments[0]
 	s.grow(first, -first.size)
@@ -96,7 +97,7 @@ func (s *Store) removeFirst(o *owner) {
 	}
 }
 
-// removeKeys removes the keys that belong to no segment, which a process that was killed may have left.
+// removeKeys removes the keys that belong to no segment. Such keys can remain after a process was killed.
 func (s *Store) removeKeys() {
 	entries, err := os.ReadDir(s.cfg.Keys)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A person is the beginning of the SHA-256 of a person's identity.
+// A person identifies a person by the first bytes of the SHA-256 of the person's identity.
 type person [8]byte
 
 func personOf(who string) (p person) {
@@ -26,14 +26,14 @@ func personOf(who string) (p person) {
 	return p
 }
 
-// timeFormat is the format of the time in the name of a segment, at which the segment was begun.
+// timeFormat is the format of the creation time in a segment's name.
 const timeFormat = "20060102T150405.000000000"
 
 func nameOf(began time.Time, of person) string {
 	return began.UTC().Format(timeFormat) + "-" + hex.EncodeToString(of[:])
 }
 
-// parseName returns a segment with this name and without a size. It returns false if the name is not one of a segment.
+// parseName returns the segment with this name, without its size. It returns false if the name is not a segment's name.
 func parseName(name string) (*segment, bool) {
 	at, of, _ := strings.Cut(name, "-")
 	began, err := time.Parse(timeFormat, at)
@@ -47,13 +47,13 @@ func parseName(name string) (*segment, bool) {
 	return &segment{name: name, began: began, person: person(raw)}, true
 }
 
-// An entry of a segment consists of the number of bytes that follow (4 bytes, big endian), a nonce, the encrypted
-// arguments and their authentication tag. The id of the decision is authenticated with the arguments.
+// An entry of a segment consists of its remaining length in bytes (4 bytes, big endian), a nonce, the encrypted
+// arguments and their authentication tag. The tag also authenticates the id of the decision.
 const (
 	lengthBytes = 4
 	// sealBytes is the number of bytes that the encryption adds: a nonce and a tag.
 	sealBytes = 12 + 16
-	// maxEntry is the maximum length of an entry. Messages are smaller.
+	// maxEntry is the maximum length of an entry. It is larger than any message.
 	maxEntry = 64 << 20
 	keyBytes = 32
 )
@@ -76,7 +76,8 @@ func create(path, keyPath string) (cipher.AEAD, error) {
 	return aead, file.Close()
 }
 
-// writeKey writes a key so that it survives a loss of power, because the entries are useless without it.
+// writeKey writes a segment's key in such a way that it survives a power failure. Without the key, the segment's
+// entries are useless.
 func writeKey(path string, key []byte) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -94,7 +95,7 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// appendEntry appends an entry to the file of a segment, and returns the entry. After an error, no further entry may be
+// appendEntry appends an entry to the file of a segment, and returns the entry. After an error, nothing more may be
 // appended to the segment.
 func appendEntry(path string, to *segment, id string, arguments []byte, sync bool) ([]byte, error) {
 	size := lengthBytes + sealBytes + len(arguments)
@@ -111,7 +112,7 @@ func appendEntry(path string, to *segment, id string, arguments []byte, sync boo
 	return entry, errors.Join(err, file.Close())
 }
 
-// parsePlace returns the segment and the offset of a copy.
+// parsePlace parses the position of a copy. It returns the name of the copy's segment, and the offset in the segment.
 func parsePlace(place string) (name string, offset int64, err error) {
 	name, text, _ := strings.Cut(place, ":")
 	offset, err = strconv.ParseInt(text, 10, 64)

@@ -1,9 +1,9 @@
-// Package arguments stores copies of the arguments of calls, encrypted and for a limited time. The journal contains the
-// digest and the position of each copy, and this package the copy itself.
+// Package arguments stores copies of the arguments of calls. The copies are encrypted and kept for a limited time. The
+// journal contains the digest and the position of each copy, and this package stores the copy itself.
 //
-// The copies are in segments. A segment has copies of one person's calls, so that no person displaces the copies of
-// others, and a key of its own, in another directory. When a segment expires, its key is removed first, so that nothing
-// can read a backup of the segment.
+// The copies are stored in segments. All copies in a segment belong to one person's calls, so that removing a segment
+// for lack of space affects only that person. Each segment has its own key, which is stored in another directory. When
+// a segment expires, its key is removed first, so that a backup of the segment cannot be read any more.
 package arguments
 
 import (
@@ -22,18 +22,18 @@ import (
 
 // Config configures a [Store].
 type Config struct {
-	// Dir is the directory of the segments, and Keys the directory of their keys. They are created if they do not exist.
-	// Keys must be outside Dir, so that a copy of Dir does not contain the keys.
+	// Dir is the directory for the segments, and Keys is the directory for the segments' keys. Both are created if they
+	// do not exist. Keys must be outside Dir, so that a backup of Dir does not contain the keys.
 	Dir, Keys string
-	// Bytes is the maximum size of all segments: at least 1 MiB. If it is exceeded, the oldest segments of
-	// the person with the most are removed.
+	// Bytes is the maximum size of all segments together. It is at least 1 MiB. If it is exceeded, the oldest segments
+	// of the person who uses the most space are removed.
 	Bytes int64
-	// Share is the fraction of Bytes that the copies of one person may use: above 0, at most 1. If it is exceeded, the
-	// person's oldest segments are removed.
+	// Share is the fraction of Bytes that one person's copies may use. It is above 0 and at most 1. If it is exceeded,
+	// the person's oldest segments are removed.
 	Share float64
-	// Age is the maximum age of a copy: at least a minute.
+	// Age is the maximum age of a copy. It is at least a minute.
 	Age time.Duration
-	// Sync specifies that a copy is on the device before Put returns.
+	// Sync makes Put return only after the copy has been written to the storage device.
 	Sync bool
 	// Log receives messages for operators.
 	Log *slog.Logger
@@ -41,7 +41,7 @@ type Config struct {
 
 // Errors of [Store.Get].
 var (
-	// ErrRemoved means that the copy was removed, because of its age or because the segments were too large.
+	// ErrRemoved means that the copy was removed because it was too old or because the segments were too large.
 	ErrRemoved = errors.New("the recorded arguments were removed, because they were too old or needed too much space")
 	// ErrDamaged means that the copy is not the one that the journal describes, or that its key is missing.
 	ErrDamaged = errors.New("the recorded arguments are damaged")
@@ -50,7 +50,7 @@ var (
 // ErrNotStored means that a copy could not be stored.
 var ErrNotStored = errors.New("the arguments of the call can't be recorded")
 
-// A Copy describes a stored copy.
+// A Copy contains the position and the digest of a stored copy.
 type Copy struct {
 	// Digest is the SHA-256 of the encrypted copy, in hex.
 	Digest string
@@ -58,26 +58,28 @@ type Copy struct {
 	Place string
 }
 
-// A Store stores copies. It is safe for concurrent use.
+// A Store stores copies of call arguments. It is safe for concurrent use.
 type Store struct {
 	cfg Config
 
 	mu     sync.Mutex
 	owners map[person]*owner
-	// size is the size of all segments.
+	// size is the total size of all segments, in bytes.
 	size int64
-	// early is the time at which copies were last removed before their maximum age, or zero.
+	// early is the last time at which copies were removed before they had reached their maximum age. It is zero if that
+	// has not happened.
 	early  time.Time
 	expire *time.Timer
 	closed bool
-	// fault is the error of the last copy, or nil if it was stored.
+	// fault is the error that occurred when the most recent copy was stored, or nil if that copy was stored
+	// successfully.
 	fault error
 }
 
-// An owner is a person whose calls have copies.
+// An owner is a person for whose calls copies are stored.
 type owner struct {
 	segments []*segment // oldest first
-	// size is the size of the segments.
+	// size is the total size of the owner's segments, in bytes.
 	size int64
 }
 
@@ -85,25 +87,26 @@ type owner struct {
 type segment struct {
 	name   string
 	person person
-	// began is the time at which the segment was begun.
+	// began is the time when the segment was created.
 	began time.Time
 	// size is the size of the file, in bytes.
 	size int64
-	// aead encrypts copies. It is nil if no copy may be added, because an earlier process has begun the segment, or
-	// because its end may be incomplete.
+	// aead encrypts copies. It is nil if no copy may be added, because an earlier process has created the segment, or
+	// because the last entry of the segment may be incomplete.
 	aead cipher.AEAD
 }
 
 const (
 	extension    = ".args"
 	keyExtension = ".key"
-	// parts is the number of segments into which the maximum age and a person's share are divided.
+	// parts determines when a new segment is begun. A segment covers at most 1/parts of the maximum age, and no more
+	// copies are added once its size has reached 1/parts of a person's share.
 	parts = 24
 )
 
 var errClosed = errors.New("arguments: the store is closed")
 
-// Open opens a store, and removes expired segments. The caller must hold a lock on the directory.
+// Open opens a store, and removes expired segments. The caller must hold a lock on the directory of the segments.
 func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" || cfg.Keys == "" || cfg.Bytes < 1<<20 || !(cfg.Share > 0 && cfg.Share <= 1) || cfg.Age < time.Minute || cfg.Log == nil {
 		return nil, errors.New("arguments: invalid configuration")
@@ -138,8 +141,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of the arguments of a call. id is the id of its decision. who identifies the person for whom the
-// call is made. The error is [ErrNotStored].
+// Put stores a copy of a call's arguments. id is the id of the decision on the call. who identifies the person on whose
+// behalf the call is made. If the copy cannot be stored, the error is [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +173,7 @@ func (s *Store) put(id string, of person, arguments []byte) (Copy, error) {
 	return out, nil
 }
 
-// activeOf returns the segment to which a person's copies are added now.
+// activeOf returns the segment to which a person's copies are currently added.
 func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
 	if o := s.owners[of]; o != nil {
 		newest := o.segments[len(o.segments)-1]
@@ -190,7 +193,7 @@ func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
 	return one, nil
 }
 
-// Get returns the arguments in a copy. id is the id of the decision for which the copy was stored.
+// Get returns the arguments stored in a copy. id is the id of the decision for which the copy was stored.
 func (s *Store) Get(id string, c Copy) ([]byte, error) {
 	name, offset, err := parsePlace(c.Place)
 	if err != nil {
@@ -211,19 +214,21 @@ func (s *Store) Get(id string, c Copy) ([]byte, error) {
 	return openEntry(s.keyPath(name), id, entry)
 }
 
-// Usage describes the copies in a store.
+// Usage describes how much space the copies in a store use, and how old they are.
 type Usage struct {
-	// Bytes is the size of the copies, and Max their maximum size.
+	// Bytes is the total size of the copies, and Max is their maximum size, both in bytes.
 	Bytes, Max int64
-	// Oldest is the time before which copies were removed. It is zero if there are no copies.
+	// Oldest is the time when the oldest segment was created. All older copies were removed. Oldest is zero if there
+	// are no copies.
 	Oldest time.Time
 	// Age is the maximum age of a copy.
 	Age time.Duration
-	// RemovedEarly is the time of the last removal because of a maximum size, or zero.
+	// RemovedEarly is the last time at which copies were removed because a maximum size was exceeded. It is zero if
+	// that has not happened.
 	RemovedEarly time.Time
 }
 
-// Usage returns a description of the copies.
+// Usage returns the current usage of the store.
 func (s *Store) Usage() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,14 +239,14 @@ func (s *Store) Usage() Usage {
 	return out
 }
 
-// Fault returns the reason for which the last copy could not be stored, or nil if it was stored.
+// Fault returns the reason why the most recent copy could not be stored, or nil if it was stored.
 func (s *Store) Fault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fault
 }
 
-// Close ends the store. It does nothing if the store is closed already.
+// Close closes the store. It does nothing if the store is already closed.
 func (s *Store) Close() error {
 	if s == nil {
 		return nil
@@ -261,7 +266,7 @@ func (s *Store) keyPath(name string) string { return filepath.Join(s.cfg.Keys, n
 // share returns the maximum size of one person's segments.
 func (s *Store) share() int64 { return int64(float64(s.cfg.Bytes) * s.cfg.Share) }
 
-// find returns the segment with a name, or nil if there is none.
+// find returns the segment with the given name, or nil if there is none.
 func (s *Store) find(name string) *segment {
 	named, ok := parseName(name)
 	if !ok || s.owners[named.person] == nil {
@@ -275,7 +280,7 @@ func (s *Store) find(name string) *segment {
 	return nil
 }
 
-// add adds a segment that is newer than all others of its person.
+// add adds a segment, which must be newer than all other segments of its person.
 func (s *Store) add(one *segment) {
 	o := s.owners[one.person]
 	if o == nil {
@@ -285,7 +290,7 @@ func (s *Store) add(one *segment) {
 	o.segments = append(o.segments, one)
 }
 
-// grow adds bytes to the size of a segment.
+// grow increases the recorded size of a segment by the given number of bytes.
 func (s *Store) grow(one *segment, bytes int64) {
 	one.size += bytes
 	s.size += bytes

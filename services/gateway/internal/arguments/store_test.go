@@ -95,7 +95,7 @@ func TestGet_ReturnsTheCopyAlsoAfterARestart(t *testing.T) {
 	}
 }
 
-// The copy of one call can't be read as that of another call, and damage is found.
+// The copy of one call can't be read as the copy of another call, and damage is detected.
 func TestGet_ReturnsNoOtherCopy(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -154,7 +154,7 @@ func flip(path string) error {
 	return os.WriteFile(path, raw, 0o600)
 }
 
-// After the maximum age, neither the copy nor its key is there, without any call.
+// When a copy has reached the maximum age, the copy and its key are removed, even if no call is made.
 func TestStore_RemovesCopiesAtTheMaximumAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestStore_RemovesCopiesAtTheMaximumAge(t *testing.T) {
 	})
 }
 
-// Copies that expire while no store is open are removed when one is opened. So are keys without a segment.
+// Copies that expire while no store is open are removed when a store is opened. Keys without a segment are removed too.
 func TestOpen_RemovesExpiredCopiesAndUnusedKeys(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,8 @@ func TestOpen_RemovesExpiredCopiesAndUnusedKeys(t *testing.T) {
 	})
 }
 
-// A process that is killed while it writes leaves an incomplete copy. The others can be read, and new ones are stored.
+// A process is killed while it writes a copy, and the copy is incomplete. All other copies can be read, and new copies
+// can be stored.
 func TestOpen_IncompleteCopyAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for cut := int64(1); cut < 60; cut += 7 {
@@ -228,7 +229,7 @@ func TestOpen_IncompleteCopyAtTheEnd(t *testing.T) {
 	}
 }
 
-// The oldest copies are removed when the size is exceeded. Sizes are counted across restarts.
+// The oldest copies are removed when the maximum size is exceeded. Copies from before a restart are counted, too.
 func TestPut_RemovesTheOldestCopiesIfThereIsNoSpace(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -259,7 +260,8 @@ func TestPut_RemovesTheOldestCopiesIfThereIsNoSpace(t *testing.T) {
 	}
 }
 
-// A person whose copies exceed the share loses the oldest of them, also after a restart. Copies of others stay.
+// A person whose copies exceed the person's share loses the oldest of them, even after a restart. The copies of other
+// persons are kept.
 func TestPut_RemovesThePersonsOwnCopiesIfTheShareIsExceeded(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -287,7 +289,8 @@ func TestPut_RemovesThePersonsOwnCopiesIfTheShareIsExceeded(t *testing.T) {
 	wantCopy(t, s, "other", other, text)
 }
 
-// Two persons who together use all of the space displace their own copies, and not those of one who uses little.
+// The copies of two persons together use all of the space. These two persons lose their oldest copies, but a person who
+// uses little space loses none.
 func TestPut_RemovesTheCopiesOfWhoUsesTheMostSpace(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -304,7 +307,7 @@ func TestPut_RemovesTheCopiesOfWhoUsesTheMostSpace(t *testing.T) {
 	}
 }
 
-// A copy that is larger than the share is stored in place of all others of the person.
+// A copy that is larger than the person's share replaces all other copies of that person.
 func TestPut_StoresACopyThatIsLargerThanTheShare(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -329,7 +332,7 @@ func TestStore_ClosedStoreStoresNothing(t *testing.T) {
 	}
 }
 
-// If the segment can't be written, nothing is stored, and the next copy is in a new segment.
+// If a segment can't be created, nothing is stored. The next copy is stored in a new segment.
 func TestPut_ReturnsAnErrorIfTheSegmentCannotBeCreated(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -388,7 +391,7 @@ func TestOpen_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Any content of a segment can be opened and read without a panic.
+// A segment with arbitrary content can be opened and read without a panic.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 28, 1, 2, 3, 4, 5, 6, 7, 8}, int64(0))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff}, int64(3))

@@ -1,5 +1,5 @@
-// Package attempt handles one attempt at a call. It asks policy for a decision, reserves limits, and writes records to
-// the journal. Packages pipeline and approvals use it.
+// Package attempt handles one attempt at a call. It requests a decision from the policy service, reserves limits, and
+// writes records to the journal. Packages pipeline and approvals use it.
 package attempt
 
 import (
@@ -22,27 +22,29 @@ type Attempt struct {
 
 	// Sent is the message to send. It is the received message or, after an approval, the message that was approved.
 	Sent *jsonrpc.Message
-	// ID is the id of the decision. An attempt to use an approval gets a new id, which is also the id of the claim.
+	// ID is the id of the decision. An attempt to use an approval gets a new id. This id is also the id of the claim.
 	ID string
-	// Definition is the digest of the tool's definition as the caller knows it, or nil if it is not known.
+	// Definition is the digest of the tool definition that the caller has received, or nil if it is not known.
 	Definition []byte
-	// Decision is policy's last decision, or nil if there is none.
+	// Decision is the last decision of the policy service, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Validity is the time in which the call may begin by the decision.
+	// Validity is the time during which the decision allows the call to be started.
 	Validity decisioncache.Validity
-	// Lease is the reservation, or nil if nothing was reserved.
+	// Lease is the reservation of the call's limits, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
-	// ObservedLease is the reservation of the limits that are only observed, or nil if none of them was reserved.
-	// ObservedRefusal is the refusal that the call would have received because of these limits, or nil.
+	// ObservedLease is the reservation of the limits that are not enforced but only recorded (mode: observe), or nil if
+	// no such limits were reserved. ObservedRefusal is the refusal that the call would have received because of these
+	// limits, or nil.
 	ObservedLease   *ratelimitv1.Lease
 	ObservedRefusal *refusal.Refusal
 	// Claim is the approval under which the call runs, or nil if the call runs without an approval.
 	Claim *Claim
-	// HeldFor is the time for which the call was held open.
+	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
-	// Redactor makes the decision's redactions in the messages of the call. It is nil if the decision has none.
+	// Redactor applies the decision's redactions to the messages of the call. It is nil if the decision has no
+	// redactions.
 	Redactor *redaction.Redactor
-	// Recorded describes the stored copy of the arguments. It is nil if there is none.
+	// Recorded describes the stored copy of the arguments. It is nil if no copy is stored.
 	Recorded *journal.Recorded
 }
 
@@ -53,32 +55,33 @@ func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the number of the approval's attempt that the claim is for.
+	// Attempt is the attempt number of the approval for which the claim was made.
 	Attempt int32
 	// Votes are the votes that approved the call. They are empty until the approval is claimed.
 	Votes []*approvalv1.Vote
 }
 
-// WithClaim returns a copy that tries to use an approval. The copy has a new id and no reservation.
+// WithClaim returns a copy of the attempt that tries to use an approval. The copy has a new id and no reservation.
 func (a Attempt) WithClaim(claim *approvalv1.Approval) Attempt {
 	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: claim, Attempt: claim.GetAttempt()}
 	return a
 }
 
-// WithoutClaim returns a copy without the approval and without the reservation for the approval.
+// WithoutClaim returns a copy of the attempt without the approval and without the limits that were reserved for it.
 func (a Attempt) WithoutClaim() Attempt {
 	a.Lease, a.Claim = nil, nil
 	return a
 }
 
-// WithNewID returns a copy with a new id. A call that continues after it has lost its claim needs a new id, because the
-// records of the claim have the old id.
+// WithNewID returns a copy of the attempt with a new id. A call that continues without its claim needs a new id,
+// because the records of the claim have the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a
 }
 
-// PolicyCall returns the call as policy evaluates it and approvers see it, with the given definition digest.
+// PolicyCall returns the call with the given definition digest, in the form that the policy service evaluates and
+// approvers see.
 func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
@@ -86,8 +89,8 @@ func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	}
 }
 
-// Events returns the function that receives the server's messages before the answer. It returns nil if the caller
-// accepts no such messages.
+// Events returns the function that receives the messages that the server sends before the answer. It returns nil if the
+// caller does not accept such messages.
 func (a Attempt) Events() func(message []byte) {
 	if a.Reply == nil {
 		return nil
@@ -103,7 +106,7 @@ func (a Attempt) Name() string {
 	return a.Sent.Name
 }
 
-// Place returns the server and session of the call, for the call's span.
+// Place returns the server and the session of the call, in the form that the call's span needs.
 func (a Attempt) Place() spans.Place {
 	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
 }

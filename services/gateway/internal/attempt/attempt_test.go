@@ -31,8 +31,8 @@ func TestNewClient_RefusesMissingDependencies(t *testing.T) {
 	}
 }
 
-// The test copies an attempt and changes the copy. Each attempt must have its own id, because the decision id is also
-// the key of a claim.
+// The test copies an attempt and changes the copy, which must not change the original. Each attempt must have its own
+// id, because the decision id is also the key of a claim.
 func TestAttempt_CopiesChangeNothingInTheOriginal(t *testing.T) {
 	t.Parallel()
 	first := newAttempt(t, callText)
@@ -87,7 +87,7 @@ func TestEvents_NeedsAClientThatAcceptsMessages(t *testing.T) {
 	}
 }
 
-// reply is the reply to a client that reads messages.
+// reply is a fake [attempt.Reply] for a client that accepts messages before the answer.
 type reply struct{ got string }
 
 func (r *reply) Event(message []byte) { r.got += string(message) }
@@ -132,7 +132,8 @@ func TestJudge_RefusesWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A cached decision is used only for an equal call. The comparison must include every value on which policy can depend.
+// A cached decision is used only for an equal call. The comparison must include every value on which a decision can
+// depend.
 func TestJudge_UsesACachedDecisionOnAnEqualCallOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// A WithheldError means that an allowed call was not sent, because policy did not allow it any more, or its
-// caller's token was not valid any more, when it was to begin.
+// A WithheldError means that an allowed call was not sent, because the policy no longer allowed it or the caller's
+// token was no longer valid when the call was about to start.
 type WithheldError struct{ *refusal.Refusal }
 
 // Error implements error.
 func (e *WithheldError) Error() string { return e.Text() }
 
-// A Permit allows a call to begin for as long as policy's last decision is valid. It implements [upstream.Permit].
+// A Permit allows a call to start while the policy service's last decision is valid. It implements [upstream.Permit].
 type Permit struct {
 	client   *Client
 	ctx      context.Context //nolint:containedctx // the context of the call
@@ -27,22 +27,24 @@ type Permit struct {
 	validity atomic.Pointer[decisioncache.Validity]
 }
 
-// Permit returns the permit of an allowed call. The policy service is asked on behalf of the principal of ctx.
+// Permit returns the permit for an allowed call. If the permit must be renewed, the policy service evaluates the call
+// on behalf of the principal in ctx.
 func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
 	p := &Permit{client: d, ctx: ctx, attempt: a}
 	p.validity.Store(&a.Validity)
 	return p
 }
 
-// HasEnded implements [upstream.Permit]. A permit also ends when the caller's token is not known to be valid. HasEnded
-// does not wait for policy.
+// HasEnded implements [upstream.Permit]. A permit also ends as soon as the caller's token is no longer known to be
+// valid. HasEnded does not wait for the policy service.
 func (p *Permit) HasEnded() bool {
 	return p.validity.Load().HasEnded() || p.attempt.HasValidToken != nil && !p.attempt.HasValidToken()
 }
 
-// Renew returns nil if the call may begin now. Policy evaluates the call again if its decision is no longer valid,
-// because the call has waited for its server, for an approver or for the gateway. Renew returns a [*WithheldError] if
-// policy refuses the call now, if no valid decision can be obtained, or if the caller's token is not valid any more.
+// Renew returns nil if the call may start now. If the decision is no longer valid, because the call has waited for its
+// server, for an approver or for the gateway, the policy service evaluates the call again. Renew returns a
+// [*WithheldError] if the policy refuses the call now, if no valid decision can be obtained, or if the caller's token
+// is no longer valid.
 func (p *Permit) Renew() error {
 	if refused := tokenRefusal(p.attempt); refused != nil {
 		return &WithheldError{refused}
@@ -70,12 +72,12 @@ func (p *Permit) Renew() error {
 	return nil
 }
 
-// lacksRecord reports whether a later decision asks for a copy of the arguments that was not stored.
+// lacksRecord reports whether d requires a copy of the arguments to be stored, but no copy was stored.
 func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
 	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }
 
-// tokenRefusal returns the refusal for a call whose caller's token is not valid any more, or nil.
+// tokenRefusal returns a refusal if the token of the call's caller is no longer valid, and nil otherwise.
 func tokenRefusal(a Attempt) *refusal.Refusal {
 	if a.TokenError == nil {
 		return nil

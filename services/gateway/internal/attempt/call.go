@@ -18,127 +18,129 @@ type Forwarder interface {
 	Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
 }
 
-// ErrClient means that the client did not answer a request from a server. Compare with errors.Is.
+// ErrClient means that the client did not answer a request from a server. Compare it with errors.Is.
 var ErrClient = errors.New("the client gave no answer to the server's request")
 
-// Call is a parsed request that policy must evaluate.
+// Call is a parsed request that the policy service must evaluate.
 type Call struct {
-	// Principal is the authenticated caller; never nil. Its session and run are set.
+	// Principal is the authenticated caller. It is never nil, and its session id and run id are set.
 	Principal *identityv1.Principal
 	// Stale is true if the gateway currently does not know whether the principal may call, because the source of token
 	// revocations or the policy service is unavailable. A stale call is refused.
 	Stale bool
-	// Revoked reports whether the caller's token is currently revoked or its state is unknown. It is called after the call
-	// has waited.
+	// Revoked reports whether the caller's token has been revoked or its state is unknown. Revoked is called after the
+	// call has waited.
 	Revoked func() bool
-	// TokenError returns the reason why the caller's token is not accepted, or nil. It is called when the call begins. It
-	// is nil if the caller has no token.
+	// TokenError returns the reason why the caller's token is not accepted, or nil if it is accepted. It is called when
+	// the call is about to start. The field TokenError is nil if the caller has no token.
 	TokenError func() error
-	// HasValidToken reports whether the caller's token is known to be valid. Unlike TokenError, it does not wait for the
-	// policy service. It is nil if the caller has no token.
+	// HasValidToken reports whether the caller's token is known to be valid. Unlike TokenError, HasValidToken does not
+	// wait for the policy service. HasValidToken is nil if the caller has no token.
 	HasValidToken func() bool
-	// Server is the name of the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
-	// session.
+	// Server is the name of the called server. Transport is "http", "stdio", "grpc" or "host". Version is the protocol
+	// revision of the session.
 	Server, Transport, Version string
 	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Message is the request that policy evaluates.
+	// Message is the request that the policy service evaluates.
 	Message *jsonrpc.Message
 	// Received is the time at which the last byte of the request arrived.
 	Received time.Time
-	// Timeout is the maximum time for the server's answer, unless policy sets another timeout. Deadline measures the
-	// timeout and can be paused. It is nil if the timeout is never paused.
+	// Timeout is the maximum time for the server's answer, unless the policy sets another timeout. Deadline measures
+	// this time and can be paused. Deadline is nil if the timeout is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
-	// MaxTimeout is the maximum total time for the server's answer if the server reports progress, unless policy sets a
-	// timeout. If MaxTimeout is not above Timeout, progress does not extend the timeout.
+	// MaxTimeout is the maximum total time for the server's answer if the server reports progress, unless the policy
+	// sets a timeout. If MaxTimeout does not exceed Timeout, progress does not extend the timeout.
 	MaxTimeout time.Duration
-	// RecordArguments reports whether the server's configuration asks for a copy of the arguments. A rule can ask for it,
-	// too.
+	// RecordArguments is true if the server's configuration requires a copy of the call's arguments to be stored. A
+	// policy rule can also require this.
 	RecordArguments bool
-	// FromServer is true if a server has sent the request to the client.
+	// FromServer is true if the request was sent by the server to the client.
 	FromServer bool
 	// AnsweredLater is true if the client answers the server's request in a later request (MCP 2026-07-28, Multi
 	// Round-Trip Requests), so that the pipeline does not receive the answer.
 	AnsweredLater bool
-	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If it
-	// is nil, they are unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP 2026-07-28, Transports).
+	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If
+	// DeclaredCapabilities is nil, the capabilities are unchanged. ParamHeaders are the HTTP headers that repeat
+	// arguments (MCP 2026-07-28, Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
-	// Upstream sends the request. Its answer is charged to Memory.
+	// Upstream sends the request. The memory for the answer is charged to Memory.
 	Upstream Forwarder
 	Memory   *limits.Memory
 	// Reply sends messages to the client before the answer. It is nil if the client accepts no messages before the answer.
 	Reply Reply
-	// Hold is the maximum time for which the call is held for approvers. If it is nil, the configured time applies.
+	// Hold is the maximum time for which the call may be held for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval for which the call has waited in an earlier request, or "" if the call has not
-	// waited.
+	// ApprovalID is the id of the approval for which the call waited in an earlier request. It is "" if the call has
+	// not waited.
 	ApprovalID string
-	// Confirm asks the user of the agent to confirm the call. It is nil if the client cannot show forms.
+	// Confirm asks the person who uses the agent to confirm the call. It is nil if the client cannot show forms.
 	Confirm Confirm
-	// Identity identifies the actual server, for example by its URL. Approvals are bound to it.
+	// Identity identifies the actual server, for example by its URL. Approvals are bound to this identity.
 	Identity string
 	// Tools looks up the called tool in the server's list. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if policy hides some of the server's tools from the caller. The called tool must then be in the
-	// list that the caller may see.
+	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case the called tool
+	// must be in the list that the caller may see.
 	HidesTools bool
 }
 
-// Reply sends messages to a client before its answer. It is safe for concurrent use.
+// Reply sends messages to a client before the answer to its request. It is safe for concurrent use.
 type Reply interface {
-	// Event receives a message that the server sends before its answer.
+	// Event is called with each message that the server sends before its answer.
 	Event(message []byte)
-	// Hold is called when the call begins to wait for an approver. During the wait, Progress is called at intervals, with
-	// n = 1, 2, 3 and so on.
+	// Hold is called when the call starts to wait for an approver. While it waits, Progress is called at intervals,
+	// with n = 1, 2, 3 and so on.
 	Hold()
 	Progress(n int)
 }
 
 // Tools looks up the called tool in a server's list, for a caller and its session.
 type Tools interface {
-	// Listed reports whether the caller's list contains the called tool. It returns [ErrUnlisted], or an error if policy
-	// is unavailable.
+	// Listed reports whether the caller's list contains the called tool. It returns [ErrUnlisted] if the list cannot be
+	// read, or another error if the policy service is unavailable.
 	Listed(ctx context.Context) (Listing, error)
-	// Known returns the definition digest of the called tool from the session's last list. If the session has not listed
-	// the tool, Known returns the digest from the gateway's own list. If that list does not contain the tool either, Known
-	// returns nil. Known sends no request to the server.
+	// Known returns the digest of the called tool's definition, without sending a request to the server. It uses the
+	// last list that the session has received or, if the session has not listed the tool, the gateway's own list. If
+	// the gateway's own list does not contain the tool either, Known returns nil.
 	Known(ctx context.Context) []byte
-	// Definition returns the digest that Known returns. If that digest is nil, or if now is true, Definition requests the
-	// server's list in the session and returns the digest from it. It returns nil if the server does not list the tool.
+	// Definition returns the digest that Known returns. If that digest is nil, or if now is true, Definition requests
+	// the server's list in the session and returns the digest from that list. It returns nil if the server does not
+	// list the tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
-	// EnsureListed lists the server for the gateway itself if the gateway has no list of its own in the session's
-	// revision. A definition is accepted at its first use only if such a list contains it. listed reports whether
-	// EnsureListed has just read the list. refused contains the reason if the list can't be read or reported. It is nil if
-	// the gateway has the list.
+	// EnsureListed makes sure that the gateway itself has read the server's list in the session's protocol revision,
+	// and requests the list if necessary. A definition is accepted at its first use only if such a list contains it.
+	// listed is true if EnsureListed has just read the list. refused contains the reason if the list can't be read or
+	// the policy service does not accept it. Otherwise it is nil.
 	EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal)
 }
 
-// Confirmation is the answer of the agent's user. The zero value means that there is no answer.
+// Confirmation is the answer of the person who uses the agent. The zero value means that the person has not answered.
 type Confirmation int
 
 const (
 	// Unanswered means that the user has not answered.
 	Unanswered Confirmation = iota
-	// Confirmed means that the call may run.
+	// Confirmed means that the user allows the call to run.
 	Confirmed
-	// Declined means that the call must not run.
+	// Declined means that the user does not allow the call to run.
 	Declined
-	// Silent means that the client has not answered in time, and that the call must not be held any longer.
+	// Silent means that the client has not answered in time, so the call must no longer be held.
 	Silent
 )
 
-// Confirm shows a message to the agent's user and returns the answer. If ctx is cancelled, it returns Unanswered.
-// If the client does not answer in time, it returns Silent.
+// Confirm shows a message to the person who uses the agent and returns the answer. If ctx is cancelled, it returns
+// Unanswered. If the client does not answer in time, it returns Silent.
 type Confirm func(ctx context.Context, text string) Confirmation
 
 // Listing is the result of looking up a tool in the list that a caller may see. The zero value means that the list does
-// not contain it.
+// not contain the tool.
 type Listing struct {
 	// Listed reports whether the list contains the tool.
 	Listed bool
-	// Revision is the policy revision that determines which listed tools the caller may see.
+	// Revision is the policy revision that determines which of the listed tools the caller may see.
 	Revision string
 }
 

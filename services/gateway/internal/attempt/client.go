@@ -17,14 +17,16 @@ import (
 )
 
 const (
-	// peerTimeout is the timeout for each request to another service. It is long enough for a service on a busy machine.
-	// Requests to a stopped service fail immediately, so the timeout matters only if a service hangs.
+	// peerTimeout is the timeout for each request to another service. It is long enough for a service on a busy
+	// machine. Requests to a stopped service fail immediately, so the timeout matters only if a service does not
+	// respond.
 	peerTimeout = 2 * time.Second
 	// settleTimeout is the timeout of a request that releases a reservation.
 	settleTimeout = time.Second
 )
 
-// A Journal records decisions and outcomes. Its methods do not retain the record, so the caller may reuse it.
+// A Journal records decisions and outcomes. Its methods do not retain the record they receive, so the caller may reuse
+// it.
 type Journal interface {
 	// Intent records that a call is about to be sent. If Intent returns an error, the call must not be sent.
 	Intent(ctx context.Context, r *journal.Record) error
@@ -36,9 +38,9 @@ type Journal interface {
 	Claim(ctx context.Context, r *journal.Record) error
 	// Settled records that the approval service has received all reports about an approved call.
 	Settled(ctx context.Context, r *journal.Record) error
-	// Passed records the number of messages that need no rule.
+	// Passed records how many messages that need no rule were allowed.
 	Passed(ctx context.Context, r *journal.Record) error
-	// HMAC returns the keyed digest that records contain instead of arguments.
+	// HMAC returns the keyed digest that is recorded in place of arguments.
 	HMAC(b []byte) string
 }
 
@@ -52,13 +54,13 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// Client requests decisions from the policy service, reserves limits, and writes records, all for attempts. [NewClient]
-// creates it. It is safe for concurrent use.
+// Client requests decisions from the policy service, reserves limits, and writes records for attempts. [NewClient]
+// creates a Client. It is safe for concurrent use.
 type Client struct {
 	deps Deps
 	// blanks contains unused records. They are reused to avoid allocations.
 	blanks sync.Pool
-	// instances are the instances of the ratelimit role that have answered.
+	// instances detects whether more than one instance of the ratelimit service answers.
 	instances instances
 }
 
@@ -70,5 +72,5 @@ func NewClient(deps Deps) (*Client, error) {
 	return &Client{deps: deps}, nil
 }
 
-// NewID returns the identifier of a decision: a UUIDv7, which sorts by time.
+// NewID returns a new decision id. It is a UUIDv7, so decision ids sort by time.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -7,16 +7,18 @@ import (
 )
 
 const (
-	// splitDuration is the time for which calls with rate limits are refused after two instances of the ratelimit role
-	// have answered alternately.
+	// splitDuration is how long calls with rate limits are refused after two instances of the ratelimit service have
+	// answered alternately.
 	splitDuration = time.Minute
-	// maxInstances is the maximum number of earlier instances that are stored. Each restart of the role adds one.
+	// maxInstances is the maximum number of instances that are remembered. Each restart of the ratelimit service adds
+	// one.
 	maxInstances = 16
 )
 
-// instances detects whether more than one ratelimit role answers. Each role counts separately, so two roles would
-// double every limit. If a new instance answers, the role was restarted. If an earlier instance answers again, there
-// are two roles. The zero value has observed no instance. It is safe for concurrent use.
+// instances detects whether more than one instance of the ratelimit service answers. Each instance counts separately,
+// so two instances would double every limit. If a new instance answers, instances assumes that the service was
+// restarted. If an earlier instance answers again, there are two instances. In the zero value, no instance has answered
+// yet. It is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
@@ -27,8 +29,8 @@ type instances struct {
 }
 
 // observe records that an instance has answered a request that was sent at the time asked. It reports whether two
-// instances have answered alternately within splitDuration. Late answers from a replaced instance are ignored. If
-// instance is empty, the role has an earlier version, which does not identify itself.
+// instances have answered alternately within splitDuration. Late answers from a replaced instance are ignored. An empty
+// instance means that the ratelimit service has an earlier version, which does not identify its instances.
 func (i *instances) observe(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false

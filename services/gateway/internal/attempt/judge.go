@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge returns the attempt with policy's decision. If a valid decision on an equal call is cached, Judge uses it.
-// Otherwise it asks the policy service.
+// Judge returns the attempt with a decision on the call. If a valid decision on an equal call is in the cache, Judge
+// uses that decision. Otherwise it asks the policy service.
 func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	leased := d.deps.Decisions.LeaseValidity()
@@ -29,9 +29,9 @@ func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusa
 	return a, refused
 }
 
-// Attest asks the policy service to evaluate a call to a tool with this definition, without using the cache. Policy
-// signs the decision for the approval service. The signature covers the approval's id and its attempt number n, or no
-// approval if approval is empty.
+// Attest asks the policy service to evaluate a call to a tool with this definition, without using the cache. The policy
+// service signs the decision for the approval service. The signature covers the approval's id and its attempt number n.
+// If the parameter approval is empty, the signature covers no approval.
 func (d *Client) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
 		Call: a.PolicyCall(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
@@ -49,8 +49,8 @@ func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCall
 	return resp, nil
 }
 
-// Refusal returns the refusal that follows from the decision. It returns nil if policy allows the call or requires an
-// approval for it. If the decision contains conditions that this gateway does not support, the call is refused.
+// Refusal returns the refusal that follows from the decision. It returns nil if the policy allows the call or requires
+// an approval for it. If the decision contains conditions that this gateway does not support, the call is refused.
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
@@ -58,7 +58,7 @@ func (a Attempt) Refusal() *refusal.Refusal {
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 && !redaction.Supports(d.GetRedactions()) || slices.ContainsFunc(d.GetLimits(), isUnknown) {
-			// A gateway that ignores a condition would allow more than policy does.
+			// If the gateway ignored the unsupported condition, it would allow more than the policy does.
 			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
 			return refused
@@ -84,29 +84,29 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           a.Decision.GetRule(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
-	// A call to a hidden tool gets the same answer as a call to a missing one.
+	// The answer to a call to a hidden tool is the same as the answer to a call to a missing tool.
 	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
 	return refused
 }
 
-// Denies reports whether policy denies the call. It returns false if only the gateway itself refuses the call.
+// Denies reports whether the policy denies the call. It returns false if only the gateway itself refuses the call.
 func (a Attempt) Denies() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
 }
 
-// Allows reports whether policy allows the call without conditions that this gateway does not support.
+// Allows reports whether the policy allows the call without conditions that this gateway does not support.
 func (a Attempt) Allows() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
 }
 
-// NeedsApproval reports whether policy requires an approval.
+// NeedsApproval reports whether the policy requires an approval for the call.
 func (a Attempt) NeedsApproval() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// PolicyChanged returns the refusal of a call for which policy has just changed its decision.
+// PolicyChanged returns the refusal for a call for which the policy service has just changed its decision.
 func (a Attempt) PolicyChanged() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused

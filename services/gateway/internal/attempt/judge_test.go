@@ -16,9 +16,9 @@ const (
 	away    = commonv1.Code_CODE_POLICY_UNAVAILABLE
 )
 
-// outcome is the expected effect of a decision.
+// outcome describes the result that a test expects from a decision.
 type outcome struct {
-	// code is the refusal code, or 0 if the call is not refused.
+	// code is the expected refusal code, or 0 if the call must not be refused.
 	code                          commonv1.Code
 	denies, allows, needsApproval bool
 }

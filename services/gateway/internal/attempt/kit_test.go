@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// fixture contains fakes of the services on which an attempt depends.
+// fixture contains fakes of the services that an attempt needs.
 type fixture struct {
 	deps    attempt.Deps
 	policy  *policy
@@ -64,7 +64,7 @@ func (f *fixture) client(t *testing.T) *attempt.Client {
 	return c
 }
 
-// policy is a fake policy service that leases its epoch.
+// policy is a fake policy service that grants leases on its current epoch.
 type policy struct {
 	policyv1.PolicyServiceClient
 
@@ -88,7 +88,7 @@ func (p *policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, 
 	return p.decide(ctx, r)
 }
 
-// asked returns the number of requested decisions.
+// asked returns how many decisions were requested from the fake policy service.
 func (p *policy) asked() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (*policy) LeaseRevision(ctx context.Context, _ ...grpc.CallOption) (grpc.Bi
 	return &leaseStream{ctx: ctx, requests: make(chan uint64, 1)}, nil
 }
 
-// leaseStream grants each request a lease.
+// leaseStream grants a lease for each request.
 type leaseStream struct {
 	grpc.ClientStream
 
@@ -176,7 +176,7 @@ func parse(t *testing.T, text string) *jsonrpc.Message {
 	return m
 }
 
-// newAttempt returns the first attempt at a call. text is the message. Policy has allowed the call.
+// newAttempt returns the first attempt at a call that the policy allows. The parameter text is the call's message.
 func newAttempt(t *testing.T, text string) attempt.Attempt {
 	t.Helper()
 	a := attempt.New(&attempt.Call{
@@ -186,7 +186,7 @@ func newAttempt(t *testing.T, text string) attempt.Attempt {
 	return a
 }
 
-// decided returns a copy of a with this decision.
+// decided returns a copy of a whose decision is d.
 func decided(a attempt.Attempt, d *policyv1.Decision) attempt.Attempt {
 	a.Decision = d
 	return a

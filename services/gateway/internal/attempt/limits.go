@@ -15,26 +15,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is the time after a reservation in which the gateway can release it. It is long enough, because the gateway
-// knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the reservation counts
-// as used, without another request.
+// leaseTime is how long the gateway can release a reservation after making it. A short time is enough, because a
+// reservation is released only if the call was never sent, and the gateway knows this as soon as the connection attempt
+// has failed. After leaseTime the reservation counts as used, and the gateway need not confirm that.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the message in refusals while two instances of the ratelimit role answer.
+// Miscounted is the message in refusals while two instances of the ratelimit service respond alternately.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
-// Reserve reserves all of a call's limits with an idempotency key. If one limit is exceeded, it reserves none and
-// returns a refusal.
+// Reserve reserves all limits of a call, with the given idempotency key. If one limit is exceeded, Reserve reserves
+// none and returns a refusal.
 func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	var refused *refusal.Refusal
 	a.Lease, refused = d.reserve(ctx, a, a.Decision.GetLimits(), key)
 	return a, refused
 }
 
-// reserve reserves limits for a call. If one limit is exceeded, it reserves none and returns a refusal.
+// reserve reserves the given limits for a call. If one limit is exceeded, reserve reserves none and returns a refusal.
 func (d *Client) reserve(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, key string) (*ratelimitv1.Lease, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
@@ -55,7 +55,7 @@ func (d *Client) reserve(ctx context.Context, a Attempt, limits []*policyv1.Rule
 	return nil, a.limited(limits, resp.GetRefusal())
 }
 
-// LimitsOf converts the limits of a decision into limits for a reservation request.
+// LimitsOf converts a decision's limits for use in a reservation request.
 func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	out := make([]*ratelimitv1.Limit, len(limits))
 	for i, l := range limits {
@@ -64,15 +64,15 @@ func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether a limit needs more than a reservation. This gateway can neither renew concurrency limits
-// nor settle actual amounts.
+// isUnknown reports whether this gateway does not support a limit. It supports only limits that need nothing but a
+// reservation: it can neither renew a concurrency limit nor report the actual amount that a call has used.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
-// notReserved returns the refusal of a call whose limits cannot be reserved. It returns nil if the ratelimit role is
-// unavailable and every limit is configured to allow calls in that case. An error that the role has returned is a
-// refusal.
+// notReserved returns the refusal for a call whose limits cannot be reserved. It returns nil if the ratelimit service
+// is unavailable and every limit is configured to allow calls in that case. If the ratelimit service itself has
+// returned the error, the call is refused.
 func (d *Client) notReserved(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
@@ -88,8 +88,8 @@ func (d *Client) notReserved(ctx context.Context, a Attempt, limits []*policyv1.
 	return nil
 }
 
-// miscounted returns the refusal of a call whose limits are counted separately by two instances of the ratelimit role.
-// Rules that allow calls while the role is unavailable do not apply, because the role is available.
+// miscounted returns the refusal for a call whose limits are counted separately by two instances of the ratelimit
+// service. Rules that allow calls while the service is unavailable do not apply, because the service is available.
 func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, lease *ratelimitv1.Lease) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
 	d.ReleaseLease(ctx, lease.GetId(), a.ID)
@@ -101,11 +101,11 @@ func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.R
 }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
-// role answer alternately, each with separate counts.
+// service respond alternately and count separately.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal of a call that exceeds a limit. exceeded is nil if the response had neither a lease nor a
-// refusal; such a call is also refused.
+// limited returns the refusal for a call that exceeds a limit. exceeded is nil if the response contained neither a
+// lease nor a refusal. In that case, the call is refused, too.
 func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
@@ -123,7 +123,7 @@ func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Ref
 	return refused
 }
 
-// describe returns a sentence with the number of calls that the limit allows.
+// describe returns a sentence that states how many calls the limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {

@@ -22,7 +22,8 @@ import (
 
 const noLimiter = commonv1.Code_CODE_LIMITER_UNAVAILABLE
 
-// grants makes the fake rate limit service grant reservations. Its responses name these instances in turn.
+// grants makes the fake rate limit service grant reservations. The nth response names the nth of the given instances.
+// All further responses name the last one.
 func (l *limiter) grants(instances ...string) {
 	next := 0
 	l.reserve = func() (*ratelimitv1.ReserveLimitsResponse, error) {
@@ -115,8 +116,8 @@ func TestReserve_SaysForWhomALimitCounts(t *testing.T) {
 	}
 }
 
-// While the rate limit service is unavailable, a rule may allow its calls. If the service refuses a call, the rule
-// cannot allow it.
+// While the rate limit service is unavailable, a call is allowed if the rule that limits it says so. If the service
+// responds and refuses a call, no rule can allow the call.
 func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	t.Parallel()
 	open, closed := limitOf(policyv1.SessionKey_SESSION_KEY_RUN), limitOf(policyv1.SessionKey_SESSION_KEY_RUN)
@@ -145,8 +146,8 @@ func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	}
 }
 
-// Two instances of the rate limit service respond in turn. Calls are refused, because each instance counts separately,
-// which would double every limit.
+// Two instances of the rate limit service respond alternately. Calls are refused, because each instance counts
+// separately and every limit would be doubled.
 func TestReserve_RefusesWhileTwoInstancesAnswer(t *testing.T) {
 	t.Parallel()
 	many := []string{"a"}
@@ -200,8 +201,8 @@ func TestReserve_RefusesWhileTwoInstancesAnswer(t *testing.T) {
 	}
 }
 
-// A request was sent to an instance before the instance was replaced, and the response arrives late. The response does
-// not count as a response from a second instance.
+// The gateway sends a request to an instance of the service, and the instance is replaced before its response arrives.
+// The late response must not count as a response from a second instance.
 func TestReserve_IgnoresLateAnswersOfAReplacedInstance(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Effects of observed decisions in records.
+// These values describe, in records, what would have happened if the policy were fully enforced.
 const (
 	wouldAllow           = "would_allow"
 	wouldDeny            = "would_deny"
@@ -22,12 +22,13 @@ const (
 	wouldLimit           = "would_limit"
 )
 
-// errNotReserved is the reason for which the observed limits of a call are not reserved after the limiter did not
-// respond to the reservation of the call's other limits.
+// errNotReserved explains why the limits that are only recorded (mode: observe) are not reserved: the ratelimit service
+// did not respond when the gateway tried to reserve the call's other limits.
 var errNotReserved = status.Error(codes.Unavailable, "the limiter did not reserve the other limits of this call")
 
-// ReserveObserved reserves the limits of an admitted call that are only observed, with an idempotency key of their own.
-// If they can't be reserved, the returned attempt contains the refusal that the call would have received.
+// ReserveObserved reserves those limits of an allowed call that are not enforced but only recorded (mode: observe). It
+// uses a separate idempotency key. If the limits can't be reserved, the returned attempt contains the refusal that the
+// call would have received.
 func (d *Client) ReserveObserved(ctx context.Context, a Attempt) Attempt {
 	observed := a.Decision.GetObserved()
 	limits := observed.GetLimits()
@@ -50,8 +51,8 @@ func (d *Client) ReserveObserved(ctx context.Context, a Attempt) Attempt {
 	return a
 }
 
-// Observed returns what would have happened to the call if nothing were observed. It returns the zero value if the same
-// would have happened. A decision that differs only in its rule or message does not count as different.
+// Observed returns what would have happened to the call if the whole policy were enforced. It returns the zero value if
+// the result would have been the same. A decision that differs only in its rule or message counts as the same.
 func (a Attempt) Observed() journal.Observed {
 	would := a.Decision.GetObserved()
 	switch refused := a.ObservedRefusal; {
@@ -72,9 +73,9 @@ func (a Attempt) Observed() journal.Observed {
 	return out
 }
 
-// limitEffect returns the effect of observed limits that could not be reserved. A call would have been limited only if
-// a limit was exceeded. If the limiter is unavailable, or if this gateway does not support a limit, it would have been
-// refused.
+// limitEffect returns the effect to record for limits that are only recorded (mode: observe) and could not be reserved.
+// If a limit was exceeded, the effect is that the call would have been limited. If the ratelimit service is
+// unavailable, or if this gateway does not support a limit, the effect is that the call would have been denied.
 func limitEffect(code commonv1.Code) string {
 	switch code { //nolint:exhaustive // no other code means that a limit was exceeded
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:

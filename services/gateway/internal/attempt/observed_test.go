@@ -15,14 +15,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// observing returns a decision that allows a call, and observes these limits.
+// observing returns a decision that allows a call and contains the given limits, which are only recorded (mode:
+// observe).
 func observing(limits ...*policyv1.RuleLimit) *policyv1.Decision {
 	d := allow()
 	d.Observed = &policyv1.Observation{Effect: allows, Rule: d.GetRule(), Limits: limits}
 	return d
 }
 
-// observedLimit returns a limit of the rule draft/name.
+// observedLimit returns a limit that belongs to a rule in the document draft.
 func observedLimit(name string) *policyv1.RuleLimit {
 	l := limitOf(policyv1.SessionKey_SESSION_KEY_RUN)
 	l.Rule = &policyv1.RuleRef{Document: "draft", Rule: name}
@@ -72,8 +73,8 @@ func TestReserveObserved_ReservesNothingWithoutObservedLimits(t *testing.T) {
 	}
 }
 
-// The record of a call with observed limits states what would have happened to the call with the limits enforced. If
-// the limiter is unavailable, that depends on the rules, as for enforced limits.
+// If a call has limits that are only recorded, its record states what would have happened if they were enforced. If the
+// limiter is unavailable, the effect depends on the rules, as it does for enforced limits.
 func TestReserveObserved_RecordStatesTheEffectOfTheLimits(t *testing.T) {
 	t.Parallel()
 	exceeds := func(code commonv1.Code, limit int32) func() (*ratelimitv1.ReserveLimitsResponse, error) {
@@ -109,8 +110,8 @@ func TestReserveObserved_RecordStatesTheEffectOfTheLimits(t *testing.T) {
 	}
 }
 
-// The limiter did not respond to the reservation of the enforced limits, whose rules allow the call in this case. The
-// gateway does not wait for the limiter a second time.
+// The limiter does not respond to the reservation of the enforced limits, and their rules allow the call in this case.
+// The gateway does not call the limiter a second time to reserve the limits that are only recorded.
 func TestReserveObserved_DoesNotAskAnUnavailableLimiterAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -129,8 +130,8 @@ func TestReserveObserved_DoesNotAskAnUnavailableLimiterAgain(t *testing.T) {
 	}
 }
 
-// Two instances of the limiter answer in turn. The reservation of the observed limits is released, and the call would
-// have been refused.
+// Two instances of the limiter respond alternately. The reservation of the limits that are only recorded is released,
+// and the record states that the call would have been refused.
 func TestReserveObserved_ReleasesAMiscountedReservation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -202,7 +203,7 @@ func TestRecords_ContainTheObservedDecision(t *testing.T) {
 	}
 }
 
-// Every effect that records contain is a value of the contract.
+// Every effect that a record can contain is one of the values in the API contract.
 func TestObserved_EffectsAreInTheContract(t *testing.T) {
 	t.Parallel()
 	draft := &policyv1.Observation{Effect: allows}

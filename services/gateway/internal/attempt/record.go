@@ -26,7 +26,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// writeRecord calls write for a record. If the call's span is sampled, writeRecord starts a child span for it.
+// writeRecord writes a record by calling the parameter write. If the call's span is sampled, writeRecord starts a child
+// span for the write.
 func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -47,7 +48,7 @@ func (d *Client) newRecord() *journal.Record {
 	return new(journal.Record)
 }
 
-// reuseRecord clears a record and returns it to the pool. The journal has copied the fields that it keeps.
+// reuseRecord clears a record and returns it to the pool. The journal has already copied the fields that it needs.
 func (d *Client) reuseRecord(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
@@ -78,7 +79,8 @@ func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.R
 	return rec
 }
 
-// addDefinition adds the tool's definition and class. Only a call's first record contains them.
+// addDefinition adds the digest of the tool's definition and the tool's class to the record. Only a call's first record
+// contains them.
 func (a Attempt) addDefinition(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
@@ -86,8 +88,8 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 	}
 }
 
-// arguments returns the keyed digest of a tool call's arguments, or of another method's params. It returns "" if the
-// call has neither. Only a call's first record contains the digest.
+// arguments returns the keyed digest of a tool call's arguments. For a method other than tools/call, it returns the
+// digest of the params. It returns "" if there are none. Only the first record of a call contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {
@@ -99,7 +101,7 @@ func (d *Client) arguments(a Attempt) string {
 	return d.deps.Journal.HMAC(args.Of(a.Sent.Raw))
 }
 
-// PrincipalRecord converts a principal for a record.
+// PrincipalRecord converts a principal to the form that records contain.
 func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
@@ -138,8 +140,8 @@ func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Recor
 	return rec
 }
 
-// RefusalRecord returns the record of a refused call. The record contains the actual reason, even if the answer to the
-// caller does not.
+// RefusalRecord returns the record of a refused call. The record contains the actual reason, even if the response to
+// the caller does not contain it. If the tool is hidden, the record does not contain the tool's definition.
 func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.baseRecord(ctx, new(journal.Record))
 	if !a.Decision.GetHidden() { // records of hidden and missing tools must look alike
@@ -219,8 +221,8 @@ func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	return d.writeRecord(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
 
-// RecordOutcome records the outcome of a sent call and returns its class. An error means that the outcome is not in the
-// journal yet.
+// RecordOutcome records the outcome of a sent call and returns its class. An error means that the outcome has not been
+// written to the journal yet.
 func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
@@ -228,7 +230,7 @@ func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.A
 	return rec.ResultClass, d.writeRecord(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
-// RecordSettled records that the approval service has received all reports about an approved call.
+// RecordSettled records that all reports about an approved call have reached the approval service.
 func (d *Client) RecordSettled(ctx context.Context, a Attempt) {
 	d.WriteSettled(ctx, a.baseRecord(ctx, new(journal.Record)))
 }
@@ -252,7 +254,7 @@ func (d *Client) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// WritePassed records the number of messages that need no rule.
+// WritePassed writes the record that counts the messages for which no rule was needed.
 func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
@@ -281,7 +283,7 @@ func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Ref
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
 }
 
-// Denied is the effect in records of denied and refused calls.
+// Denied is the effect in the records of denied and refused calls.
 const Denied = "deny"
 
 var effects = map[policyv1.Effect]string{
@@ -296,18 +298,18 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 
 func sessionKey(k policyv1.SessionKey) string { return enum.NameOrEmpty(k) }
 
-// RefusedRequest is a request from an authenticated caller that was refused before policy evaluated it.
+// RefusedRequest is a request from an authenticated caller that was refused before the policy service evaluated it.
 type RefusedRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Method and Name are from the request. Each is empty if it could not be read.
+	// Server, Method and Name come from the request. Each is empty if it could not be read.
 	Server, Method, Name string
-	// Code is the reason for the refusal. Message gives details; it may be empty.
+	// Code is the reason for the refusal. Message gives details and may be empty.
 	Code    commonv1.Code
 	Message string
 	// Bytes is the size of the request.
 	Bytes int
-	// FromServer reports whether a server has sent the request.
+	// FromServer is true if a server sent the request.
 	FromServer bool
 }
 
@@ -334,8 +336,8 @@ func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 	return rec
 }
 
-// AnswerProblem returns a sentence that explains why a server's answer cannot be used, or "" if neither the HTTP status
-// nor err shows the reason.
+// AnswerProblem returns a sentence that explains why a server's answer cannot be used. It returns "" if neither the
+// HTTP status nor err explains it.
 func AnswerProblem(status int, err error) string {
 	if errors.Is(err, limits.ErrMemory) {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
@@ -377,14 +379,14 @@ func AnswerProblem(status int, err error) string {
 
 // A TimeoutError means that a call has exceeded a timeout.
 type TimeoutError struct {
-	// After is the exceeded timeout. Key is the configuration key or the name of the rule that sets it. If Key is empty,
-	// the error message does not name it.
+	// After is the exceeded timeout. Key is the configuration key or the name of the rule that sets the timeout. If Key
+	// is empty, the error message does not mention it.
 	After time.Duration
 	Key   string
-	// Progress reports whether progress notifications would have extended the timeout.
+	// Progress is true if progress notifications from the server would have extended the timeout.
 	Progress bool
-	// ByServer reports whether the server has reached a timeout of its own, long before the timeout of the call. After is
-	// then the time that the call took.
+	// ByServer is true if a timeout on the server's side expired long before the call's own timeout. In this case,
+	// After is how long the call took.
 	ByServer bool
 }
 
@@ -400,7 +402,7 @@ func (e TimeoutError) Error() string {
 	return text
 }
 
-// lostSession returns the error message for a client if the server no longer knows its session.
+// lostSession returns the error message for a client whose session is no longer known to the server.
 func lostSession(status int, err error) string {
 	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {
@@ -423,7 +425,7 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 	return limit.Error() + ". Whether the call ran is not known."
 }
 
-// Code returns the refusal code for a call that got no usable answer because of err.
+// Code returns the refusal code for a call that failed with err, so that it has no usable answer.
 func Code(err error) commonv1.Code {
 	if withheld, ok := errors.AsType[*WithheldError](err); ok {
 		return withheld.Code

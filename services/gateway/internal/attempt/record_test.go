@@ -31,7 +31,7 @@ import (
 
 var errBroken = errors.New("broken")
 
-// base returns the fields that all records about an attempt at callText contain.
+// base returns the fields that are the same in all records about the attempt a, whose message is callText.
 func base(a attempt.Attempt) journal.Record {
 	return journal.Record{
 		DecisionID: a.ID, Principal: journal.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "ana", TokenID: "laptop"},
@@ -40,7 +40,7 @@ func base(a attempt.Attempt) journal.Record {
 	}
 }
 
-// only returns the fixture's only record of this kind.
+// only returns the only record of this kind in the fixture's journal. It fails the test if there is not exactly one.
 func (f *fixture) only(t *testing.T, kind journal.Kind) journal.Record {
 	t.Helper()
 	all := f.journal.Records(kind)
@@ -50,7 +50,7 @@ func (f *fixture) only(t *testing.T, kind journal.Kind) journal.Record {
 	return all[0]
 }
 
-// ignoreTime ignores the duration of calls.
+// ignoreTime makes comparisons ignore how long a call took.
 var ignoreTime = cmpopts.IgnoreFields(journal.Record{}, "LatencyMS")
 
 func TestRecordIntent_SaysWhatIsSentAndWhy(t *testing.T) {
@@ -79,7 +79,7 @@ func TestRecordIntent_SaysWhatIsSentAndWhy(t *testing.T) {
 	}
 }
 
-// Records are reused. A record must not contain values from an earlier call.
+// The memory of records is reused. A new record must not contain values from an earlier call.
 func TestRecordIntent_HasNothingOfAnEarlierCall(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -227,7 +227,7 @@ func TestWriteRefusal_OutlivesItsCaller(t *testing.T) {
 	}
 }
 
-// aliveJournal stores whether the context of a refusal was cancelled.
+// aliveJournal is a journal that stores whether the context was cancelled when a refusal was recorded.
 type aliveJournal struct {
 	gatewaytest.Journal
 

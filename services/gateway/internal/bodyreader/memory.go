@@ -15,17 +15,17 @@ import (
 const (
 	// leastMemory is the size of the first allocation for a message, in bytes.
 	leastMemory = 512
-	// sureMemory is the number of bytes that must arrive before memory for a message's announced length is allocated. With
-	// the announced length, memory is allocated only once. But a server must first send part of a large message, so that
-	// an announcement alone causes no large allocation.
+	// sureMemory is the number of bytes of a large message that must arrive before memory for the whole announced
+	// length is allocated. The announced length makes a single allocation possible, but an announcement alone must not
+	// cause a large allocation.
 	sureMemory = 1 << 20
 	// maxRead is the maximum number of bytes that are read or copied before the goroutine yields the processor.
 	maxRead = 256 << 10
 )
 
-// Memory is the buffer for one message. It grows with the bytes that arrive, because a peer may announce any length.
-// Beyond the first piece it grows only within the budget. If the length is announced, memory for the whole message is
-// allocated after sureMemory bytes. A Memory is not safe for concurrent use. [New] creates it.
+// Memory is the buffer for one message. It grows as bytes arrive, because a peer may announce any length. A small first
+// part is free, and further growth needs memory from the budget. If the length is announced, memory for the whole
+// message is allocated after sureMemory bytes. A Memory is not safe for concurrent use. [New] creates it.
 type Memory struct {
 	ctx      context.Context //nolint:containedctx // it bounds every wait for memory
 	budget   *limits.Memory
@@ -35,16 +35,15 @@ type Memory struct {
 	stint    gosched.Work
 }
 
-// New returns an empty buffer for a message of at most maxBytes bytes. The caller must not add more. The bytes are
-// charged to memory. If memory is nil, only small messages are accepted. When ctx ends, the buffer stops waiting for
-// memory.
+// New returns an empty buffer for a message. The caller must not add more than maxBytes bytes. The bytes are charged to
+// memory. If memory is nil, only small messages are accepted. The buffer stops waiting for memory when ctx is done.
 func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
 	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}
 }
 
-// Body reads a body of at most limit bytes. length is the announced length, or -1 if none is announced. The result is
-// charged to memory. The error is [limits.ErrMemory], [ErrSlow], an error for a body that is too large, or an error
-// from body.
+// Body reads a body of at most limit bytes. length is the announced length, or -1 if no length is announced. The result
+// is charged to memory. The error is [limits.ErrMemory], [ErrSlow], an error about a body that is too large, or an
+// error that body returns.
 func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memory *limits.Memory) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
@@ -54,7 +53,7 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memo
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	// The limit is one byte higher, to detect a body that is too large.
+	// maxBytes is one byte more than the limit, so that a body that is too large is detected.
 	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0}
 	if m.sized {
 		m.maxBytes = int(length) + 1
@@ -82,7 +81,7 @@ func (m *Memory) reserve(n int) error {
 		return err
 	}
 	grown := make([]byte, 0, size)
-	// The bytes are copied in parts, because the garbage collector must wait until a copy has ended.
+	// The bytes are copied in parts, because the garbage collector has to wait for each copy to finish.
 	for part := range slices.Chunk(m.bytes, maxRead) {
 		m.stint.Part()
 		grown = append(grown, part...)
@@ -138,7 +137,7 @@ func (m *Memory) readFrom(r io.Reader) error {
 // IsHeld reports whether the buffer uses memory that is charged to the budget.
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > limits.UncountedBytes }
 
-// Settle releases the memory that was reserved but not needed.
+// Settle returns memory that was reserved but not needed to the budget.
 func (m *Memory) Settle() { m.budget.Settle(cap(m.bytes)) }
 
 // Drop discards the message.

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 )
 
-// Case X3. If the answer's length is announced, memory is allocated once, after the first piece has arrived.
+// Case X3. If the length of a server's answer is announced, the memory for the whole answer is allocated once, after
+// the first part has arrived.
 func TestBody_LargeAnswerIsAllocatedOnce(t *testing.T) {
 	const size = 15 << 20
 	text := make([]byte, size)

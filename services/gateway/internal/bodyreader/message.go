@@ -8,8 +8,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// ReadMessage parses a message from a server after it has redacted the server's secrets. For a large message it first
-// waits for a processor slot. It returns the errors of [jsonrpc.ReadAnswer] and [limits.Memory.TimesliceFor].
+// ReadMessage redacts the server's secrets in a message and then parses the message. If the message is large,
+// ReadMessage first waits for a time slice of the processor. It returns the errors of [jsonrpc.ReadAnswer] and
+// [limits.Memory.TimesliceFor].
 func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {
@@ -19,8 +20,8 @@ func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, mem
 	return jsonrpc.ReadAnswer(redactor.Answer(raw), jsonrpc.AnswerLimits())
 }
 
-// ReadRepaired is like [ReadMessage], but first repairs known faults of an answer with [jsonrpc.Repair], which modifies
-// raw. methodOf is passed to that function.
+// ReadRepaired is like [ReadMessage], but first repairs known faults in an answer with [jsonrpc.Repair], which modifies
+// raw. methodOf is passed to [jsonrpc.Repair].
 func ReadRepaired(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {

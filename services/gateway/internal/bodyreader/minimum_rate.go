@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	// maxStall is the maximum total time for which reads of one message may wait for the server, if the message is charged
-	// to the memory budget. Each minBytesPerSecond bytes that arrive extend the limit by a second.
+	// maxStall is how long reads of one message may wait for the server in total, while the message is charged to the
+	// memory budget. For every minBytesPerSecond bytes that arrive, the remaining time is extended by one second, up to
+	// maxStall.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )
 
-// ErrSlow means that a server was disconnected because it sent a large message too slowly. A slow message would block
+// ErrSlow means that a server was disconnected because it sent a large message too slowly. A slow message occupies
 // memory that other messages may need. Compare with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
@@ -30,15 +31,15 @@ type pacedReader struct {
 
 // Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
 // more than 10 s, the reader disconnects the server. The rate is enforced only while held returns true, which means
-// that the message is charged to the memory budget. Only the time for which a read waits for the server counts.
+// that the message is charged to the memory budget. Only the time that reads spend waiting for the server counts.
 //
-// To disconnect the server, the reader calls cut from another goroutine. The function cut must end the blocked read,
-// which then returns [ErrSlow].
+// To disconnect the server, the reader calls cut from another goroutine. The function cut must unblock the read, which
+// then returns [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }
 
-// Read implements io.Reader. After the server was disconnected, Read returns [ErrSlow].
+// Read implements io.Reader. Once the server has been disconnected, Read returns [ErrSlow].
 func (p *pacedReader) Read(to []byte) (int, error) {
 	if !p.held() {
 		p.left = maxStall

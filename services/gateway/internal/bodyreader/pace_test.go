@@ -14,7 +14,7 @@ import (
 
 type bodySender struct{ *io.PipeWriter }
 
-// send writes the given number of bytes, one piece per second, and reports whether all were accepted.
+// send writes the given number of bytes, one piece per second, and reports whether every write succeeded.
 func (s bodySender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
@@ -25,14 +25,15 @@ func (s bodySender) send(bytes, piece int) bool {
 	return true
 }
 
-// Case X3. If a message is charged to the memory budget, a server that sends it below the minimum rate is disconnected.
-// A server that keeps the minimum rate, or whose message is not charged, stays connected.
+// Case X3. A server that sends a message below the minimum rate is disconnected if the message is charged to the memory
+// budget. A server that keeps the minimum rate, or whose message is not charged, stays connected.
 func TestPace_ClosesSlowServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held bool
 		send func(bodySender) bool
-		// If whole is true, the complete message is read. Otherwise the server is disconnected within the given time.
+		// If whole is true, the test must read the complete message. Otherwise the server must be disconnected within
+		// the given time.
 		whole  bool
 		within time.Duration
 	}{

@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// pieceSize is the size of a piece, in bytes.
+// pieceSize is the size in bytes of one buffer in the pool.
 const pieceSize = 64 << 10
 
-// Pieces is a pool of buffers that collect bodies until they are complete. Because of the pool, a large body is
-// allocated only once, which saves work for the garbage collector. The zero value is ready to use. It is safe for
+// Pieces is a pool of buffers in which bodies are collected until they are complete. With the pool, a large body needs
+// only one allocation, which saves work for the garbage collector. The zero value is ready to use. It is safe for
 // concurrent use.
 type Pieces struct{ free sync.Pool }
 
 // ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. claimed
-// is the announced length, or -1 if none is announced. Because of the announced length alone, ReadAll allocates at most
-// one piece.
+// is the announced length, or -1 if no length is announced. ReadAll does not trust the announced length: it allocates
+// at most one piece before any bytes arrive.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {
@@ -60,7 +60,7 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 	}
 }
 
-// readSmall reads a body of about the claimed length into a buffer of that size, plus one byte to detect the end.
+// readSmall reads a body. claimed is its announced length. The buffer has one more byte, to detect the end of the body.
 func readSmall(r io.Reader, claimed int) ([]byte, error) {
 	all := make([]byte, 0, claimed+1)
 	for {

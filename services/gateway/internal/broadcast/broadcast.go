@@ -1,16 +1,16 @@
-// Package broadcast wakes all goroutines that wait for a change of some data.
+// Package broadcast wakes all goroutines that wait for some data to change.
 package broadcast
 
 import "sync"
 
-// Broadcaster sends notifications without content. A notified goroutine must check for itself which data has changed.
+// Broadcaster sends notifications without content. A goroutine that is notified must find out itself what has changed.
 // The zero value is ready to use. It is safe for concurrent use.
 type Broadcaster struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// Wait returns a channel that the next call to Notify closes.
+// Wait returns a channel that is closed by the next call to Notify.
 func (n *Broadcaster) Wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package decisioncache caches decisions of the policy service. A policy epoch is a period in which the data that
-// determines decisions does not change. A cached decision is used only while the gateway has a lease on the decision's
-// epoch.
+// Package decisioncache caches decisions of the policy service. A policy epoch is a period during which the data that
+// determines decisions does not change. A cached decision is used only while the gateway has a lease on the epoch of
+// that decision.
 package decisioncache
 
 import (
@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// verifyOneIn controls verification. On average, one in verifyOneIn lookups queries policy even if a decision is
-	// cached, so that the two can be compared.
+	// verifyOneIn controls how often cached decisions are verified. On average, one in verifyOneIn lookups queries the
+	// policy service even though a decision is cached, so that the two decisions can be compared.
 	verifyOneIn = 1000
-	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is
-	// the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
+	// maxPerPrincipal is the maximum number of cached decisions for one principal and the agents that act for it.
+	// maxAll is the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
 	maxPerPrincipal = 1024
 	maxAll          = 100_000
 	maxKey          = 2048
-	// idleAfter is the time after the last lookup for a principal after which the principal's decisions are removed.
+	// idleAfter is how long a principal's decisions are kept after the last lookup for that principal.
 	idleAfter = time.Minute
 )
 
@@ -44,8 +44,8 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Cache caches decisions of the policy service. It uses them only while it has a lease, which [Cache.Run] renews. It is
-// safe for concurrent use.
+// Cache caches decisions of the policy service. It uses them only while it has a lease, which [Cache.Run] renews. A
+// Cache is safe for concurrent use.
 type Cache struct {
 	deps  Deps
 	off   bool
@@ -57,7 +57,7 @@ type Cache struct {
 
 type epoch struct {
 	name, revision string
-	// until is the end of the lease, or nil if there is no lease.
+	// until is the time when the lease on this epoch expires, or nil if there is no lease.
 	until atomic.Pointer[instant]
 
 	mu         sync.Mutex
@@ -65,8 +65,8 @@ type epoch struct {
 	all        int
 }
 
-// principalEntries contains the cached decisions of one principal. A decision that depends on sessions has one entry
-// for each session, and one entry without a decision that marks the dependency.
+// principalEntries contains the cached decisions for one principal. If a decision depends on the session, there is one
+// entry for each session, and one more entry without a decision, which marks that the decision depends on the session.
 type principalEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
@@ -80,7 +80,7 @@ func New(deps Deps, off bool) (*Cache, error) {
 	return &Cache{deps: deps, off: off, clock: now}, nil
 }
 
-// Query identifies a call for which policy's decision is needed, without the call's arguments.
+// Query identifies a call for which a decision is needed. It does not contain the call's arguments.
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
@@ -91,8 +91,8 @@ type Query struct {
 	Definition []byte
 }
 
-// owner returns the principal that owns the decision's cache entries: the last principal of the chain, for which all
-// others in the chain act.
+// owner returns the principal to which the decision's cache entries belong. It is the last principal in the delegation
+// chain. All other principals in the chain act on its behalf.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -100,8 +100,8 @@ func (q *Query) owner() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends the values on which a decision depends, except for sessions. The length of the chain comes first,
-// so that different queries always have different keys.
+// appendKey appends all values on which a decision depends, except for sessions. The length of the delegation chain
+// comes first, so that different queries always have different keys.
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
@@ -122,9 +122,9 @@ func (q *Query) appendSessions(dst []byte) []byte {
 	return dst
 }
 
-// Get returns the cached decision for a call, or nil if policy must be queried. Policy must be queried if no usable
-// decision is cached, or if the call's trace is sampled and should show the policy service. Policy is also queried for
-// one in 1000 lookups, for comparison. Callers must not modify the decision.
+// Get returns the cached decision on a call, or nil if the policy service must be queried. This is the case if no
+// usable decision is cached, or if the call's trace is sampled, so that the trace shows the query. On average, it is
+// also the case for one in 1000 lookups, so that the cached decision is verified. Callers must not modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
@@ -160,9 +160,10 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	return found
 }
 
-// Put caches policy's response to a query, and returns the decision that applies. This is usually the decision in the
-// response. If the cache contains a different decision of the same epoch, an error is logged and counted, the cache is
-// cleared, and the stricter of the two decisions applies. Observed decisions do not count, because they refuse nothing.
+// Put caches the policy service's response to a query, and returns the decision that applies. This is usually the
+// decision in the response. If the cache contains a different decision of the same epoch, Put logs and counts an error,
+// clears the cache, and returns the stricter of the two decisions. The comparison ignores rules that are not enforced
+// but only recorded (mode: observe), because they refuse nothing.
 func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -180,7 +181,8 @@ func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallRespo
 	return stricter(cached, decision)
 }
 
-// putIfAbsent caches a decision. If a decision is already cached, putIfAbsent returns the cached decision instead.
+// putIfAbsent caches a decision and returns nil. If a decision is already cached, it returns the cached decision
+// instead.
 func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
@@ -204,7 +206,7 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 }
 
 // insert adds an entry to a principal's entries. If the principal already has the maximum number of entries, the new
-// entry replaces an arbitrary entry. The caller holds the lock.
+// entry replaces an arbitrary one. The caller must hold the lock.
 func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
@@ -232,7 +234,7 @@ func (e *epoch) clear() {
 	e.all = 0
 }
 
-// forget removes the decisions of principals for which the last lookup was more than idleAfter ago.
+// forget removes the decisions of each principal whose last lookup was more than idleAfter ago.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -251,7 +253,8 @@ func withoutObserved(d *policyv1.Decision) *policyv1.Decision {
 }
 
 // stricter returns the more restrictive of two decisions. If the decisions differ but have the same effect, stricter
-// returns a denial. If they differ only in what would be decided if nothing were observed, it returns b.
+// returns a denial. If they differ only in rules that are not enforced but only recorded (mode: observe), stricter
+// returns b.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	if proto.Equal(withoutObserved(a), withoutObserved(b)) {
 		return b

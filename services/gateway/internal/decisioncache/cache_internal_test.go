@@ -57,8 +57,8 @@ func (d *decisions) keep(q Query, of *policyv1.Decision, epoch string) *policyv1
 	return d.Put(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
-// find looks up a decision. It repeats the lookup, because Get sometimes returns nil so that policy verifies the
-// decision.
+// find looks up a decision. It repeats the lookup if necessary, because Get returns nil at random so that a cached
+// decision is verified.
 func (d *decisions) find(q Query) *policyv1.Decision {
 	for range 5 {
 		if found := d.Get(context.Background(), q); found != nil {
@@ -152,8 +152,9 @@ func TestCache_LeaseEndsWhileTheMachineSleeps(t *testing.T) {
 	}
 }
 
-// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of queries and caches a decision for the first.
-// The cache must return this decision for the second query if and only if policy cannot distinguish the two.
+// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of queries and caches a decision for the first
+// query of each pair. The cache must return this decision for the second query if and only if the two queries are the
+// same to the policy service.
 func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	t.Parallel()
 	outer := t
@@ -285,8 +286,7 @@ func TestCache_KeepsWhatIsObserved(t *testing.T) {
 	}
 }
 
-// Case X5. Checks that queries from a principal and its agents replace only cached decisions of that principal and its
-// agents.
+// Case X5. Queries from a principal and its agents must not displace the cached decisions for other principals.
 func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)

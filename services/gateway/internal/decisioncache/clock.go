@@ -2,9 +2,10 @@ package decisioncache
 
 import "time"
 
-// An instant is a time on two clocks. The first is monotonic, but stops while the machine sleeps. The second is the
-// wall clock, which people can change. A lease ends as soon as one of the clocks reaches its end. CLOCK_BOOTTIME is
-// monotonic and does not stop, but these two clocks can be read without a system call.
+// An instant is a time on two clocks. The first clock is monotonic, but stops while the machine sleeps. The second
+// clock is the wall clock, which people can change. A lease expires as soon as one of the two clocks reaches the
+// lease's end. CLOCK_BOOTTIME is monotonic and continues during sleep, but it is not used, because reading it needs a
+// system call.
 type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.
@@ -17,5 +18,5 @@ func now() instant {
 
 func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
-// reaches reports whether at least one clock of i has reached end.
+// reaches reports whether i has reached end on at least one clock.
 func (i instant) reaches(end instant) bool { return i.monotonic >= end.monotonic || i.wall >= end.wall }

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// renewEvery is the interval between renewals of the lease. longest is the maximum duration for which a lease is used,
-	// even if policy grants a longer lease.
+	// renewEvery is the interval between renewals of the lease. longest is the maximum time for which a lease is used,
+	// even if the policy service grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift is the divisor for the fraction of a lease that is not used: 1/100. This margin is necessary because clocks
-	// run at different rates.
+	// drift determines how much of a lease is not used: 1/drift of its duration. This margin is necessary because
+	// clocks run at different rates.
 	drift = 100
-	// silence is the time after the policy service's last message at which the service counts as unavailable. The service
-	// responds to every lease request.
+	// silence is the time without a message from the policy service after which the service counts as unavailable. The
+	// service responds to every lease request.
 	silence = 2 * time.Second
 )
 
@@ -31,7 +31,7 @@ type lastMessage struct {
 	at       time.Time
 }
 
-// UnavailableReason returns the reason for which no active policy revision is known, or "" if a revision is known.
+// UnavailableReason returns the reason why no active policy revision is known, or "" if a revision is known.
 func (d *Cache) UnavailableReason() string {
 	last := d.received.Load()
 	switch {
@@ -45,7 +45,7 @@ func (d *Cache) UnavailableReason() string {
 }
 
 // Revision returns the policy revision that was active when the policy service sent its last message. It returns "" if
-// that was more than 2 s ago. No call is evaluated with an older revision.
+// that message is more than 2 s old. No call is evaluated with an older revision.
 func (d *Cache) Revision() string {
 	last := d.received.Load()
 	if last.isSilent() {
@@ -65,7 +65,7 @@ func (d *Cache) LeasedRevision() string {
 	return e.revision
 }
 
-// Run follows the epochs of the policy service and renews the lease until ctx is cancelled.
+// Run keeps track of the policy service's epochs and renews the lease until ctx is cancelled.
 func (d *Cache) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -92,8 +92,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response and reports whether the response begins a new epoch. requested is the time at which
-// the last request was sent.
+// applyResponse applies a response to a lease request and reports whether the response starts a new epoch. requested is
+// the time at which the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
@@ -128,11 +128,12 @@ func (d *Cache) forgetIdle(ctx context.Context) {
 type leaseStream struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
-	// sent is the time at which the last request was sent. applied is the number of the last response that was applied.
+	// sent is the time at which the last request was sent. applied is the number of the last response that the cache
+	// has applied.
 	sent    atomic.Pointer[instant]
 	applied atomic.Uint64
-	// answered signals that the last request was answered. changed signals that a new epoch has begun, which the gateway
-	// must confirm to policy.
+	// answered signals that the last request was answered. changed signals that a new epoch has started. The gateway
+	// must confirm a new epoch to the policy service.
 	answered, changed chan struct{}
 }
 
@@ -170,7 +171,7 @@ func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed
 	}
 }
 
-// signal sends a value to the channel c unless c already contains a value.
+// signal sends a value on c. It does nothing if the buffer of c is full.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -2,17 +2,17 @@ package decisioncache
 
 import "time"
 
-// MaxAge is the maximum time between a request to the policy service for a decision and the beginning of the call. The
-// policy service waits for that time before it acknowledges that calls are stopped.
+// MaxAge is the maximum time from the gateway's request for a decision until the call starts. When an operator stops
+// calls, the policy service waits for this time before it confirms that they are stopped.
 const MaxAge = time.Second
 
-// A Validity is the time in which a call may begin by a decision. The zero Validity has ended.
+// A Validity is the time during which a decision allows a call to start. The zero Validity has already ended.
 type Validity struct {
 	until instant
 	clock func() instant
 }
 
-// BeginRequest returns the validity of a decision that is requested from the policy service now.
+// BeginRequest returns the validity of a decision that is about to be requested from the policy service.
 func (d *Cache) BeginRequest() Validity {
 	return Validity{d.clock().after(MaxAge - MaxAge/drift), d.clock}
 }
@@ -30,5 +30,5 @@ func (d *Cache) LeaseValidity() Validity {
 	return Validity{*until, d.clock}
 }
 
-// HasEnded reports whether no call may begin by the decision any more.
+// HasEnded reports whether the decision no longer allows a call to start.
 func (v Validity) HasEnded() bool { return v.clock == nil || v.clock().reaches(v.until) }

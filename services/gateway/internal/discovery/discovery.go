@@ -1,6 +1,6 @@
 // Package discovery queries servers on behalf of the gateway, and caches the results. A result contains the server's
-// response to initialize and its tool list, as a client without capabilities receives them. The gateway uses the
-// results to answer callers that may use nothing on a server, and for tool lists.
+// response to initialize and its tool list, as the server sends them to a client without capabilities. The gateway uses
+// the results for tool lists, and to answer callers that have no permissions on a server.
 package discovery
 
 import (
@@ -28,25 +28,26 @@ import (
 )
 
 const (
-	// Fresh is the maximum age of a result that is used.
+	// Fresh is the maximum age at which a result is still used.
 	Fresh = 5 * time.Minute
-	// minPause is the pause after a failed query. The pause doubles with each further consecutive failure, up to maxPause.
+	// minPause is the pause after a failed query. With each further consecutive failure, the pause doubles, up to
+	// maxPause.
 	minPause = 250 * time.Millisecond
 	maxPause = 5 * time.Second
-	// maxRetries is the maximum number of consecutive failures after which [Server.GetWithRetry] stops waiting.
+	// maxRetries is the number of consecutive failures up to which [Server.GetWithRetry] still waits for another query.
 	maxRetries = 2
-	// closeTimeout is the timeout for closing the session.
+	// closeTimeout is the timeout for closing the gateway's session with a server.
 	closeTimeout = 5 * time.Second
-	// maxPages and maxTools limit the pages and tools that are read. All pages together may be as large as a single page:
-	// [upstream.MaxMessage].
+	// maxPages and maxTools limit the pages and tools that are read. [upstream.MaxMessage], the maximum size of a
+	// single page, is also the maximum size of all pages together.
 	maxPages = 100
 	maxTools = 10_000
 )
 
-// catalogPrincipal is the principal that owns the gateway's sessions with servers.
+// catalogPrincipal is the principal that owns the gateway's own sessions with servers.
 var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// gatewayClient describes the gateway as a client.
+// gatewayClient is how the gateway describes itself, as a client, to servers.
 var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
 // reportPrincipal returns the principal on whose behalf lists are reported to the catalog.
@@ -54,7 +55,7 @@ func reportPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// ErrList means that a server's tool list can't be read.
+// ErrList means that a server's list of tools can't be read.
 var ErrList = errors.New("the server's answer is not a list of tools")
 
 // Result is the result of querying a server. It is immutable.
@@ -63,24 +64,24 @@ type Result struct {
 	Greeting *jsonrpc.Answer
 	// List is a response to tools/list that contains all tools on one page.
 	List *jsonrpc.Answer
-	// Version is the negotiated MCP revision, and Known is the catalog's response to the list.
+	// Version is the negotiated MCP revision. Known is the catalog's response to the reported list.
 	Version string
 	Known   *toolreport.Response
-	// Aliases are the names under which the tools appear in an aggregate list of many servers.
+	// Aliases are the names under which the tools appear in a list that combines the tools of many servers.
 	Aliases aggregate.ToolAliases
-	// AggregateList is List in the form for an aggregate list of many servers. Malformed tools are left out, because a
-	// strict client would refuse the whole list. Optional members that are null are left out, too.
+	// AggregateList is the form of List that is combined with the lists of other servers. Malformed tools are left out,
+	// because a strict client would refuse the whole list. Optional members whose value is null are left out, too.
 	AggregateList *jsonrpc.Answer
-	// Faults contains the reasons for which clients do not receive some tools of List, in the order of the list.
+	// Faults explains why clients do not receive some of the tools in List. It has the same order as List.
 	Faults []Fault
-	// paramHeaders contains the arguments that clients without sessions must repeat in headers, by tool name.
+	// paramHeaders contains, by tool name, the arguments that a call in revision 2026-07-28 must repeat in headers.
 	paramHeaders map[string][]paramheaders.Binding
 	// At is the time at which the server was queried.
 	At time.Time
 }
 
-// client returns the client description for a list request without a session. It returns nil for a list request in a
-// session.
+// client returns the client description for a list request to a stateless server (revision 2026-07-28). It returns nil
+// for a list request in a session.
 func (f *Result) client() *upstream.Client {
 	if f.Version != mcp.Modern {
 		return nil
@@ -93,7 +94,7 @@ type Config struct {
 	// Name is the name of the server.
 	Name string
 	// Version is the MCP revision in which the server is queried. If it is empty, the server is queried in the newest
-	// revision with sessions or, if it has none, in the revision without sessions.
+	// revision that uses sessions or, if the server does not use sessions, in the stateless revision 2026-07-28.
 	Version string
 	// Timeout is the timeout of one query.
 	Timeout time.Duration
@@ -102,7 +103,7 @@ type Config struct {
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Server *upstream.Server
-	// Room is the memory budget for answers that are being read.
+	// Room is the memory budget for servers' answers while they are read.
 	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
 	// Changed is called when the server's tool list has changed. It must return without blocking.
@@ -114,16 +115,16 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is a copy of found that can be read without the lock.
+	// last is a copy of the field found that can be read without the lock.
 	last atomic.Pointer[Result]
 
 	mu    sync.Mutex
 	found *Result
-	// greeted means that the server has answered initialize or server/discover, even if its list could not be read.
+	// greeted is true if the server has answered initialize or server/discover, even if its list could not be read.
 	greeted bool
-	// changes is the number of times that the server's list has changed.
+	// changes is how often the server's list has changed.
 	changes int
-	// recheckScheduled means that RecheckList has scheduled another query.
+	// recheckScheduled is true if RecheckList has scheduled another query.
 	recheckScheduled bool
 	// failures is the number of consecutive failures.
 	failures int
@@ -132,7 +133,7 @@ type Server struct {
 	asking   chan struct{} // closed when the running query ends; nil if no query is running
 }
 
-// New returns a Server without a result. The server is not queried yet.
+// New returns a Server without a result. It does not query the server.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || deps.Changed == nil || cfg.Timeout <= 0 {
 		return nil, errors.New("discovery: a server, a memory budget, the catalog, a function for changes and a positive timeout are required")
@@ -143,14 +144,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Last returns the last result regardless of its age, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
-// Changes returns the number of times that the server's tool list has changed.
+// Changes returns how often the server's tool list has changed.
 func (s *Server) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changes
 }
 
-// SpeaksRevision reports whether the server is known to support the revision.
+// SpeaksRevision reports whether the server is known to support the revision in which it is queried.
 func (s *Server) SpeaksRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +159,7 @@ func (s *Server) SpeaksRevision() bool {
 }
 
 // RefusedRevision reports whether the server has answered within the last five minutes that it does not support the
-// revision.
+// revision in which it is queried.
 func (s *Server) RefusedRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +174,8 @@ func (s *Server) TimedOut() bool {
 }
 
 // ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not
-// accept the server's list. In that case, a list that the server sends in a session does not count as accepted either,
-// but no operator has to accept it.
+// accept the server's list. In that case, the catalog does not accept the list that the server sends in a session
+// either, but no operator needs to act.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +185,9 @@ func (s *Server) ReportError() error {
 	return nil
 }
 
-// GetWithRetry is like [Server.Get], for a session that the server has just answered. If the last query failed
-// recently, GetWithRetry waits until the server is queried again. After two consecutive failures it returns nil.
+// GetWithRetry is like [Server.Get], but for a server that has just answered in a session. If the last query failed
+// recently, GetWithRetry waits until the server is queried again. It returns nil after three consecutive failures, if
+// another query would be pointless, or when ctx is done.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
 		found, err := s.Get(ctx, Fresh)
@@ -207,7 +209,7 @@ func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	}
 }
 
-// ParamHeaders returns the arguments of a tool that calls must repeat in headers, according to the last result.
+// ParamHeaders returns the arguments that a call to the tool must repeat in headers, according to the last result.
 func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	if found := s.Last(); found != nil {
 		return found.paramHeaders[tool]
@@ -215,7 +217,7 @@ func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	return nil
 }
 
-// RefreshInBackground queries the server in the background if the last result is older than age.
+// RefreshInBackground starts a query in the background if the last result is older than age.
 func (s *Server) RefreshInBackground(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,9 +228,9 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// RecheckList queries the server again, because the server has listed different definitions in a session. If the last
-// result is older than age, it queries the server immediately and waits for the result. Otherwise it returns
-// immediately, and the server is queried when the result has reached that age.
+// RecheckList queries the server again, because the server has sent different tool definitions in a session. If the
+// last result is older than age, RecheckList queries the server immediately and waits for the result. Otherwise it
+// returns immediately, and the server is queried when the last result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -249,7 +251,7 @@ func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	})
 }
 
-// Get returns a result that is at most age old, and queries the server if necessary. Concurrent callers share one
+// Get returns a result that is not older than age. It queries the server if necessary. Concurrent callers share one
 // query. Errors are those of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
 func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	for {
@@ -276,8 +278,8 @@ func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	}
 }
 
-// pause returns the remaining time for which the server is not queried after the last failure. It returns 0 if the last
-// query succeeded. The caller holds the lock.
+// pause returns how long the gateway waits after the last failure before it queries the server again. It returns 0 if
+// the last query succeeded. The caller must hold the lock.
 func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
@@ -289,13 +291,15 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// isPointless reports whether another query shortly after the last one would be expensive or pointless, because the
-// last one timed out or the server does not support the revision. The caller holds the lock.
+// isPointless reports whether the server should not be queried again soon. This is the case if the last query timed
+// out, because such queries are expensive, or if the server does not support the revision. The caller must hold the
+// lock.
 func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// refresh queries the server. It continues after ctx ends, because other callers may wait for the result.
+// refresh queries the server. It continues even if ctx is cancelled, because other callers may be waiting for the
+// result.
 func (s *Server) refresh(ctx context.Context) (*Result, error) {
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query serves all callers
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -363,7 +367,7 @@ func toolNames(list *jsonrpc.Answer) (out []string) {
 	return out
 }
 
-// paramHeaders returns the bindings of the tools in a list, by tool name.
+// paramHeaders returns, by tool name, the arguments that calls must repeat in headers.
 func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	out := make(map[string][]paramheaders.Binding)
 	for _, t := range list.Tools {
@@ -374,8 +378,9 @@ func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	return out
 }
 
-// openSession opens a session, or detects that the server has no sessions. If no revision is configured, it first tries
-// the newest revision with sessions, and then the revision without sessions if the server has none.
+// openSession opens a session, or detects that the server is stateless. If no revision is configured, openSession first
+// tries the newest revision that uses sessions. If the server does not support it, openSession tries the stateless
+// revision 2026-07-28.
 func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.openWithDiscover(ctx, memory)
@@ -400,7 +405,7 @@ func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Resul
 	return found, sess, err
 }
 
-// finishOpen completes the opening of a session.
+// finishOpen checks the server's answer to initialize and completes the opening of the session.
 func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greeting *jsonrpc.Answer) (*Result, error) {
 	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
@@ -424,7 +429,7 @@ func (s *Server) openWithDiscover(ctx context.Context, memory *limits.Memory) (*
 	return &Result{Greeting: answer.Message, Version: mcp.Modern}, sess, nil
 }
 
-// closeSession closes a session and ignores errors.
+// closeSession closes a session. It ignores errors.
 func closeSession(ctx context.Context, sess *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// web is a transport to a server that supports only the listed revisions.
+// web is a fake transport to a server that supports only certain revisions.
 type web struct {
 	upstream.ListChanged
 
@@ -73,7 +73,7 @@ func (webConn) Notify(context.Context, upstream.Request) error  { return nil }
 func (webConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 func (webConn) Close(context.Context) error                     { return nil }
 
-// viewOf returns a [discovery.Server] for a server and a revision.
+// viewOf returns a [discovery.Server] that queries s in the given revision.
 func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
 	return viewWith(t, s, version, new(toolreporttest.Catalog))
@@ -105,8 +105,8 @@ func viewWith(t *testing.T, s upstream.Transport, version string, catalog *toolr
 	return view
 }
 
-// The gateway queries a server in the newest revision with sessions. If the server has no sessions, the gateway uses
-// the revision without sessions.
+// The gateway queries a server in the newest revision that uses sessions. If the server is stateless, the gateway uses
+// revision 2026-07-28.
 func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -145,8 +145,8 @@ func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	}
 }
 
-// A server counts as supporting a revision even if its list is malformed, until it answers that it no longer supports
-// the revision.
+// A server counts as supporting a revision even if its tool list is malformed. This ends when the server answers that
+// it no longer supports the revision.
 func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	})
 }
 
-// If the catalog did not accept a server's list, the server is queried again after a short time, because the failure
-// was not the server's.
+// The catalog does not accept a server's list. The gateway queries the server again after a short time, because the
+// server did not cause the failure.
 func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,8 +220,8 @@ func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 	})
 }
 
-// After a failed query, the server is queried again when it answers in a session. All waiting callers share one query,
-// and the number of queries is limited.
+// A query has failed, and the server then answers in a session. The gateway queries the server again. All waiting
+// callers share one query, and the number of queries is limited.
 func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,8 @@ func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	})
 }
 
-// After a timeout, the server is not queried again at once, because the callers have already waited for the answer.
+// After a timeout, the gateway does not query the server again at once, because the callers have already waited for the
+// server's answer.
 func TestGetWithRetry_DoesNotWaitForServerThatTimedOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

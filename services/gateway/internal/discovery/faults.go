@@ -12,31 +12,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxFaults is the maximum number of stored faults of one list.
+// maxFaults is the maximum number of faults that are stored for one list.
 const maxFaults = 100
 
-// A Fault is the reason for which clients do not receive a tool in a server's list.
+// A Fault explains why clients do not receive a tool in a server's list.
 type Fault struct {
 	// Tool is the tool's name as the server wrote it, truncated to 128 bytes. It is empty if the tool has no readable
 	// name, or if the fault affects the whole list.
 	Tool string
 	// Why describes the fault. It contains nothing that the server has sent.
 	Why string
-	// AggregateOnly means that the tool is missing only from aggregate lists of many servers.
+	// AggregateOnly is true if the tool is missing only from lists that combine the tools of many servers.
 	AggregateOnly bool
 }
 
-// listError is the reason for which a list cannot be read. It contains nothing that the server has sent.
+// listError explains why a list cannot be read. It contains nothing that the server has sent.
 type listError struct{ why string }
 
 // Error implements error.
 func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 
-// Unwrap returns the errors that a listError wraps.
+// Unwrap returns the two errors that every listError wraps.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// ListFault returns the reason for which a list cannot be read, without anything that the server has sent. It returns
-// "" for any other error.
+// ListFault explains why a list cannot be read. The explanation contains nothing that the server has sent. ListFault
+// returns "" if err has another cause.
 func ListFault(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
@@ -44,8 +44,8 @@ func ListFault(err error) string {
 	return ""
 }
 
-// Faults returns the known faults of the server's tools: the reason for which the server's list cannot be read, or
-// otherwise the faults in the newest list.
+// Faults returns what is wrong with the server's tools. If the server's list cannot be read, the only fault explains
+// why. Otherwise Faults returns the faults in the newest list.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,8 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conformTools returns a server's list in the form for an aggregate list of many servers, and the faults of its tools.
+// conformTools returns the form of a server's list that is combined with the lists of other servers, and the faults of
+// the server's tools.
 func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {

@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// renewEvery is the time between two regular queries. It is shorter than Fresh, so that the last result never becomes
-	// too old.
+	// renewEvery is the interval between regular queries. It is shorter than Fresh, so that the last result never
+	// becomes too old to be used.
 	renewEvery = Fresh - 30*time.Second
-	// retryFirst is the pause after a server's first failure. The pause doubles with each further failure, up to
+	// retryFirst is the pause after a server's first failed query. With each further failure, the pause doubles, up to
 	// renewEvery.
 	retryFirst = 15 * time.Second
-	// restFirst is the pause after a server has reported a change. The pause doubles with each further report, up to
-	// renewEvery, until the server reports no change between two queries.
+	// restFirst is the pause after a server has reported a change to its list. With each further report, the pause
+	// doubles, up to renewEvery. It is reset when the server reports no change between two queries.
 	restFirst = 10 * time.Second
-	// lookEvery is the time between two checks of whether the server must be queried.
+	// lookEvery is the interval at which KeepFresh checks whether the server must be queried.
 	lookEvery = time.Second
 )
 
-// KeepFresh queries the server until ctx ends: before the last result becomes too old, and shortly after the server
-// reports that its list has changed. others contains further Servers for the same MCP server. KeepFresh also queries
-// those that have been queried before. It sends a value to the channel places before each query and receives one after
-// it, so that the channel's capacity limits the number of concurrent queries. While idle returns true, it sends no
-// queries. A query that is running when ctx ends continues until its own timeout. Only one goroutine may call KeepFresh
-// for a server.
+// KeepFresh queries the server until ctx is done. It queries the server before the last result becomes too old, and
+// shortly after the server reports that its list has changed. others contains further Servers for the same MCP server.
+// KeepFresh also queries those of them that have been queried before. It sends a value to the channel places before
+// each query and receives a value from the channel after the query, so that the channel's capacity limits the number of
+// concurrent queries. While idle returns true, KeepFresh makes no queries. A query that is running when ctx is done
+// continues until its own timeout. Only one goroutine may call KeepFresh for a server.
 func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Result // the last result; nil if the last attempt failed
@@ -81,14 +81,14 @@ func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func(
 	}
 }
 
-// failedBefore reports whether the last failure was before the given time.
+// failedBefore reports whether the last failed query was before the given time.
 func (s *Server) failedBefore(at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed.Before(at)
 }
 
-// refreshOnce queries the server, and those Servers in `others` that have been queried earlier.
+// refreshOnce queries the server, and those Servers in others that have been queried before.
 func (s *Server) refreshOnce(ctx context.Context, age time.Duration, others []*Server) (*Result, error) {
 	found, err := s.Get(ctx, age)
 	if err != nil { // the others would also fail

@@ -18,7 +18,7 @@ import (
 
 const timeout = 30 * time.Second
 
-// behaviour is the behaviour of a server when it is queried.
+// behaviour describes what a server does when it is queried.
 type behaviour int
 
 const (
@@ -63,7 +63,7 @@ func (s *server) setBehaviour(m behaviour) {
 	s.mood = m
 }
 
-// setTool makes the server list another tool and report that its list has changed.
+// setTool replaces the tool that the server lists, and makes the server report that its list has changed.
 func (s *server) setTool(tool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func newView(t *testing.T, m behaviour) (*discovery.Server, *server) {
 	return viewOf(t, peer, ""), peer
 }
 
-// keeping returns a function that runs KeepFresh for servers until the test's bubble ends.
+// keeping returns a function that runs KeepFresh for a server. KeepFresh runs until the test ends.
 func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -148,8 +148,8 @@ func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	})
 }
 
-// The gateway queries a server shortly after it reports a change. If a server keeps reporting changes although its list
-// stays the same, the intervals increase.
+// The gateway queries a server shortly after the server reports a change. If a server keeps reporting changes although
+// its list stays the same, the intervals between the queries increase.
 func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,8 @@ func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	})
 }
 
-// Case X1. A failing server is not queried earlier if it reports changes or if its list keeps changing.
+// Case X1. If a failing server reports changes, or if its list keeps changing, the gateway does not query the server
+// sooner.
 func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ first, then behaviour }{
@@ -214,8 +215,8 @@ func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	}
 }
 
-// Case X1. Servers that hang occupy slots only until their queries time out. Servers that wait for a slot get it in
-// order.
+// Case X1. A server that does not respond occupies a slot only until its query times out. Servers that wait for a slot
+// receive one in the order in which they began to wait.
 func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,15 +234,15 @@ func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 		if len(times) < 4 {
 			t.Fatalf("it was asked at %v", times)
 		}
-		// Between two queries of the seventh server, each of the six hanging servers occupies a slot until its timeout
-		// expires.
+		// The seventh server waits while the six servers that do not respond each occupy a slot until their queries
+		// time out.
 		if first := times[0]; first > 4*timeout {
 			t.Errorf("it was asked first after %v", first)
 		}
 	})
 }
 
-// No server is queried while idle returns true. After that, KeepFresh queries only those Servers in others that have
+// KeepFresh queries no server while idle returns true. After that, it queries only those Servers in others that have
 // been queried before.
 func TestKeepFresh_AsksNothingWhileIdle(t *testing.T) {
 	t.Parallel()

@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// AbilitiesFor returns the client capabilities that the gateway declares to the server.
+// AbilitiesFor returns those of the client's capabilities that the gateway declares to the server.
 func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
 
-// Abilities returns the capabilities that the client declares. In revisions with sessions, servers send requests to the
-// client on event streams. In these revisions Abilities returns nil for a client that does not accept streams.
+// Abilities returns the capabilities that the client declares. In revisions that use sessions, servers send their
+// requests to the client on event streams, so Abilities returns nil if the client does not accept streams.
 func (x *Exchange) Abilities() []mcp.Ability {
 	if x.AsksOnStreams && !x.Sink.Accepts() {
 		return nil
@@ -24,8 +24,8 @@ func (x *Exchange) Abilities() []mcp.Ability {
 	return DeclaredAbilities(x.DeclaredCapabilities())
 }
 
-// DeclaredCapabilities returns the capabilities object that the client sends. Clients send it in initialize, or in each
-// request of 2026-07-28. It returns nil for a caller without an MCP client.
+// DeclaredCapabilities returns the capabilities object that the client sends in initialize or, in revision 2026-07-28,
+// in each request. It returns nil for a caller without an MCP client.
 func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Value) {
 	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &capabilities) != nil {
 		return nil
@@ -33,14 +33,14 @@ func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Valu
 	return capabilities
 }
 
-// AcceptsTasks reports whether a client with these capabilities accepts a task as an answer.
+// AcceptsTasks reports whether a client with these capabilities accepts a task instead of a result.
 func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	var extensions map[string]jsontext.Value
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities returns the capabilities that the gateway declares to the server. It removes those with methods that
-// policy denies to the caller on that server. It returns nil for a gRPC server, which cannot send requests.
+// FilterAbilities removes from abilities those whose methods the policy denies to the caller on that server. It returns
+// what the gateway declares to the server. For a gRPC server, which cannot send requests, it returns nil.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil

@@ -6,35 +6,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Addressing implements the behavior that depends on the client's URL: the URL for one server ([Direct]) or the URL for
-// all servers (package allservers).
+// Addressing implements the behavior that depends on the URL to which the client connects: the URL of one server
+// ([Direct]) or the URL for all servers (package allservers).
 type Addressing interface {
-	// IsShared reports whether the client has used the URL for all servers.
+	// IsShared reports whether the client connects to the URL for all servers.
 	IsShared() bool
 	// ClientID translates a server's request id or progress token for the client. raw and the result are raw JSON.
 	ClientID(raw []byte) []byte
-	// Rename returns the edits that replace the server's names with the client's names in a message from the server. They
-	// don't overlap the edits in others, which are applied to the same message. Rename may wait for one of the caller's
-	// time slices, so the calling goroutine must not hold one.
+	// Rename returns the edits that replace the server's names with the client's names in a message from the server.
+	// The parameter others contains edits to the same message. The returned edits don't overlap them. Rename may wait
+	// for one of the caller's time slices, so the calling goroutine must not hold one.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the edits that replace the server's names with the client's names in a request from the
 	// server.
 	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)
 	// Event translates an event on the server's stream into an event for the client's stream.
 	Event(upstream.Event) upstream.Event
-	// Forwards reports whether a server's notification with this method is forwarded to the client if policy allows it.
-	// The gateway itself sends the notifications that are not forwarded.
+	// Forwards reports whether a notification with this method is forwarded from the server to the client if the policy
+	// allows it. If Forwards returns false, the gateway sends such notifications itself.
 	Forwards(notification string) bool
-	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
+	// IsSubscribed reports whether m, which has arrived on a subscription's stream, belongs to the subscription.
 	IsSubscribed(m *jsonrpc.Answer) bool
-	// ListedDigest returns the digest of the tool definition that the session has listed, or nil if it has not listed the
-	// tool.
+	// ListedDigest returns the digest of a tool's definition in the list that the session has received, or nil if that
+	// list does not contain the tool.
 	ListedDigest(tool string) []byte
-	// Resumable returns the session in which the client may resume an answer's stream.
+	// Resumable returns the session in which the client may resume the stream of an answer.
 	Resumable(own *session.Session) *session.Session
 }
 
-// Direct is the [Addressing] for the URL for a single server.
+// Direct is the [Addressing] for the URL of a single server.
 type Direct struct{ *Exchange }
 
 // IsShared implements [Addressing].

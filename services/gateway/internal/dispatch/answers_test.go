@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// useUp uses the whole quota of messages that need no rule.
+// useUp uses up ana's quota of messages for which no rule is needed.
 func useUp(g *gatewaytest.Gateway) {
 	for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil {
 		continue
@@ -55,8 +55,8 @@ func TestNew_RefusesMissingDependencies(t *testing.T) {
 	})
 }
 
-// Case X9. A list contains the prompts, resources or templates that the caller may use. The gateway asks policy only if
-// policy distinguishes them by name.
+// Case X9. A list contains only the prompts, resources or templates that the caller may use. The gateway asks the
+// policy service only if the policy distinguishes them by name.
 func TestFilterResult_ListsWhatTheCallerMayUse(t *testing.T) {
 	t.Parallel()
 	for method, tt := range map[string]struct{ list, want string }{
@@ -122,8 +122,7 @@ func TestFilterResult_AsksPolicyOnlyAboutWhatItDistinguishes(t *testing.T) {
 	}
 }
 
-// The record of a refusal contains the parts of the message that could be read. The client receives the id of the
-// record.
+// A refused message is recorded with all parts that could be read. The client receives the id of the record.
 func TestRefuse_RecordsTheMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,8 +150,8 @@ func TestRefuse_RecordsTheMessage(t *testing.T) {
 	})
 }
 
-// Policy decisions apply to a single caller, so shared caches must not store an answer. A filtered list must not be
-// cached at all.
+// A policy decision applies to a single caller, so an answer must not be stored in shared caches. A filtered list must
+// not be cached at all.
 func TestMarkPrivate_ForbidsSharedCaches(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string][2]string{
@@ -173,7 +172,7 @@ func TestMarkPrivate_ForbidsSharedCaches(t *testing.T) {
 }
 
 // In a session, a server sends its requests on streams. An answer that contains requests must not reach the client,
-// even if policy allows them.
+// even if the policy allows the requests.
 func TestCheckInputRequests_HaveNoPlaceInSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -187,8 +186,8 @@ func TestCheckInputRequests_HaveNoPlaceInSessions(t *testing.T) {
 	})
 }
 
-// Case U1. A server of 2025-11-25 may answer that the user must open URLs first. Policy checks each URL as a request
-// from the server.
+// Case U1. A server of revision 2025-11-25 may answer a call with an error that says that the user must first open
+// URLs. The policy service evaluates each URL as a request from the server.
 func TestCheckInputRequests_URLsToOpenAreDecided(t *testing.T) {
 	t.Parallel()
 	const url = `{"mode":"url","elicitationId":"e","message":"m","url":"https://a.example"}`
@@ -237,7 +236,7 @@ func TestCheckInputRequests_URLsToOpenAreDecided(t *testing.T) {
 	}
 }
 
-// An error code is a number, which JSON can represent in several ways. All of them are recognized.
+// An error code is a number, which can be written in several ways in JSON. All of them are recognized.
 func TestCheckInputRequests_FindsTheCodeInEveryNotation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +253,7 @@ func TestCheckInputRequests_FindsTheCodeInEveryNotation(t *testing.T) {
 	})
 }
 
-// wait calls the gateway's own tool.
+// wait returns a call to the gateway's own tool for waiting for approvals.
 func wait(arguments string) gatewaytest.Message {
 	return gatewaytest.Call("sluice_approval_wait", arguments)
 }
@@ -319,8 +318,8 @@ func TestWaitForApproval_IsRefusedForOthers(t *testing.T) {
 	})
 }
 
-// A client that waits for an approval receives progress notifications. When the approval's state changes, it receives
-// the new state at once.
+// A client waits for an approval by calling the gateway's own tool. It receives progress notifications while it waits,
+// and the result as soon as the approval's state changes.
 func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -341,7 +340,7 @@ func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	})
 }
 
-// If a server gives no usable answer, the caller receives the reason.
+// If a server gives no usable answer, the caller receives an explanation.
 func TestServerFailed_SaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

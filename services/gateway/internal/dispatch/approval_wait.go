@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// WaitTool is the definition of the gateway's own tool, which waits for approvals (docs/approvals.md).
+// WaitTool is the definition of the gateway's own tool for waiting for approvals (docs/approvals.md).
 const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
 	`"description":"Waits until people have decided on a call that needs their approval, and returns its state. ` +
 	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
@@ -28,10 +28,10 @@ type approvalState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 	Tool  string `json:"tool"`
-	// ExpiresAt is the time until which approvers can decide on a pending approval, or until which an approved one can be
-	// used. It is zero if the approval has ended.
+	// ExpiresAt is the time until which approvers can decide on a pending approval, or until which a granted approval
+	// can be used. It is zero if the approval is neither pending nor granted.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is the time until which equal calls are denied, or zero if no person has denied the call.
+	// DeniedUntil is the time until which identical calls are denied. It is zero if no person has denied the call.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -50,8 +50,8 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// WaitForApproval executes a call to the gateway's own tool. It waits for one of the caller's approvals and returns the
-// approval's state.
+// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits until a decision is
+// made on one of the caller's approvals and returns the approval's state.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
@@ -102,8 +102,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states contains strings for the tool's result, by the approval's state: name is the state's name, text describes it,
-// and then is advice for the caller.
+// states contains, for each state of an approval, the texts in the tool's result. name is the name of the state, text
+// describes the state, and then is advice for the caller.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},

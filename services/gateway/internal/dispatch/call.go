@@ -26,7 +26,7 @@ import (
 // NotifyTimeout is the timeout for sending a notification to a server.
 const NotifyTimeout = 5 * time.Second
 
-// makeCall sends a request through the pipeline. Its method is tools/call or another method that needs a rule.
+// makeCall sends a request through the pipeline. The method is tools/call or another method for which a rule is needed.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	relay := x.NewRelay()
 	callCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
@@ -47,8 +47,8 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	return response
 }
 
-// newCall returns the pipeline's input for the request, and a reader of the tools that the server lists to the caller.
-// policyKnown is false if the policy service could not determine which tools the caller may see.
+// newCall returns the pipeline's input for the request, and a value that looks up tools in the server's list for the
+// caller. policyKnown is false if the policy service could not determine which tools the caller may see.
 func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
 	call = attempt.Call{
@@ -88,7 +88,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		// The server may have been repaired, or the catalog may have lost its records.
+		// The gateway lists the server's tools again, because the server may have been repaired, or the catalog may
+		// have lost its records.
 		x.Discovery.RefreshInBackground(servers.RenewAfter)
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
@@ -97,8 +98,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns the caller's permissions on the server. They are sufficient to check messages that need no rule.
-// Access returns an error if the policy service is unavailable.
+// Access returns the caller's permissions on the server. They are sufficient to check messages for which no rule is
+// needed. Access returns an error if the policy service is unavailable.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -109,8 +110,8 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 // ErrStale means that the gateway does not know whether the caller's token is still valid.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal for a request from a caller that has too many requests in flight or too many unread
-// answers.
+// NotAdmitted returns the refusal for a request from a caller that has too many requests in flight, or too many answers
+// that it has not read yet.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -121,13 +122,13 @@ func NotAdmitted(err error) *refusal.Refusal {
 	}
 }
 
-// PolicyUnavailable returns the refusal of a request while the policy service is unavailable.
+// PolicyUnavailable returns the refusal for a request that arrives while the policy service is unavailable.
 func PolicyUnavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// AskServer sends the gateway's own request to the server instead of the client's request, and returns the server's
-// answer. It fails if ctx ends or the server's timeout expires.
+// AskServer sends a request from the gateway itself to the server, in place of the client's request, and returns the
+// server's answer. It fails if ctx is done or the server's timeout expires.
 func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -141,7 +142,7 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, o
 	return answer.Message, nil
 }
 
-// ServerFailed logs that a server has given no usable answer, and returns the refusal for the client.
+// ServerFailed logs that a server has sent no usable answer, and returns the refusal for the client.
 func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.PublicReason(answer, err))
 	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
@@ -152,7 +153,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal for a request that was not sent through the pipeline and received no usable answer.
+// refusalOf returns the refusal for a request that was sent without the pipeline and received no usable answer.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -186,11 +187,12 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends the client's notification to the server if it is allowed. For notifications that MCP
-// defines, [Exchange.MayNotify] decides. All other notifications need a rule that allows them. Refusals are recorded.
+// HandleNotification sends the client's notification to the server if it is allowed. For the notifications that MCP
+// defines, [Exchange.MayNotify] reports whether they are allowed. All other notifications need a rule that allows them.
+// Refusals are recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
-	// A cancelled call must stop waiting for approvers, so that it does not run later.
+	// A cancelled call must stop waiting for approvers. Otherwise it could run later.
 	if x.Message.Method == mcp.MethodCancelled {
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
@@ -219,19 +221,19 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 }
 
 // MayNotify reports whether the notification may be sent to the server without a rule. The notification that roots have
-// changed is sent only if the server may request the client's roots.
+// changed may be sent only if the server may request the client's roots.
 func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// sendNotification sends the gateway's own notification to the server, in place of the client's notification.
+// sendNotification sends a notification from the gateway itself to the server, in place of the client's notification.
 func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
 	x.logUnsent(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
 }
 
-// RefuseNotification records the refusal of a notification, which has no response.
+// RefuseNotification records the refusal of a notification. It returns nothing, because notifications have no response.
 func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
 	x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// SupportsForms reports whether the client that has sent initialize can show a form to its user. An empty elicitation
+// SupportsForms reports whether the client that sent initialize can show a form to its user. An empty elicitation
 // capability includes forms, because the first revision with elicitation had no modes.
 func SupportsForms(initialize *jsonrpc.Message, version string) bool {
 	var capabilities struct {
@@ -47,9 +47,9 @@ type elicitation struct {
 // accepts every form automatically does not confirm the call.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
-// confirmText returns the message that the agent's user reads. The call is indented, so that clients that render
-// Markdown show it literally. Otherwise the arguments, which the agent has chosen, could hide text or make the client
-// fetch a URL.
+// confirmText returns the message that is shown to the person who uses the agent. The call is indented, so that clients
+// that render Markdown show it literally. Otherwise the arguments, which the agent has chosen, could hide text or make
+// the client fetch a URL.
 func confirmText(call string) string {
 	const indent = "    "
 	return `An agent wants to make the call below, which needs your consent. Tick "Run this call" and accept, and it runs; ` +
@@ -59,14 +59,14 @@ func confirmText(call string) string {
 // minFormTime is the minimum time for which a form must have been open to count as unanswered.
 const minFormTime = time.Second
 
-// formsClient returns the client under which package forms stores whether forms are answered.
+// formsClient returns the key under which package forms stores whether this client answers forms.
 func (x *Exchange) formsClient() forms.Client {
 	client := x.Session.Client
 	return forms.Client{Tenant: x.Principal.GetTenant(), Subject: x.Principal.GetSubject(), Agent: x.Principal.GetAgent(), Name: client.Name, Version: client.Version}
 }
 
-// formTimeout returns a channel that receives a value when the form of a client that has never answered has been open
-// for [forms.Timeout]. For other clients the channel is nil, because their forms are open while the call is held.
+// formTimeout returns a channel that receives a value when a form has been open for [forms.Timeout]. If the client has
+// answered a form before, the channel is nil, because the form then stays open for as long as the call is held.
 func (x *Exchange) formTimeout() (expired <-chan time.Time, stop func() bool) {
 	if x.Deps.Forms.State(x.formsClient()) == forms.Answers {
 		return nil, func() bool { return false }
@@ -132,8 +132,8 @@ func (x *Exchange) awaitForm(ctx context.Context, out *Relay, question *session.
 	return attempt.Unanswered
 }
 
-// recordLateAnswer records that the client has answered a form whose call is no longer held. A client that reports a
-// cancelled form, or sends an error, may do so without its user.
+// recordLateAnswer records that the client has answered a form although the call is no longer held. An error, or an
+// answer that the form was cancelled, does not count, because a client may send these without asking its user.
 func (x *Exchange) recordLateAnswer(ctx context.Context) {
 	m := x.Message
 	if !x.Session.Client.Elicits || !bytes.HasPrefix(m.ID.Of(m.Raw), []byte(`"`+inputIDPrefix)) {
@@ -144,7 +144,7 @@ func (x *Exchange) recordLateAnswer(ctx context.Context) {
 	}
 }
 
-// confirmed parses the client's response to the form. If the user has closed the form, the result is Unanswered.
+// confirmed parses the client's response to the form. If the user has dismissed the form, confirmed returns Unanswered.
 func confirmed(result []byte) attempt.Confirmation {
 	var form struct {
 		Action  string `json:"action"`
@@ -164,7 +164,7 @@ func confirmed(result []byte) attempt.Confirmation {
 	}
 }
 
-// withdraw notifies the client that the request with this raw id is cancelled.
+// withdraw notifies the client that the gateway has cancelled its request with this raw id.
 func (o *Relay) withdraw(id []byte) {
 	_ = o.SendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.exchange.Addressing.ClientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
 }

@@ -39,7 +39,7 @@ func TestSupportsForms_ReadsTheCapability(t *testing.T) {
 	}
 }
 
-// Case A3. A call is confirmed only if the user accepts the form and ticks its checkbox.
+// Case A3. A call is confirmed only if the user accepts the form and has ticked its checkbox.
 func TestConfirm_NeedsATickedForm(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]attempt.Confirmation{

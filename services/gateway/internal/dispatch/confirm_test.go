@@ -20,7 +20,7 @@ import (
 )
 
 // client is a response writer that simulates a client. It answers a confirmation request as soon as it has received the
-// request's id.
+// id of that request.
 type client struct {
 	*httptest.ResponseRecorder
 
@@ -36,8 +36,8 @@ func (c client) Write(p []byte) (int, error) {
 	return c.ResponseRecorder.Write(p)
 }
 
-// Case A3. The user declines at the moment at which the hold ends. The answer must count, because otherwise a declined
-// call could run.
+// Case A3. The user declines at the moment when the gateway stops holding the call. The user's answer must count,
+// because otherwise a declined call could run.
 func TestConfirm_AnswerAtTheLastMomentCounts(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -89,8 +89,8 @@ func eventStream(w http.ResponseWriter) *sse.Writer {
 	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }
 
-// Case A3. The form explains each answer and shows the call literally. If the client renders Markdown, no part of the
-// call is hidden, fetched or formatted.
+// Case A3. The form explains each answer and shows the call literally. Even if the client renders Markdown, no part of
+// the call is hidden, fetched or formatted.
 func TestConfirm_ShowsTheCallVerbatim(t *testing.T) {
 	t.Parallel()
 	x, body := newFormExchange(t), httptest.NewRecorder()

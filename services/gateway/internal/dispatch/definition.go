@@ -21,16 +21,17 @@ import (
 const (
 	// maxPages is the maximum number of list pages that are read to find a tool.
 	maxPages = 100
-	// lookupInterval is the minimum time between two reads of a server's whole list by one session that looks for a tool.
+	// lookupInterval is the minimum time between two reads of the server's whole list by a session that looks for a
+	// tool.
 	lookupInterval = 30 * time.Second
-	// anyAge accepts a list regardless of its age.
+	// anyAge is a maximum age that accepts a list of any age.
 	anyAge = math.MaxInt64
 )
 
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// reportTools reports the tools in an answer to the catalog, and returns the catalog's response. A response that is
-// older than age is requested again.
+// reportTools reports the tools in a server's answer to the catalog, and returns the catalog's response. A cached
+// response is used only if it is not older than age.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
@@ -39,8 +40,8 @@ func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age 
 	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
-// latestDiscovery returns the gateway's own list of the server's tools, or nil if the tools could not be listed. It
-// waits only if they have not been listed yet.
+// latestDiscovery returns the gateway's own list of the server's tools, or nil if it could not be read. It waits only
+// if the tools have not been listed yet.
 func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.Result {
 	if found := server.Last(); found != nil {
 		server.RefreshInBackground(discovery.Fresh)
@@ -66,8 +67,8 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 }
 
 // Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and now is false,
-// Definition returns that one. Otherwise it lists the server's tools in this session and returns the digest of the
-// listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
+// Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the digest
+// of the listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -76,7 +77,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		// If the list was not reported to the catalog, the definition would seem to be new.
+		// The list could not be reported to the catalog. Without this check, the definition would be mistaken for a new
+		// one.
 		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}
@@ -108,11 +110,12 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, toolreport.ErrRefused
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
-			// The first definition of a tool is accepted only after the gateway has read the whole list.
+			// The first definition of a tool can be accepted only after the gateway itself has read the server's whole
+			// list.
 			if x.Discovery.Last() == nil {
 				x.Discovery.GetWithRetry(ctx)
 			}
-			// Only this tool's digest is stored, because other tools may be hidden.
+			// Only this tool's digest is stored, because the list may contain tools that are hidden from the caller.
 			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest})
 			return digest, nil
 		}
@@ -136,8 +139,8 @@ func (x *Exchange) EnsureListed(ctx context.Context) (listed bool, refused *refu
 	return true, nil
 }
 
-// missingDiscovery returns the discovery without a list that must have one before a definition from the session can be
-// accepted at first use. It returns nil if the gateway has all the lists.
+// missingDiscovery returns the discovery that has to list the server's tools before the first definition that a session
+// receives for a tool can be accepted. It returns nil if the gateway already has all the lists it needs.
 func (x *Exchange) missingDiscovery() *discovery.Server {
 	found := x.Discovery.Last()
 	if found == nil {
@@ -150,7 +153,8 @@ func (x *Exchange) missingDiscovery() *discovery.Server {
 	return revision
 }
 
-// notListed returns the refusal for a call after the gateway's own request for the server's list has failed with err.
+// notListed returns the refusal for a call if the gateway has tried to list the server's tools itself and failed with
+// err.
 func (x *Exchange) notListed(ctx context.Context, err error) *refusal.Refusal {
 	refused := x.DiscoveryFailed(ctx, err)
 	why := "the policy service did not accept the list"

@@ -13,50 +13,50 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Era implements the parts of handling a request to one server that differ between revisions with sessions and
-// revisions without.
+// Era implements the parts of handling a request to one server that depend on whether the MCP revision uses sessions.
 type Era interface {
-	// IsOwnTask reports whether the message concerns a task that the gateway itself has created.
+	// IsOwnTask reports whether the message is about a task that the gateway itself has created.
 	IsOwnTask() bool
-	// Prepare completes a call before it enters the pipeline, or refuses the call. policyKnown is false if the policy
+	// Prepare completes a call before the call enters the pipeline, or refuses it. policyKnown is false if the policy
 	// service could not determine which tools the caller may see.
 	Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) (attempt.Call, *refusal.Refusal)
-	// TranslatesRevisions reports whether the gateway translates between client and server because they support no common
-	// revision.
+	// TranslatesRevisions reports whether the gateway translates between client and server because they have no
+	// revision in common.
 	TranslatesRevisions() bool
-	// Pending returns the response to a call that waits for an approval, for example a task. If it returns false, the
-	// response is the refusal in result.
+	// Pending returns the response to a call that waits for an approval, for example a task. If Pending returns false,
+	// the client receives the refusal in result.
 	Pending(ctx context.Context, result pipeline.Result) (Response, bool)
-	// Answer returns the response for the server's answer to a request that the pipeline has executed.
+	// Answer returns the response to the client for a request that the pipeline has sent and the server has answered.
 	Answer(ctx context.Context, result pipeline.Result) Response
-	// OwnList returns the gateway's own list in the form of a server's answer in this revision.
+	// OwnList converts the gateway's own list into a server's answer in the session's revision.
 	OwnList(found *discovery.Result) (*jsonrpc.Answer, error)
 }
 
-// Terms contains values that depend on a message's revision, session and client. The protocol sets them before it
-// routes the message.
+// Terms contains values that depend on a message's revision, session and client. They are set before the message is
+// routed.
 type Terms struct {
-	// Version is the name of the revision in records and spans. SessionDigest is the digest of the id of the client's
-	// session. It is empty before the session exists.
+	// Version is the revision's name in records and spans. SessionDigest is the digest of the id of the client's
+	// session. It is empty until the session exists.
 	Version, SessionDigest string
-	// ResultType is the resultType of the gateway's own results, or empty if the revision has none.
+	// ResultType is the resultType of results that the gateway itself creates. It is empty if the revision does not
+	// define resultType.
 	ResultType string
 	// ClientName is the name that the client declares. It is not verified.
 	ClientName string
 	// ClientCapabilities is the client's capabilities object, as raw JSON.
 	ClientCapabilities []byte
-	// AsksOnStreams reports whether servers may send requests to the client on event streams. AsksInAnswers reports
-	// whether servers may send requests in the answer to this message.
+	// AsksOnStreams is true if servers may send requests to the client on event streams. AsksInAnswers is true if a
+	// server may include requests in its answer to this message.
 	AsksOnStreams, AsksInAnswers bool
 	// Offer describes the requests that the server may send to the client.
 	Offer question.Offer
-	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server, or nil
-	// if the request declares none.
+	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server. It
+	// is nil if the request declares none.
 	DeclaredToServer []byte
-	// AsClient describes the client in the gateway's own requests. It is nil in sessions, because initialize has already
-	// described the client.
+	// AsClient describes the client in requests that the gateway itself sends. It is nil in sessions, because
+	// initialize has already described the client.
 	AsClient *upstream.Client
-	// Discovery contains the server's discovered lists in the revision in which the gateway sends the message to it.
+	// Discovery contains the server's lists in the revision that the gateway uses to send the message to the server.
 	Discovery *discovery.Server
 	// Resumable is the session in which the client can resume the stream of its answer, or nil if the stream cannot be
 	// resumed.

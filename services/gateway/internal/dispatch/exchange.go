@@ -44,18 +44,18 @@ type Deps struct {
 	Pipeline   *pipeline.Pipeline
 	Sessions   *session.Store
 	Visibility *visibility.Visibility
-	// Catalogue receives the tool lists of servers.
+	// Catalogue receives the servers' tool lists.
 	Catalogue *toolreport.Reporter
-	// Remembered is the memory budget for stored answers. A client that has lost its connection can resume the streams of
-	// these answers.
+	// Remembered is the memory budget for stored answers. A client that has lost its connection can resume the stream
+	// of a stored answer.
 	Remembered *limits.Budget
-	// Forms stores which clients answer the gateway's forms.
+	// Forms stores which clients answer the forms that the gateway sends.
 	Forms *forms.Memory
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
 	// Version is the version of this build, which is sent to clients.
 	Version string
-	// Panicked logs a panic that was recovered.
+	// Panicked logs a panic after it was recovered.
 	Panicked func(ctx context.Context, what any)
 
 	Tracer     trace.Tracer
@@ -64,20 +64,21 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Exchange is one message from an authenticated caller to a server while it is handled. protocol.Router.NewRequest
-// creates it. The zero value cannot be used. An Exchange is not safe for concurrent use, except for its Relay and its
-// Sink.
+// Exchange is one message from an authenticated caller to a server, while the gateway handles it.
+// protocol.Router.NewRequest creates it. The zero value cannot be used. An Exchange is not safe for concurrent use,
+// except for its Relay and its Sink.
 type Exchange struct {
 	*Dispatcher
 	httpserver.Caller
 
-	// ClientCtx ends when the caller disconnects.
+	// ClientCtx is cancelled when the caller disconnects.
 	ClientCtx context.Context //nolint:containedctx // the caller's context
-	// Sink sends messages to the caller before the response. relay filters the messages that the server sends.
+	// Sink sends messages to the caller before the response. relay filters those messages that the server sends before
+	// its answer.
 	Sink  Sink
 	relay Relay
-	// ServerName and Server are the server's configured name and the server. At the URL for all servers they are empty and
-	// nil.
+	// ServerName is the server's configured name. If the message was sent to the URL for all servers, ServerName is
+	// empty and Server is nil.
 	ServerName string
 	Server     *servers.Server
 	// Timeout is the maximum duration of a request to the server.
@@ -88,22 +89,22 @@ type Exchange struct {
 	Size int
 	// Received is the time at which the last byte of the message arrived.
 	Received time.Time
-	// Session is the session of the message or, in 2026-07-28, the state that replaces a session. It is nil before the
-	// session is found.
+	// Session is the session to which the message belongs. In revision 2026-07-28, it is the state that replaces a
+	// session. It is nil until it is found.
 	Session *session.Session
-	// Slot contains the message's memory and its slot for requests in flight. Both count against quotas.
+	// Slot contains the message's memory and its place among the caller's requests in flight. Quotas limit them.
 	Slot *limits.Slot
 	// Deadline measures the server's timeout. It is nil if the server may not send requests to the client.
 	Deadline *upstream.PausableDeadline
-	// Hold is the time for which a call is held while it waits for approvers. If it is nil, the configured time applies.
+	// Hold is how long a call is held while it waits for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval that a task has waited for. It is empty for other calls.
+	// ApprovalID is the id of the approval that a task has waited for. It is empty for a call that is not a task.
 	ApprovalID string
-	// Era implements the differences between the kinds of MCP revisions. Terms contains values that depend on the
-	// revision.
+	// Era implements the behavior that depends on whether the MCP revision uses sessions. Terms contains values that
+	// depend on the revision.
 	Era Era
 	Terms
-	// Addressing implements the behavior that depends on the client's URL.
+	// Addressing implements the behavior that depends on the URL to which the client connects.
 	Addressing Addressing
 }
 
@@ -113,14 +114,14 @@ func (x *Exchange) ID() []byte { return x.Message.ID.Of(x.Message.Raw) }
 // RawID implements [Replayable].
 func (x *Exchange) RawID() []byte { return x.ID() }
 
-// ActingPrincipal returns the principal with the message's session and run.
+// ActingPrincipal returns a copy of the principal that includes the session and run of the message.
 func (x *Exchange) ActingPrincipal() *identityv1.Principal {
 	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.Place().Session, x.Message.Meta.Run
 	return p
 }
 
-// Handle executes a request. It implements the steps that all revisions have in common.
+// Handle executes a request. It implements the steps that are the same in all revisions.
 func (x *Exchange) Handle(ctx context.Context) Response {
 	switch {
 	case x.Message.Method == mcp.MethodToolsList:

@@ -11,19 +11,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// maxExemptBytes is the maximum size of a message that needs no rule, in bytes.
+// maxExemptBytes is the maximum size of a message for which no rule is needed, in bytes.
 const maxExemptBytes = 64 << 10
 
 // MethodResponse is the method name under which clients' responses to servers' requests are counted.
 const MethodResponse = "response"
 
-// NeedsNoRule reports whether the message is allowed without a policy rule.
+// NeedsNoRule reports whether the message is allowed even if no policy rule allows it.
 func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// Admit counts a message that needs no rule. It counts it under method, which must be from a fixed list. Admit returns
-// nil if the message is admitted. Otherwise it returns the response for a caller that has sent too many messages.
+// Admit counts a message for which no rule is needed. The message is counted under method, which must be one of a fixed
+// set of names. Admit returns nil if the message is admitted. If the caller has sent too many messages, Admit returns
+// the response to this message.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -37,7 +38,7 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	}
 }
 
-// AnswerPing answers a ping from the client without a request to the server. The answer does not show whether the
+// AnswerPing answers a ping from the client. It sends no request to the server, so the answer does not show whether the
 // server is available.
 func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
@@ -46,7 +47,8 @@ func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.ID()), nil)
 }
 
-// WithClientID adds the edit that replaces the id of the gateway's own request with the id of the client's request.
+// WithClientID appends an edit to edits that replaces the id in the server's answer with the id of the client's
+// request. The answer has the id of the gateway's own request.
 func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []jsonrpc.Edit {
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }

@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A server with sessions sends requests during a call of 2026-07-28. Policy checks them before they become part of the
-// answer. If one is refused, the server receives the reason.
+// A client calls a tool in revision 2026-07-28, and the server, which uses MCP sessions, sends a request during the
+// call. The policy service evaluates the request before it becomes part of the answer to the client. If the request is
+// refused, the server receives an error.
 func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	t.Parallel()
 	const sample = `{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}`
@@ -68,8 +69,8 @@ func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	}
 }
 
-// Case X9. A caller without permissions receives nothing that identifies the server, in revisions with and without
-// sessions.
+// Case X9. A caller without permissions receives nothing that identifies the server. This applies to revisions with and
+// without sessions.
 func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,8 +96,8 @@ func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	})
 }
 
-// The gateway declares to the server the requests that the client can answer. In revisions with sessions, the client
-// needs a stream for them. A gRPC server cannot send requests.
+// The gateway declares to the server only those requests that the client can answer. In revisions that use sessions,
+// the client needs a stream to receive such requests. A gRPC server cannot send requests.
 func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	t.Parallel()
 	initialize := gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize}
@@ -138,7 +139,7 @@ func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	}
 }
 
-// A capability is used only if its value is an object, as MCP requires.
+// A client's capability counts only if its value is an object, as MCP requires.
 func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	})
 }
 
-// The gateway sends comments to keep an idle stream open. The stream ends when the client's token ends.
+// The gateway sends comments to keep an idle stream open. The stream ends when the client's token is no longer valid.
 func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +186,8 @@ func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	})
 }
 
-// Event ids with this prefix belong to the gateway. A client sends them to resume a stored answer, so the gateway
-// removes a server's event ids that have the prefix.
+// Event ids with this prefix are reserved for the gateway: a client sends them to resume a stored answer. If a server
+// sends an event id with this prefix, the gateway removes the id.
 func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +223,7 @@ func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	})
 }
 
-// A subscription covers the resources that it names and the resources below them.
+// A subscription covers the resources whose URIs it contains, and the resources below them.
 func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,9 +251,9 @@ func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	})
 }
 
-// The catalog's cached answer says that a tool is not accepted, but an operator may have accepted it since. The gateway
-// asks the catalog again if that answer is old, or if the gateway has not yet listed the server's tools in the
-// session's revision.
+// The catalog's cached answer says that a tool is not accepted, but an operator may have accepted it since then. The
+// gateway asks the catalog again if that answer is old, or if the gateway itself has not yet listed the server's tools
+// in the session's revision.
 func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -292,7 +293,7 @@ func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	}
 }
 
-// A caller has a limit on requests to one server. The refusal names the limit.
+// There is a limit on a caller's concurrent requests to one server. The refusal says which limit was reached.
 func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -313,7 +314,8 @@ func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	})
 }
 
-// The gateway offers the approval service to confirm a call in a form if the client supports forms and accepts streams.
+// If the client supports forms and accepts streams, the gateway tells the approval service that a call can be confirmed
+// in a form.
 func TestConfirm_IsOfferedToClientsThatCanShowForms(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

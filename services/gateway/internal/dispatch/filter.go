@@ -23,7 +23,7 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether policy does not distinguish a list's elements by name.
+// ignoresNames reports whether the policy treats all elements of a list alike, regardless of their names.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptNamesIgnored
@@ -31,9 +31,9 @@ func ignoresNames(access visibility.Access, field string) bool {
 	return access.ResourceNamesIgnored
 }
 
-// FilterResult returns the edits that prepare an answer for the client, and whether the answer was filtered. In a list
-// of prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule
-// distinguishes the elements by name, FilterResult does not ask the policy service.
+// FilterResult returns the edits that prepare an answer for the client, and reports whether the answer was filtered. In
+// a list of prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule
+// distinguishes the elements by name, FilterResult does not call the policy service.
 func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
@@ -70,8 +70,8 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 	return answer.Listing(field, identifierOf(field))
 }
 
-// mayReceiveUpdate reports whether policy allows the notification that the resource named in m has changed. The caller has
-// checked the method of the notification.
+// mayReceiveUpdate reports whether the policy allows the client to receive m, a notification that a resource has
+// changed. The caller must have checked that m is such a notification.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || access.ResourceNamesIgnored {

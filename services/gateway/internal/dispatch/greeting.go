@@ -9,7 +9,7 @@ import (
 
 // RedactGreeting returns a server's answer to initialize or server/discover for a caller that has no permissions on the
 // server. The answer contains only the revisions and capabilities that the server declares. In an answer to initialize,
-// serverInfo names the gateway.
+// serverInfo describes the gateway.
 func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil

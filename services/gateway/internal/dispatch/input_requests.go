@@ -20,15 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests: results of
-// 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of 2025-11-25 requires that a URL is opened
-// first (Elicitation, URL Mode). Policy evaluates each request as a request from the server, and the decision is
-// recorded.
+// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests: a result of
+// revision 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of revision 2025-11-25 requires
+// that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each request in the answer as a
+// request from the server, and the decision is recorded.
 //
 // If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
-// it could not continue without the requests. The refusal says that the outcome is unknown, because the server may have
-// executed part of the call. CheckInputRequests checks answers of all revisions and methods, because a client may act
-// on requests in any answer.
+// the client could not continue without the requests. The refusal says that the outcome is unknown, because the server
+// may have executed part of the call. CheckInputRequests checks answers of all revisions and methods, because a client
+// may act on requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -42,8 +42,8 @@ func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// checkInputRequests returns the refusal for the first request in the answer that is not allowed, or nil if all are
-// allowed.
+// checkInputRequests returns the refusal for the first request in the answer that is not allowed, or nil if all
+// requests are allowed.
 func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
@@ -74,8 +74,8 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return nil
 }
 
-// countAndDecide counts one request in an answer as a request from the server, and asks policy to evaluate it. answered
-// reports whether the client answers it in its next request.
+// countAndDecide counts one request in an answer as a request from the server, and asks the policy service to evaluate
+// it. The parameter answered is true if the client answers the request in its next message.
 func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answered bool) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
@@ -85,9 +85,9 @@ func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answe
 	return x.decide(ctx, m, attempt.Call{FromServer: true, AnsweredLater: answered})
 }
 
-// DecideServerRequest evaluates a request that a server with sessions sends to a client without one. It returns nil if
-// the request is allowed, and otherwise the answer to the server. id is the request's raw id, which the server has
-// chosen.
+// DecideServerRequest asks the policy service to evaluate a request that a server of a revision with sessions sends to
+// a client of revision 2026-07-28. It returns nil if the request is allowed, and otherwise the gateway's answer to the
+// server. id is the request's raw id, which the server has chosen.
 func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.GatewayMessage {
 	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
@@ -112,8 +112,8 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 	return new(upstream.Refused(id, code, text))
 }
 
-// checkServerRequest returns the reason for which an answer must not contain the request, or nil if the answer may
-// contain it. Extensions of MCP define no requests for answers.
+// checkServerRequest returns the reason why an answer must not contain the request, or nil if the answer may contain
+// it. Requests that MCP extensions define are not allowed in answers.
 func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
@@ -121,8 +121,8 @@ func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	return x.Offer.Check(m)
 }
 
-// readInputRequests returns the requests in an answer, each with an id from the gateway. It returns false if the
-// requests are ambiguous.
+// readInputRequests returns the requests in an answer. The gateway assigns an id to each request. readInputRequests
+// returns false if the requests are ambiguous.
 func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
 	if asks {
@@ -136,7 +136,7 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		// Some parsers ignore case, so two keys that differ only in case are refused.
+		// Some JSON parsers ignore the case of keys, so an object with two keys that differ only in case is refused.
 		err := json.Unmarshal(answer.Error.Of(answer.Raw), &fields, json.MatchCaseInsensitiveNames(true))
 		for _, params := range fields.Data.Elicitations {
 			if !isURLMode(params) {
@@ -156,7 +156,7 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 	return out, ok
 }
 
-// isURLMode reports whether an elicitation is in URL mode. In an error, MCP allows no other mode.
+// isURLMode reports whether an elicitation is in URL mode. MCP allows no other mode in an error.
 func isURLMode(params []byte) bool {
 	var fields struct {
 		Mode string `json:"mode"`
@@ -164,8 +164,8 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is the maximum number of URLs that one answer may require to be opened. It is limited because policy
-// evaluates each URL separately.
+// maxElicitations is the maximum number of URLs in one answer that the user must open. It is limited because the policy
+// service evaluates each URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
@@ -181,20 +181,21 @@ func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code 
 	return out
 }
 
-// UnusableAnswer returns the refusal for a request whose answer must not be sent to the client, although the server has
-// executed the request.
+// UnusableAnswer returns the refusal for a request that the server has executed, but whose answer must not be sent to
+// the client.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
 	recorded := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
 	return &refusal.Refusal{ID: recorded.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
-// Decide asks policy to evaluate a request that is part of another message, and records the decision. It returns nil if
-// the request is allowed.
+// Decide asks the policy service to evaluate a request that is part of another message, and records the decision. It
+// returns nil if the request is allowed.
 func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
 	return x.decide(ctx, m, attempt.Call{FromServer: fromServer})
 }
 
-// decide is like [Exchange.Decide]. It sets the other fields of the call.
+// decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set, and
+// decide sets the others.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
@@ -205,8 +206,8 @@ func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call attempt.
 	return x.Deps.Pipeline.Do(ctx, call).Refusal
 }
 
-// discardForwarder is the forwarder for a request that is part of another message. It sends nothing, because the other
-// message contains the request.
+// discardForwarder is the forwarder for a request that is part of another message. It sends nothing, because the
+// request is sent as part of the other message.
 type discardForwarder struct{}
 
 // Forward implements [attempt.Forwarder].

@@ -16,7 +16,7 @@ import (
 )
 
 // listTools answers tools/list with the tools that the caller may see. If a call may need an approval, the list also
-// contains the gateway's own tool, which waits for approvals.
+// contains the gateway's own tool for waiting for approvals.
 //
 // A list request has no side effects, so it is cancelled when the caller disconnects.
 func (x *Exchange) listTools(ctx context.Context) Response {
@@ -49,8 +49,8 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// fetchTools returns a page of the server's list. If no rule can allow the caller a call to the server, fetchTools
-// returns the gateway's own list as one page instead.
+// fetchTools returns a page of the server's list. If no rule can allow this caller to call the server, fetchTools does
+// not contact the server and returns the gateway's own copy of the list as one page.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -72,8 +72,8 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server, if that list could
-// not be read because of err.
+// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server's tools if this
+// list could not be read because of err.
 func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
@@ -86,12 +86,13 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 	return refused
 }
 
-// filterTools reports a page of a list to the catalog, asks policy which tools the caller may see, and stores the
-// visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more, because the
-// response may be outdated: the gateway may not have listed the server in the session's revision yet, or the catalog
-// may have lost its records.
+// filterTools reports a page of a list to the catalog, asks the policy service which tools the caller may see, and
+// stores the visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more,
+// because the catalog's response may be outdated: the gateway may not have listed the server's tools in the session's
+// revision yet, or the catalog may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	// As in Definition, the gateway must read the whole list before it accepts a tool's first definition.
+	// As in Definition, the gateway itself must have read the whole list before a tool's first definition can be
+	// accepted.
 	if latestDiscovery(ctx, x.Discovery) == nil {
 		x.Discovery.GetWithRetry(ctx)
 	}
@@ -106,7 +107,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
-				// If a definition has also changed in the gateway's own list, the tool is blocked for all sessions.
+				// The gateway reads the list again itself. If the definition has changed in that list, too, the tool is
+				// blocked for all sessions.
 				x.Discovery.RecheckList(ctx, changedAfter)
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
@@ -115,8 +117,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	}
 }
 
-// mayBeOutdated reports whether the catalog's response that a tool is not accepted may be outdated. If the gateway has
-// never listed the server in the session's revision, mayBeOutdated lists it.
+// mayBeOutdated reports whether the catalog's response that a tool is not accepted may be outdated. If the gateway
+// itself has never listed the server's tools in the session's revision, mayBeOutdated lists them.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
@@ -130,7 +132,7 @@ func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response
 	return time.Since(known.At) > servers.RenewAfter
 }
 
-// Viewer returns the caller for which the server's lists are filtered.
+// Viewer returns the caller for whom the server's lists are filtered.
 func (x *Exchange) Viewer() visibility.Caller {
 	return visibility.Caller{
 		Principal: x.Principal, Session: x.Place().Session, Run: x.Message.Meta.Run, Owner: x.Slot.Owner.Accounts.Root(), Server: x.ServerName,
@@ -145,8 +147,8 @@ func FilterFailed(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that set an answer's cache scope to private, because policy's decisions apply only to this
-// caller. If the answer was filtered, the edits forbid caching (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that set an answer's cache scope to private, because a policy decision applies only to
+// this caller. If the answer was filtered, the edits also forbid caching (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T4. A server's notification reaches the client if MCP defines it and policy denies neither the notification nor
-// its subject. Any other notification needs a rule.
+// Case T4. A server's notification reaches the client if MCP defines it and the policy denies neither the notification
+// nor the method to which it refers. Any other notification needs a rule that allows it.
 func TestNotificationOfAServer_ReachesTheClientIfPolicyAllows(t *testing.T) {
 	t.Parallel()
 	const allow, deny = policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY
@@ -69,8 +69,8 @@ func TestNotificationOfAServer_ReachesTheClientIfPolicyAllows(t *testing.T) {
 	}
 }
 
-// A notification that needs a decision counts as a request from the server, so that a server cannot cause too many
-// decisions.
+// A server's notification that the policy service evaluates counts as a request from the server, so that the server
+// cannot cause too many evaluations.
 func TestNotificationOfAServer_DecisionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestNotificationOfAServer_DecisionsAreLimited(t *testing.T) {
 	})
 }
 
-// If policy distinguishes resources, it checks each resource update by its URI.
+// If the policy distinguishes resources, the policy service evaluates each resource update by its URI.
 func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -126,8 +126,9 @@ func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 	}
 }
 
-// Policy responds to the question about a resource after more than a second. The caller may have been stopped meanwhile,
-// so the notification is dropped. Notifications of changed lists are forwarded.
+// The policy service takes more than a second to decide whether the caller may receive an update of a resource. An
+// operator may have stopped the caller meanwhile, so the update is dropped. Notifications that a list has changed are
+// still forwarded.
 func TestNotificationOfAServer_UpdateIsDroppedIfPolicyRespondsTooLate(t *testing.T) {
 	t.Parallel()
 	for wait, want := range map[time.Duration]int{900 * time.Millisecond: 2, 1100 * time.Millisecond: 1} {
@@ -152,8 +153,8 @@ func TestNotificationOfAServer_UpdateIsDroppedIfPolicyRespondsTooLate(t *testing
 	}
 }
 
-// Policy allows a notification, and the journal is slow. An operator stops the caller meanwhile. The notification is
-// dropped.
+// The policy allows a notification, but writing it to the journal takes long. Meanwhile, an operator stops the caller.
+// The notification is dropped.
 func TestNotificationOfAServer_IsDroppedIfItsCallerIsStoppedMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +179,8 @@ func TestNotificationOfAServer_IsDroppedIfItsCallerIsStoppedMeanwhile(t *testing
 	})
 }
 
-// The gateway removes its own keys from a server's message, because the client would take them for the gateway's.
+// The gateway removes its own metadata keys from a server's message. Otherwise the client would believe that the
+// gateway has set them.
 func TestNotificationOfAServer_LosesKeysOfTheGateway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,7 +196,8 @@ func TestNotificationOfAServer_LosesKeysOfTheGateway(t *testing.T) {
 	})
 }
 
-// The gateway sends a client's notification to the server as its own, if MCP defines it and policy allows it.
+// If MCP defines a client's notification and the policy allows it, the gateway sends a notification of its own to the
+// server instead.
 func TestNotificationOfAClient_IsSentByTheGateway(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -244,8 +247,8 @@ func TestNotificationOfAClient_InitializedIsSentOnce(t *testing.T) {
 	})
 }
 
-// The client has declared roots to the server, and policy changes after that. The notification that the roots have
-// changed needs permission under the new policy.
+// The client has declared roots to the server, and the policy changes after that. The notification that the roots have
+// changed must be allowed by the new policy.
 func TestNotificationOfAClient_ChangedRootsNeedPermissionNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +276,7 @@ func TestNotificationOfAClient_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A token has no permissions while the gateway cannot determine whether it is still valid.
+// While the gateway cannot determine whether a token is still valid, the caller has no permissions.
 func TestAccess_OfAStaleTokenIsNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +291,7 @@ func TestAccess_OfAStaleTokenIsNone(t *testing.T) {
 	})
 }
 
-// A client cancels a call that waits for approvers. The call must not run after that.
+// A client cancels a call that waits for approvers. After that, the call must not run.
 func TestNotificationOfAClient_CancelsACallThatWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -334,8 +337,9 @@ func TestNotificationOfAClient_CancelsARequestOfTheServer(t *testing.T) {
 	})
 }
 
-// A client's notification that MCP does not define is checked like a call, and the checked bytes are sent. It is not
-// sent to servers without sessions or to gRPC servers, because they cannot receive it.
+// A client sends a notification that MCP does not define. The policy service evaluates it like a call, and exactly the
+// evaluated bytes are sent to the server. The notification is not sent to stateless servers or to gRPC servers, because
+// they cannot receive it.
 func TestNotificationOfAClient_WithAnotherMethodNeedsARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -373,8 +377,8 @@ func TestNotificationOfAClient_WithAnotherMethodNeedsARule(t *testing.T) {
 	}
 }
 
-// Messages that need no rule are counted under a fixed set of names, so that the records contain no method names that a
-// client has chosen.
+// Messages for which no rule is needed are counted under a fixed set of names, so that the records contain no method
+// names that a client has chosen.
 func TestAdmit_CountsByFixedNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -393,8 +397,8 @@ func TestAdmit_CountsByFixedNames(t *testing.T) {
 	})
 }
 
-// If a caller sends too many messages that need no rule, they are refused. A notification has no response, so its
-// refusal is only recorded.
+// If a caller sends too many messages for which no rule is needed, the messages are refused. A notification has no
+// response, so its refusal is only recorded.
 func TestAdmit_LimitsMessagesThatNeedNoRule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,25 +18,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// KeepAliveInterval is the interval at which the gateway sends a comment on an idle stream, so that it detects when the
-// client has disconnected.
+// KeepAliveInterval is the interval at which the gateway sends a comment on an idle stream. The comments show whether
+// the client has disconnected.
 const KeepAliveInterval = 25 * time.Second
 
-// Relay forwards the messages that a server sends before its answer, if the client may receive them. It is safe for
+// Relay forwards those messages that a server sends before its answer and that the client may receive. It is safe for
 // concurrent use.
 type Relay struct {
 	exchange *Exchange
 	Sink
 	serverRequests serverRequests
-	// requestCtx ends when the client has disconnected or cancelled its request.
+	// requestCtx is cancelled when the client has disconnected or cancelled its request.
 	requestCtx context.Context //nolint:containedctx // the client's context
 	// Subscription describes the notifications to which the client has subscribed on this stream. It is nil if the stream
 	// has no subscription.
 	Subscription *upstream.Wanted
 }
 
-// NewRelay returns the relay for the stream of the exchange. An exchange has only one relay, and handlers must use it
-// one after another. The caller must call [Relay.Settle] when it no longer forwards messages from the server.
+// NewRelay returns the relay for the stream of the exchange. An exchange has only one relay, so only one handler at a
+// time may use it. The caller must call [Relay.Settle] when it no longer forwards messages from the server.
 func (x *Exchange) NewRelay() *Relay {
 	x.relay.exchange, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
@@ -58,7 +58,8 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
-	// Without this check, the client could attribute the message to another subscription.
+	// A message that belongs to another subscription is dropped. Otherwise the client could believe that it belongs to
+	// this one.
 	case o.Subscription != nil && !x.Addressing.IsSubscribed(m):
 	case isSubscribedTo(m, o.Subscription) && x.mayReceive(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
@@ -66,9 +67,9 @@ func (o *Relay) Deliver(event upstream.Event) error {
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a server's message. It returns the message and the bytes to forward. Both are nil if raw contains
-// no message. If the message is large, parsing and renaming each use one of the caller's time slices. The first time
-// slice ends before the second begins, because a goroutine must not hold two.
+// parseMessage parses a server's message. It returns the message and the bytes to forward. Both results are nil if raw
+// contains no message. For a large message, two steps each need one of the caller's time slices: parsing the message,
+// and replacing names in it. The first time slice ends before the second begins, because a goroutine must not hold two.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
@@ -93,7 +94,7 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 }
 
 // readServerMessage parses a server's message in one of the caller's time slices. It returns [ErrUnread] if the caller
-// has disconnected or waits for too many messages.
+// has disconnected or has too many messages that wait for a time slice.
 func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
@@ -103,11 +104,11 @@ func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 }
 
-// mayReceive reports whether the client may receive a notification that MCP defines. Progress and the acknowledgement
-// of a subscription are always allowed. Any other notification is allowed if policy denies neither the notification nor
-// the method to which it refers. The notification that a resource has changed also needs policy's permission for that
-// resource. A notification with contents is dropped if policy's response is too old, because the caller may have been
-// stopped meanwhile.
+// mayReceive reports whether the client may receive a notification that MCP defines. Progress notifications and the
+// acknowledgement of a subscription are always allowed. Any other notification is allowed if the policy denies neither
+// the notification nor the method to which it refers. To receive the notification that a resource has changed, the
+// client also needs permission for that resource. If the policy service has taken too long to respond, a notification
+// with contents is dropped, because an operator may have stopped the caller meanwhile.
 func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	switch {
 	case !x.Addressing.Forwards(m.Method):
@@ -129,7 +130,7 @@ func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	}
 }
 
-// allowsNotification reports whether policy denies neither a notification nor the method to which it refers.
+// allowsNotification reports whether the policy denies neither a notification nor the method to which it refers.
 func (x *Exchange) allowsNotification(notification string) bool {
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || !access.Has(notification) {
@@ -145,7 +146,7 @@ func (x *Exchange) allowsNotification(notification string) bool {
 	}
 }
 
-// SendMessage sends a message before the answer. It returns an error if the message could not be sent to the client.
+// SendMessage sends a message to the client before the answer. It returns an error if the message could not be sent.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
 // sendEvent sends a message with the id and retry time of event. If message, id and retry time are all empty, it sends
@@ -179,8 +180,8 @@ func (o *Relay) Progress(n int) {
 	_ = o.SendMessage(message) // the client may have disconnected
 }
 
-// KeepOpen sends a comment every [KeepAliveInterval] until ctx ends. It calls end if the client has disconnected or its
-// token was revoked.
+// KeepOpen sends a comment every [KeepAliveInterval] until ctx is done. It calls the function end if the client has
+// disconnected or the client's token was revoked.
 func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 	tick := time.NewTicker(KeepAliveInterval)
 	defer tick.Stop()
@@ -197,8 +198,8 @@ func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 	}
 }
 
-// Uncancelled returns ctx. If the client can resume the stream later, it returns a context that is not cancelled when
-// the client disconnects.
+// Uncancelled returns ctx if the client cannot resume the stream later. Otherwise it returns a context that is not
+// cancelled when the client disconnects.
 func (x *Exchange) Uncancelled(ctx context.Context) context.Context {
 	if x.Resumable == nil {
 		return ctx
@@ -214,8 +215,9 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
-// isSubscribedTo reports whether a notification belongs to a subscription. It must refer to a subscribed list, a
-// subscribed resource, or a resource with a URI below that of a subscribed resource.
+// isSubscribedTo reports whether a notification belongs to a subscription. A notification about a list or a resource
+// belongs to the subscription only if the client has subscribed to that list, to that resource, or to a resource whose
+// URI is above the resource's URI.
 func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

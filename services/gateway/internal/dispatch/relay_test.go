@@ -41,7 +41,7 @@ func sseEvents(stream string) (events []string, other bool) {
 	return events, other || data != nil
 }
 
-// Case U1. Each message from a server becomes one event of type message with unchanged content.
+// Case U1. Each message from a server becomes one event of type message, and its content is not changed.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"data":"x"}}`,

@@ -25,8 +25,8 @@ func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Respons
 	return x.RefusedResponse(ctx, refused)
 }
 
-// RefusedResponse returns the response to a refused request. The caller must have recorded the refusal, unless it needs
-// no record.
+// RefusedResponse returns the response to a refused request. If a record of the refusal is needed, the caller must
+// already have written it.
 func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal) Response {
 	to := refusal.Request{ResultType: x.ResultType}
 	if x.Message != nil {
@@ -47,7 +47,7 @@ func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal
 	return out
 }
 
-// OwnResponse returns a response with a body that the gateway has encoded. err is the error from the encoding. If it is
+// OwnResponse returns a response whose body the gateway has encoded. err is the error from encoding the body. If err is
 // not nil, the response has HTTP status 500.
 func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Response {
 	if err != nil {
@@ -57,8 +57,8 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns the response that contains a server's answer with these edits applied. The edits must include the
-// edits of [jsonrpc.Answer.Clean].
+// Edited returns a response that contains a server's answer to which these edits have been applied. The edits must
+// include those of [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
@@ -82,5 +82,6 @@ func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrp
 	return append(edits, names...), err
 }
 
-// ErrUnread means that the answer was not parsed because the caller has disconnected or too many of its messages wait.
+// ErrUnread means that an answer was not parsed, because the caller has disconnected or too many messages for the
+// caller are waiting to be parsed.
 var ErrUnread = errors.New("the answer was not read")

@@ -1,7 +1,7 @@
-// Package dispatch executes callers' requests to one server, in any MCP revision. It answers requests that need no rule
-// and passes all other requests to the pipeline. From lists and results it removes the elements that the caller may not
-// see. It forwards messages that the server sends before its answer. Packages v2025 and v2026 build an [Exchange] and
-// receive a [Response].
+// Package dispatch executes callers' requests to one server, in any MCP revision. It answers requests for which no rule
+// is needed, and passes all other requests to the pipeline. From lists and results, it removes the elements that the
+// caller may not see. It forwards messages that the server sends before its answer. Packages v2025 and v2026 build an
+// [Exchange] and receive a [Response].
 package dispatch
 
 import (
@@ -13,39 +13,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Response is the answer to a message. The zero value has no body and HTTP status 200. It ends a stream without another
-// message.
+// Response is the answer to a message. The zero value has no body and HTTP status 200. On a stream, the zero value ends
+// the stream and sends no further message.
 type Response struct {
 	// Body is the JSON-RPC response as a list of slices. It is nil if there is no response, for example to a notification.
 	Body [][]byte
-	// Status is the HTTP status if no event stream has begun. 0 means 200.
+	// Status is the HTTP status if no event stream has been started. 0 means 200.
 	Status int
 	// Refusal is the refusal of the message, or nil if the gateway or a server has answered the message.
 	Refusal *refusal.Refusal
 	// ErrorType is the type of the error in the answer (OpenTelemetry, error.type), or empty if there is no error.
 	ErrorType string
-	// Session is the id of the session that initialize has opened. It is empty for all other messages.
+	// Session is the id of the session that was opened by initialize. It is empty for all other messages.
 	Session string
 	// Held is the total time for which the message waited for approvers and for the client.
 	Held time.Duration
-	// Approved reports whether a person has approved this very call.
+	// Approved is true if a person has approved this particular call.
 	Approved bool
-	// Unrecorded reports whether the call's outcome is not in the journal yet.
+	// Unrecorded is true if the call's outcome has not been written to the journal yet.
 	Unrecorded bool
-	// Detached reports whether the client must reconnect to receive the answer, because the server has ended its stream
-	// before the answer.
+	// Detached is true if the server has closed its stream before sending the answer. The client must reconnect to
+	// receive the answer.
 	Detached bool
-	// ID is the id of the decision, and Decision is policy's decision on the call. Both are zero if policy has not
-	// evaluated the message.
+	// ID is the id of the decision, and Decision is the policy service's decision on the call. Both are zero if the
+	// policy service has not evaluated the message.
 	ID       string
 	Decision *policyv1.Decision
 }
 
-// Accepted returns the response to a client's notification or response: HTTP status 202.
+// Accepted returns HTTP status 202, which is the response to a client's notification or response.
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
-// Copy returns a copy of the body as one slice, because the memory of the body is reused after the request has ended.
-// If the body is larger than most bytes, Copy returns nil and true.
+// Copy returns the body as one new slice. It makes a copy because the memory of the body is reused after the request
+// has ended. If the body has more than most bytes, Copy returns nil and true.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {
 		return nil, true

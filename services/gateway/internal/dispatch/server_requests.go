@@ -22,13 +22,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// clientTimeout is the maximum time for a client and its user to answer a request from a server.
+// clientTimeout is the time that a client and its user have to answer a request from a server.
 const clientTimeout = 10 * time.Minute
 
 // serverRequests contains the unanswered requests that a server has sent to a client on one stream. The zero value is
 // empty. Only the goroutine that reads the stream may call its methods.
 type serverRequests struct {
-	// ended is closed when the stream no longer waits for the requests. It is nil before the first request.
+	// ended is closed when the gateway no longer waits for answers to the requests on the stream. It is nil before the
+	// first request.
 	ended   chan struct{}
 	running sync.WaitGroup
 }
@@ -49,7 +50,7 @@ func (a *serverRequests) cancelAll() {
 	a.ended = nil
 }
 
-// Settle cancels the server's unanswered requests, and waits for their goroutines.
+// Settle cancels the server's unanswered requests and waits until the goroutines that handle them have returned.
 func (o *Relay) Settle() { o.serverRequests.cancelAll() }
 
 type serverRequest struct {
@@ -60,12 +61,12 @@ type serverRequest struct {
 	method   string
 	token    []byte // the progress token as raw JSON; nil if the request has none
 	received time.Time
-	// waited is the time for which the gateway has waited for the client.
+	// waited is how long the gateway has waited for the client's answer.
 	waited time.Duration
 }
 
-// handleServerRequest starts a goroutine that handles a server's request. If policy and the client's capabilities allow
-// it, the request is sent to the client, and the client's answer is sent to the server.
+// handleServerRequest starts a goroutine that handles a server's request. If the policy and the client's capabilities
+// allow it, the request is sent to the client, and the client's answer is sent to the server.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.exchange
 	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
@@ -140,7 +141,7 @@ func (a *serverRequest) run() {
 	a.reply(ctx, result.Answer)
 }
 
-// read parses the request as strictly as a client's request.
+// read parses the server's request as strictly as a client's request is parsed.
 func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	end, err := a.memory.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
@@ -150,8 +151,8 @@ func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	return jsonrpc.Parse(a.raw, a.relay.exchange.Deps.Limits)
 }
 
-// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. During the wait,
-// the timeout of the client's requests to the server is paused.
+// Forward implements [attempt.Forwarder]. It sends the server's request to the client and waits for the answer. While
+// it waits, the timeout of the client's own request to the server is paused.
 func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.relay.exchange
 	pause := x.Deadline.Pause
@@ -201,7 +202,7 @@ func (a *serverRequest) send(req upstream.Request) error {
 	return a.relay.SendMessage(body...)
 }
 
-// acceptResponse returns the client's answer in the form that the gateway sends to the server.
+// acceptResponse converts the client's answer into the form in which the gateway sends it to the server.
 func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
@@ -233,7 +234,8 @@ func (a *serverRequest) reply(ctx context.Context, answer *jsonrpc.Answer) {
 	x.logUnsent(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
-// refuse records the refusal of a request that policy has not evaluated, and answers the server.
+// refuse records the refusal of a request that the policy service has not evaluated, and sends the refusal to the
+// server.
 func (a *serverRequest) refuse(ctx context.Context, code commonv1.Code, why string) {
 	a.answerRefusal(ctx, a.record(ctx, code, why))
 }
@@ -247,8 +249,9 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 	return refused
 }
 
-// answerRefusal tells the server that its request was refused, and returns the JSON-RPC error code. The answer contains
-// the decision's id, with which an operator can find the reason, and no other information about the policy.
+// answerRefusal sends an error to the server because its request was refused, and returns the JSON-RPC error code. The
+// error contains the id of the decision, by which an operator can find the reason. It contains nothing else about the
+// policy.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
@@ -266,8 +269,8 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// errorForInvalid returns the JSON-RPC error for a request that the server may not send. The message contains nothing
-// new for the server, because it follows from the capabilities that the gateway has declared.
+// errorForInvalid returns the JSON-RPC error for a request that the server may not send. The error message reveals
+// nothing new, because the server could derive it from the capabilities that the gateway has declared.
 func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return errorForRefusal(refused)
@@ -290,7 +293,7 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse sends a client's response to the server that waits for it. If no request waits for the response, it is
+// HandleResponse sends a client's response to the server that waits for it. If no server waits for the response, it is
 // dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {

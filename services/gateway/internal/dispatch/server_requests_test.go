@@ -21,8 +21,8 @@ import (
 
 const roots = `{"jsonrpc":"2.0","id":3,"method":"roots/list"}`
 
-// startAsking returns a gateway and a call in a session. The server sends messages before it answers the call. The
-// client has all capabilities, and policy denies no method.
+// startAsking returns a gateway and a tool call in a session. During the call, the server runs the function ask, which
+// sends messages to the client. The client has all capabilities, and the policy denies no method.
 func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gateway, say func(string))) (*gatewaytest.Gateway, gatewaytest.Message) {
 	t.Helper()
 	g := gatewaytest.Start(t)
@@ -37,14 +37,14 @@ func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gate
 	return g, gatewaytest.Call("safe", "").In(g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll}))
 }
 
-// reply returns a message in the session of another message.
+// reply returns a message in the same session as another message.
 func reply(to gatewaytest.Message, body string) gatewaytest.Message {
 	to.Body = body
 	return to
 }
 
-// The server's request and the client's response are forwarded byte for byte, without keys of the gateway. The request
-// is recorded as the server's.
+// A server's request and the client's response are forwarded byte for byte, except that the gateway's own metadata keys
+// are removed. The request is recorded as a request from the server.
 func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	})
 }
 
-// Case U1. A request that the server may not send reaches no client. The server receives the id of the refusal, but no
-// other information about the policy.
+// Case U1. If the server may not send a request, the client does not receive the request. The server receives the id of
+// the refusal, but no other information about the policy.
 func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	t.Parallel()
 	large := `{"jsonrpc":"2.0","id":3,"method":"roots/list","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`
@@ -130,7 +130,7 @@ func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	}
 }
 
-// The numbers of a server's open requests and of its requests per minute are limited.
+// There is a limit on a server's unanswered requests, and a limit on its requests per minute.
 func TestServerRequest_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestServerRequest_IsLimited(t *testing.T) {
 	})
 }
 
-// While the client answers a server's request, the call's timeout is paused. The client has ten minutes for the answer.
+// While the client answers a server's request, the call's timeout is paused. The client has ten minutes to answer.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -194,7 +194,7 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// If the call ends and the client can no longer answer, the server receives an error.
+// The call ends, so the client can no longer answer the server's request. The server receives an error.
 func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(g *gatewaytest.Gateway, s *gatewaytest.Stream, call gatewaytest.Message){
@@ -235,7 +235,8 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	}
 }
 
-// A server cancels its request by its id. The client receives the cancellation, and the server receives no response.
+// A server sends a notification that cancels its own request. The client receives the cancellation, and the server
+// receives no response.
 func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,8 +263,8 @@ func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	})
 }
 
-// If a request waits for a response, the response may be as large as other messages. Any other large response is
-// refused.
+// A response to a server's pending request may be as large as any message. A large response that no request waits for
+// is refused.
 func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +288,7 @@ func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	})
 }
 
-// If a client requests progress, it receives a notification every ten seconds while the call waits for its approval.
+// A client that requests progress receives a notification every ten seconds while its call waits for an approval.
 func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	t.Parallel()
 	for meta, want := range map[string]int{`{"progressToken":"p"}`: 3, `{}`: 0} {
@@ -312,7 +313,7 @@ func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	}
 }
 
-// Case N2. A request can be answered only in its own session.
+// Case N2. A server's request can be answered only in the session in which it was sent.
 func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Sink receives the messages for a caller that come before the response. It is safe for concurrent use.
+// Sink receives the messages for a caller that are sent before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Without a client, the gateway cannot answer requests
-	// from the server, and no second request can continue the call.
+	// HasClient reports whether an MCP client waits for the response. Without an MCP client, the server's requests
+	// can't be answered, and a second request can't continue the call.
 	HasClient() bool
 	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool
-	// Open starts the stream, which shows the caller that its request is held. It is idempotent.
+	// Open starts the stream, which shows the caller that its request is held. Open is idempotent.
 	Open()
 	// IsOpen reports whether the stream was started.
 	IsOpen() bool
@@ -25,16 +25,16 @@ type Sink interface {
 	Send(event upstream.Event, message ...[]byte) error
 	// KeepAlive sends data that clients ignore. It returns an error if the caller has disconnected.
 	KeepAlive() error
-	// Replay sets the message whose answer is stored, so that a client that has lost its connection can resume the stream.
-	// It has no effect after the stream was started.
+	// Replay sets the message whose answer is to be stored, so that a client that has lost its connection can resume
+	// the stream. Replay has no effect once the stream has been started.
 	Replay(of Replayable)
 }
 
-// Replayable is a message with an answer that may be stored, so that the client can resume the answer's stream.
+// Replayable is a message whose answer may be stored, so that the client can resume the answer's stream.
 type Replayable interface {
 	// RawID returns the id of the message, as raw JSON.
 	RawID() []byte
-	// BeginAnswer returns a new stored stream for the answer, or nil if the client cannot resume streams.
+	// BeginAnswer returns a new stream in which the answer is stored, or nil if the client cannot resume streams.
 	BeginAnswer() *session.ReplayStream
 }
 
@@ -44,7 +44,7 @@ var ErrNoStream = errors.New("the client reads no event stream")
 // MaxCallback is the maximum size of a message to a [Callback], in bytes.
 const MaxCallback = 7 << 20
 
-// Callback is the sink of a caller inside the gateway. The zero value accepts no messages. [NewCallback] returns a
+// Callback is the sink for a caller inside the gateway. The zero value accepts no messages. [NewCallback] returns a
 // Callback that accepts messages. A Callback is safe for concurrent use.
 type Callback struct {
 	mu    sync.Mutex

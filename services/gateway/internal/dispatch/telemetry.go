@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Measure records the time for which a client's request or notification was handled. Responses are not measured,
+// Measure records how long the gateway took to handle a client's request or notification. Responses are not measured,
 // because they have no method.
 func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	if x.Message.Method != "" {
@@ -17,7 +17,7 @@ func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	}
 }
 
-// Place returns the message's server, revision and session, for its span. Unknown values are empty.
+// Place returns the server, revision and session of the message, for use in a span. Unknown values are empty.
 func (x *Exchange) Place() spans.Place {
 	return spans.Place{Server: x.ServerName, Transport: "tcp", Version: x.Version, Session: x.SessionDigest}
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// lastDigest returns the definition digest in the last call that policy has checked.
+// lastDigest returns the definition digest of the last call that the fake policy service has evaluated.
 func lastDigest(g *gatewaytest.Gateway) string {
 	all := g.Policy.Decided()
 	return string(all[len(all)-1].Call.GetDefinitionDigest())
 }
 
-// Case A4. Policy checks a call with the definition that its session has listed, or otherwise with the definition in
-// the gateway's own list.
+// Case A4. The policy service evaluates a call with the tool definition that the call's session has listed. If the
+// session has not listed the tool, the definition in the gateway's own list is used.
 func TestCall_IsDecidedByTheDefinitionThatTheCallerKnows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestCall_IsDecidedByTheDefinitionThatTheCallerKnows(t *testing.T) {
 	})
 }
 
-// unknownUntilDefined makes policy deny calls to tools without a known definition.
+// unknownUntilDefined makes the fake policy deny calls to tools whose definition is not known.
 func unknownUntilDefined(g *gatewaytest.Gateway) {
 	g.Policy.Decide = func(c *policyv1.Call) *policyv1.Decision {
 		if len(c.GetDefinitionDigest()) == 0 {
@@ -66,7 +66,7 @@ func unknownUntilDefined(g *gatewaytest.Gateway) {
 	}
 }
 
-// pages makes the server list one tool on each page. next returns the cursor that follows a page.
+// pages makes the server list one tool on each page. next returns the cursor for the page after the given page.
 func pages(s *gatewaytest.Server, next func(page int) string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -95,8 +95,8 @@ func lookups(s *gatewaytest.Server) (n int) {
 	return n
 }
 
-// If neither the session nor the gateway has listed a tool, the gateway lists the server's tools in the session of the
-// call. If the list does not contain the tool, the gateway does not read it again at once.
+// If neither the session nor the gateway has listed a tool, the gateway lists the server's tools in the call's session.
+// If the list does not contain the tool, the gateway does not read the list again soon afterwards.
 func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -104,8 +104,8 @@ func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
 		next  func(page int) string
 		code  string
 		pages int
-		// again and later are the numbers of pages that the gateway reads for a second call 20 s later and for a third 40 s
-		// later.
+		// again is the number of pages that the gateway reads for a second call after 20 s. later is the number of
+		// pages that it reads for a third call 20 s after that.
 		again, later int
 	}{
 		"on the third page":  {"t2", func(page int) string { return fmt.Sprint(page + 1) }, "", 3, 0, 0},
@@ -136,7 +136,8 @@ func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// Only tools have definitions. The gateway does not list the server for other requests that need an approval.
+// Only tools have definitions. If a request with another method needs an approval, the gateway does not list the
+// server's tools.
 func TestDefinition_IsReadForToolsOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,7 +187,7 @@ func TestCall_IsRefusedIfTheServerCannotBeListed(t *testing.T) {
 	}
 }
 
-// Case X9. If policy hides some of the server's tools, the gateway sends a call only if the session's list or the
+// Case X9. The policy hides some of the server's tools. The gateway sends a call only if the session's list or the
 // gateway's own list contains the tool and the caller may see it.
 func TestCall_NeedsAVisibleToolIfToolsAreHidden(t *testing.T) {
 	t.Parallel()
@@ -252,8 +253,8 @@ func TestCall_IsRefusedIfVisibilityIsNotKnown(t *testing.T) {
 	}
 }
 
-// Policy refuses a call because the tool's definition has changed or is unknown. The gateway lists the server again,
-// because the server may have been repaired.
+// The policy service refuses a call because the tool's definition has changed or is unknown. The gateway lists the
+// server's tools again, because the server may have been repaired.
 func TestCall_RefusedForItsDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]bool{commonv1.Code_CODE_TOOL_CHANGED: true, commonv1.Code_CODE_TOOL_UNKNOWN: true, commonv1.Code_CODE_DENIED_BY_RULE: false} {

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// changedAfter is the maximum age of the gateway's own list after a session has received a tool definition that
-	// differs from the accepted one. An older list is renewed. changedAfter also limits how often the gateway lists a
-	// server that changes its definitions each time.
+	// changedAfter is the maximum age of the gateway's own list when a session receives a tool definition that differs
+	// from the accepted one. If the list is older, the gateway reads it again. changedAfter also limits how often the
+	// gateway lists the tools of a server whose definitions are different each time.
 	changedAfter = 2 * time.Second
 )
 
-// Tools looks up the tools that the server of an exchange lists to the caller. It implements [attempt.Tools].
+// Tools looks up tools in the list that the server sends to the caller. It implements [attempt.Tools].
 type Tools struct {
 	*Exchange
 
 	access visibility.Access
-	// HidesTools reports whether policy hides some of the server's tools from the caller.
+	// HidesTools is true if the policy hides some of the server's tools from the caller.
 	HidesTools bool
 }
 
@@ -41,9 +41,9 @@ func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 	return Tools{Exchange: x, access: access, HidesTools: err == nil && !access.HidesNone}, err
 }
 
-// Listed reports whether the caller can see the called tool. It searches the list of this session, and then the visible
-// part of the gateway's own list. It takes the same steps for hidden and for missing tools. Its spans are not part of
-// the call's trace, because the result is cached for all calls.
+// Listed reports whether the caller can see the called tool. It searches this session's list, and then that part of the
+// gateway's own list that the caller may see. Listed takes the same steps for hidden tools as for missing tools. Its
+// spans are not part of the call's trace, because the result is cached for all calls.
 func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	if t.Addressing.ListedDigest(t.Message.Name) != nil {
 		return attempt.Listing{Listed: true}, nil

@@ -20,7 +20,8 @@ import (
 
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
 
-// lists sets the server's answer to tools/list in clients' sessions: these tools, and the members in more.
+// lists sets the server's answer to tools/list in clients' sessions. The answer contains the given tools and, after
+// them, the JSON members in more.
 func lists(s *gatewaytest.Server, tools, more string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -31,7 +32,7 @@ func lists(s *gatewaytest.Server, tools, more string) {
 	}
 }
 
-// ownLists sets the server's answer to the gateway's own tools/list.
+// ownLists sets the server's answer to the gateway's own tools/list requests.
 func ownLists(s *gatewaytest.Server, tools string) {
 	own := s.Discovery
 	s.Discovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -42,10 +43,11 @@ func ownLists(s *gatewaytest.Server, tools string) {
 	}
 }
 
-// list returns the request for the list of tools in a session.
+// list returns a tools/list request in a session.
 func list(params string) gatewaytest.Message { return gatewaytest.Plain("tools/list", params) }
 
-// A list contains the tools that the caller may see. The gateway removes its own keys if the server has written them.
+// A list contains the tools that the caller may see. If the server has sent metadata keys that are reserved for the
+// gateway, the gateway removes them.
 func TestListTools_ShowsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +64,8 @@ func TestListTools_ShowsWhatTheCallerMaySee(t *testing.T) {
 	})
 }
 
-// The server chooses the cursors of its list. Only cursors that the session has received are sent to the server.
+// The server chooses the cursors of its list. The gateway sends a cursor to the server only if the session has received
+// that cursor.
 func TestListTools_AcceptsCursorsOfTheSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +86,8 @@ func TestListTools_AcceptsCursorsOfTheSession(t *testing.T) {
 	})
 }
 
-// After the session has seen a tool whose calls all need an approval, the last page contains the gateway's own tool.
+// After the session has listed a tool whose calls all require an approval, the last page of the list also contains the
+// gateway's own tool for waiting for approvals.
 func TestListTools_HasTheWaitToolOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,7 +184,7 @@ func TestListTools_PassesErrorsOfTheServer(t *testing.T) {
 	})
 }
 
-// A list has no side effects. It is cancelled if the client disconnects, and after the server's timeout.
+// A list request has no side effects. It is cancelled when the client disconnects or the server's timeout expires.
 func TestListTools_EndsWithItsClientAndItsTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +212,8 @@ func TestListTools_EndsWithItsClientAndItsTimeout(t *testing.T) {
 	})
 }
 
-// A caller without permissions on the server receives the gateway's own list as one page.
+// A caller without permissions on the server receives the gateway's own copy of the list as one page, and the gateway
+// does not contact the server.
 func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,8 +234,8 @@ func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// If a definition in one session differs from the accepted definition, the tool is blocked for all callers. The gateway
-// lists the server again to check it.
+// In one session, the server sends a tool definition that differs from the accepted one. The gateway reads the server's
+// list itself. If the definition has changed there, too, the tool is blocked for all callers.
 func TestListTools_ChangedDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package forms stores which clients answer the forms that the gateway shows to their users. Some clients declare
-// elicitation, but never answer, so their users would wait for a form that they do not see.
+// Package forms stores which clients answer the forms that the gateway sends to their users. Some clients declare
+// elicitation but never answer. Their users would wait for a form that they do not see.
 package forms
 
 import (
@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// Timeout is the time after which a call receives its ticket if its form was not answered and the client has never
-	// answered a form. It is shorter than the 60 s after which several clients give up on a call.
+	// Timeout is how long a call waits for an answer to its form if the client has never answered a form. After that,
+	// the caller receives a refusal that contains the approval's id. Timeout is shorter than 60 s, after which several
+	// clients give up on a call.
 	Timeout = 50 * time.Second
-	// firstSilence is the time for which a client is sent no form after the first unanswered form. The time doubles with
-	// each further unanswered form, up to lastSilence.
+	// firstSilence is the period in which no form is sent to a client after its first unanswered form. The period
+	// doubles with each further unanswered form, up to lastSilence.
 	firstSilence = time.Hour
 	lastSilence  = 24 * time.Hour
-	// keep is the time after which an entry that does not change is removed.
+	// keep is how long an entry is kept after its last change.
 	keep = 30 * 24 * time.Hour
 
-	// maxClients and maxOfPrincipal are the maximum numbers of entries in all and of one principal. Only a principal's
-	// oldest entry is removed if the principal has too many.
+	// maxClients is the maximum number of entries, and maxOfPrincipal is the maximum number of entries for one
+	// principal. If a principal has too many entries, only the oldest entry for that principal is removed.
 	maxClients     = 512
 	maxOfPrincipal = 8
 	// maxName is the maximum length of the name and the version of a client, in bytes.
 	maxName = 64
-	// maxFile is the maximum size of the file, in bytes.
+	// maxFile is the maximum size of the file with the entries, in bytes.
 	maxFile = 1 << 20
 )
 
-// Client identifies a program that a principal uses. The principal is part of it, because the name and the version are
-// not verified: otherwise a stranger could claim another principal's name.
+// Client identifies a program that a principal uses. It includes the principal, because the name and the version are
+// not verified: otherwise another principal could use the same client name and change this client's entry.
 type Client struct {
 	Tenant  string `json:"tenant"`
 	Subject string `json:"subject"`
@@ -66,11 +67,11 @@ func (c Client) isOf(other Client) bool {
 type State int
 
 const (
-	// Unknown means that the client has never answered, and is sent a form.
+	// Unknown means that the gateway does not know whether the client answers forms. The gateway sends it forms.
 	Unknown State = iota
 	// Answers means that the client has answered a form.
 	Answers
-	// Silent means that the client has not answered a form, and is sent no form until a certain time.
+	// Silent means that the client has not answered a form. The gateway sends it no forms until a certain time.
 	Silent
 )
 
@@ -78,15 +79,16 @@ const (
 type Entry struct {
 	Client
 
-	// Answered reports whether the client has answered a form. Otherwise Unanswered is the number of forms that it has not
-	// answered, and the client is sent no form before Until.
+	// Answered is true if the client has answered a form. If it is false, Unanswered is the number of forms that the
+	// client has not answered, and no form is sent to the client until the time Until.
 	Answered   bool      `json:"answered,omitzero"`
 	Unanswered int       `json:"unanswered,omitzero"`
 	Until      time.Time `json:"until,omitzero"`
 	Changed    time.Time `json:"changed"`
 }
 
-// Memory stores which clients answer forms, in a file that survives a restart. It is safe for concurrent use.
+// Memory stores which clients answer forms. It keeps the entries in a file, so that they survive a restart. It is safe
+// for concurrent use.
 type Memory struct {
 	path string
 	log  *slog.Logger
@@ -95,8 +97,8 @@ type Memory struct {
 	entries []Entry // the entry that changed last is at the end
 }
 
-// Open reads the memory from a file, which may not exist. If the file cannot be read, Open logs a warning and returns
-// an empty memory, because the only effect is that some clients are sent forms again.
+// Open reads the memory from a file, which need not exist. If the file cannot be read, Open logs a warning and returns
+// an empty memory, because the only consequence is that forms are again sent to some clients that do not answer them.
 func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -123,7 +125,7 @@ func (m *Memory) load() (err error) {
 	return nil
 }
 
-// State reports whether the client answers forms.
+// State returns whether the client answers forms.
 func (m *Memory) State(of Client) State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,7 +142,7 @@ func (m *Memory) State(of Client) State {
 	}
 }
 
-// Silent returns the clients that are sent no forms at present, sorted by tenant, subject, agent, name and version.
+// Silent returns the clients to which currently no forms are sent, sorted by tenant, subject, agent, name and version.
 func (m *Memory) Silent() (out []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,8 +171,8 @@ func (m *Memory) RecordAnswered(ctx context.Context, of Client) {
 	m.put(ctx, Entry{Client: of, Answered: true, Changed: now})
 }
 
-// RecordUnanswered records that the client has not answered a form. It has no effect on a client that has answered
-// before: there, the user was away.
+// RecordUnanswered records that the client has not answered a form. It has no effect if the client has answered a form
+// before, because then its user was probably away.
 func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,12 +194,12 @@ func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
 	m.put(ctx, e)
 }
 
-// find returns the index of the client's entry, or -1. The caller holds the lock.
+// find returns the index of the client's entry, or -1 if there is none. The caller must hold the lock.
 func (m *Memory) find(of Client) int {
 	return slices.IndexFunc(m.entries, func(e Entry) bool { return e.Client == of })
 }
 
-// put stores an entry and writes the file. The caller holds the lock.
+// put stores an entry and writes the file. The caller must hold the lock.
 func (m *Memory) put(ctx context.Context, e Entry) {
 	now := time.Now()
 	m.entries = slices.DeleteFunc(m.entries, func(old Entry) bool { return old.Client == e.Client || now.Sub(old.Changed) >= keep })

@@ -48,7 +48,7 @@ func TestMemory_SilentClientIsRememberedAcrossARestart(t *testing.T) {
 	}
 }
 
-// Only the client with the same principal, name and version is silent.
+// A client has not answered a form. Only a client with the same principal, name and version counts as silent.
 func TestMemory_OtherPrincipalsAndVersionsAreNotAffected(t *testing.T) {
 	t.Parallel()
 	m, _ := newMemory(t)
@@ -63,7 +63,8 @@ func TestMemory_OtherPrincipalsAndVersionsAreNotAffected(t *testing.T) {
 	}
 }
 
-// The silence lasts an hour after the first unanswered form, and doubles up to a day.
+// After a client's first unanswered form, no form is sent to it for an hour. With each further unanswered form this
+// time doubles, up to a day.
 func TestMemory_SilenceEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestMemory_SilenceEnds(t *testing.T) {
 	})
 }
 
-// If a client has answered once, an unanswered form means that its user was away.
+// If a client has ever answered a form, it is never silent: an unanswered form then means that its user was away.
 func TestMemory_ClientThatHasAnsweredIsNeverSilent(t *testing.T) {
 	t.Parallel()
 	m, path := newMemory(t)
@@ -93,7 +94,7 @@ func TestMemory_ClientThatHasAnsweredIsNeverSilent(t *testing.T) {
 	}
 }
 
-// A principal that uses many names removes only its own entries, and the file stays small.
+// A principal that uses many client names removes only its own entries from the memory, and the file stays small.
 func TestMemory_IsBounded(t *testing.T) {
 	t.Parallel()
 	m, path := newMemory(t)

@@ -17,13 +17,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Approvals is a fake approval service with at most one approval, which belongs to ana.
+// Approvals is a fake approval service with at most one approval, which belongs to the caller ana.
 type Approvals struct {
 	approvalv1.ApprovalServiceClient
 
-	// Claim answers a claim. If it is nil, claims fail with an error that does not reveal whether the claim was made.
+	// Claim returns the response to a claim. If Claim is nil, each claim fails with an error that does not say whether
+	// the approval was claimed.
 	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
-	// Confirms reports whether the service requests a confirmation from each client that can show a form.
+	// Confirms is true if the fake service asks each client that can show a form to confirm its call.
 	Confirms bool
 
 	mu        sync.Mutex
@@ -33,7 +34,7 @@ type Approvals struct {
 	cancelled []string
 }
 
-// Set sets the approval, or removes it if approval is nil. Watches receive the change.
+// Set sets the approval, or removes it if the argument is nil. Clients that watch the approval receive the change.
 func (a *Approvals) Set(approval *approvalv1.Approval) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,14 +53,14 @@ func (a *Approvals) SetState(state approvalv1.ApprovalState) {
 	a.Set(approval)
 }
 
-// Requests returns the requests for approvals.
+// Requests returns the requests for approvals that the fake service has received.
 func (a *Approvals) Requests() []*approvalv1.RequestApprovalRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// SelfVotes returns the votes that clients' users have submitted.
+// SelfVotes returns the votes that the users of clients have submitted for their own calls.
 func (a *Approvals) SelfVotes() (out []*approvalv1.SelfVote) {
 	for _, r := range a.Requests() {
 		if vote := r.GetSelfVote(); vote != nil {
@@ -159,8 +160,8 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return &approvalv1.WatchApprovalsResponse{Approval: approval}, nil
 }
 
-// RequireApproval makes policy require an approval for each call, and sets a pending approval with the id a-1 for calls
-// to this tool.
+// RequireApproval makes the fake policy require an approval for each call. It also creates a pending approval with the
+// id a-1 for calls to this tool.
 func (g *Gateway) RequireApproval(tool string) {
 	terms := &policyv1.ApprovalTerms{Quorum: 1}
 	g.Policy.Change(func() {
@@ -172,7 +173,7 @@ func (g *Gateway) RequireApproval(tool string) {
 	})
 }
 
-// Approve sets the approval's state to approved. Claims succeed, and the claimed call has these params.
+// Approve sets the approval's state to approved. After that, claims succeed, and the claimed call has the given params.
 func (g *Gateway) Approve(params string) {
 	g.Approvals.mu.Lock()
 	g.Approvals.Claim = func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// Tenant is the callers' tenant.
+// Tenant is the tenant of all callers in tests.
 const Tenant = "acme"
 
 // Caller returns an authenticated caller with this subject.
@@ -33,17 +33,17 @@ func Caller(subject string) httpserver.Caller {
 	}
 }
 
-// Message is a message from a caller.
+// Message is a message that a caller sends to the gateway.
 type Message struct {
-	// Caller is the caller. The zero value means ana.
+	// Caller is the caller that sends the message. The zero value means the caller ana.
 	Caller httpserver.Caller
 	// Server is the server in the URL, or empty for the URL for all servers.
 	Server string
-	// Header is added to the headers of a client that accepts JSON and event streams. It replaces headers with the same
-	// name.
+	// Header is added to the headers of a client that accepts JSON and event streams. Headers with the same name are
+	// replaced.
 	Header http.Header
 	Body   string
-	// Hold is the time for which a call from a caller inside the gateway is held.
+	// Hold is how long a call from a caller inside the gateway is held.
 	Hold *time.Duration
 }
 
@@ -63,13 +63,13 @@ func (m Message) From(subject string) Message {
 	return m
 }
 
-// To returns a copy of the message to another server.
+// To returns a copy of the message that is addressed to another server.
 func (m Message) To(server string) Message {
 	m.Server = server
 	return m
 }
 
-// Replace returns a copy of the message with strings replaced in its body, as by [strings.NewReplacer].
+// Replace returns a copy of the message in whose body strings are replaced, as by [strings.NewReplacer].
 func (m Message) Replace(oldnew ...string) Message {
 	m.Body = strings.NewReplacer(oldnew...).Replace(m.Body)
 	return m
@@ -79,11 +79,11 @@ func (m Message) Replace(oldnew ...string) Message {
 type Reply struct {
 	Status int
 	Header http.Header
-	// Text is the JSON-RPC response, or empty if there is none.
+	// Text is the JSON-RPC response, or empty if there is no response.
 	Text string
-	// Events are the messages before the response.
+	// Events are the messages that the client has received before the response.
 	Events []string
-	// Response is the handler's result. Its body must not be used.
+	// Response is the result of the gateway's handler. Its body must not be used.
 	Response dispatch.Response
 }
 
@@ -110,7 +110,8 @@ func CodeOf(response string) string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// Request returns the request for a message that has not been read. to receives the messages before the response.
+// Request returns a protocol request for the message. The body has not been read yet. The parameter to receives the
+// messages before the response.
 func (g *Gateway) Request(ctx context.Context, m Message, to dispatch.Sink) *protocol.Request {
 	if m.Caller.Principal == nil {
 		m.Caller = Caller("ana")
@@ -145,8 +146,8 @@ func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (
 	return resp
 }
 
-// Inside sends a message as a service inside the gateway. event receives the messages before the response. If it is
-// nil, the service accepts none.
+// Inside sends a message as a service inside the gateway does. event receives the messages before the response. If
+// event is nil, the service accepts no such messages.
 func (g *Gateway) Inside(m Message, event func(message []byte)) protocol.InternalResponse {
 	g.t.Helper()
 	return g.Request(g.t.Context(), m, dispatch.NewCallback(event)).Do([]byte(m.Body))
@@ -187,16 +188,16 @@ type Stream struct {
 // Next waits for the next message and returns it. At the end of the stream it returns "".
 func (s *Stream) Next() string { return <-s.messages }
 
-// HangUp disconnects the client.
+// HangUp disconnects the client from the gateway.
 func (s *Stream) HangUp() { s.hangUp() }
 
-// End waits until the message is handled, and returns the reply. exists reports whether there is a stream.
+// End waits until the gateway has handled the message, and returns the reply. exists is true if there is a stream.
 func (s *Stream) End() (reply Reply, exists bool) {
 	<-s.ended
 	return s.reply, s.exists
 }
 
-// Ended reports whether the message is handled.
+// Ended reports whether the gateway has handled the message.
 func (s *Stream) Ended() bool {
 	select {
 	case <-s.ended:
@@ -206,7 +207,7 @@ func (s *Stream) Ended() bool {
 	}
 }
 
-// Lines returns the lines of the stream that have arrived.
+// Lines returns the lines of the stream that have arrived so far.
 func (s *Stream) Lines() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +220,7 @@ func (s *Stream) Header() http.Header { return s.header }
 // WriteHeader implements http.ResponseWriter.
 func (s *Stream) WriteHeader(status int) { s.status = status }
 
-// Write implements http.ResponseWriter. It sends each complete message to the channel.
+// Write implements http.ResponseWriter. It sends each complete message to the channel messages.
 func (s *Stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +245,7 @@ func (g *Gateway) Stream(m Message) *Stream {
 	return g.stream(func(ctx context.Context, s *Stream) (dispatch.Response, bool) { return g.serve(ctx, m, s), true })
 }
 
-// Listen opens a session's stream with this HTTP method, as an HTTP client.
+// Listen opens a session's stream as an HTTP client does, with the given HTTP method.
 func (g *Gateway) Listen(m Message, method string) *Stream {
 	return g.stream(func(ctx context.Context, s *Stream) (resp dispatch.Response, exists bool) {
 		to := sse.NewWriter(s, header(m))

@@ -1,5 +1,6 @@
-// Package gatewaytest provides a gateway for tests. It has the real routing, dispatch, pipeline, visibility and
-// sessions. The other services and the MCP servers are fakes. It uses no network, so it works in a synctest bubble.
+// Package gatewaytest provides a gateway for tests. The routing, dispatch, pipeline, visibility and session packages
+// are the production code. The other services and the MCP servers are fakes. The package uses no network, so it works
+// in a synctest bubble.
 package gatewaytest
 
 import (
@@ -38,11 +39,11 @@ import (
 // ServerTimeout is the timeout for requests to the servers of a [Gateway].
 const ServerTimeout = time.Minute
 
-// Patient is a prefix of client names. Calls from clients with this prefix are held for 35 s while they wait for
-// approvers. Other clients' calls are not held.
+// Patient is a prefix of client names. If a client's name has this prefix, its calls are held for 35 s while they wait
+// for approvers. Other clients' calls are not held.
 const Patient = "patient"
 
-// Gateway is a gateway with fakes around it. A test sets its exported fields before [Gateway.Start].
+// Gateway is a gateway whose dependencies are fakes. A test sets the exported fields before it calls [Gateway.Start].
 type Gateway struct {
 	// Policy, Approvals, Journal and Catalog are the fakes on which the gateway depends.
 	Policy    *Policy
@@ -53,18 +54,18 @@ type Gateway struct {
 	Servers map[string]*Server
 	// Config configures the gateway.
 	Config mcpserver.Config
-	// MaxSessions is the maximum number of a principal's sessions.
+	// MaxSessions is the maximum number of sessions that one principal may have.
 	MaxSessions int
 	// Sampler determines which requests are traced.
 	Sampler sdktrace.Sampler
 	// Deps changes the dependencies of the MCP server. It may be nil.
 	Deps func(*mcpserver.Deps)
 
-	// The fields below are set by [Gateway.Start]. MCP contains the router.
+	// [Gateway.Start] sets the fields below. MCP contains the router.
 	MCP      *mcpserver.Server
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
-	// Spans contains the spans that have begun and ended.
+	// Spans records the spans that have been started and ended.
 	Spans *tracetest.SpanRecorder
 
 	t      testing.TB
@@ -73,7 +74,7 @@ type Gateway struct {
 	meters *meters.Meters
 }
 
-// New returns a gateway that is not started yet. Its policy allows every call, and it has the server files.
+// New returns a gateway that is not started yet. Its policy allows every call. It has one server, named "files".
 func New(t testing.TB) *Gateway {
 	return &Gateway{
 		Policy: NewPolicy(t), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
@@ -81,7 +82,7 @@ func New(t testing.TB) *Gateway {
 	}
 }
 
-// Start returns a gateway that is started. It must be called inside a synctest bubble.
+// Start returns a gateway that has been started. It must be called inside a synctest bubble.
 func Start(t testing.TB) *Gateway {
 	t.Helper()
 	g := New(t)
@@ -89,7 +90,7 @@ func Start(t testing.TB) *Gateway {
 	return g
 }
 
-// StartModern is like [Start], with a server that supports only 2026-07-28, and with a policy that allows these
+// StartModern is like [Start], but its server supports only revision 2026-07-28, and its policy allows the given
 // methods.
 func StartModern(t testing.TB, methods ...string) *Gateway {
 	t.Helper()
@@ -100,10 +101,10 @@ func StartModern(t testing.TB, methods ...string) *Gateway {
 	return g
 }
 
-// Files returns the server files.
+// Files returns the server named "files".
 func (g *Gateway) Files() *Server { return g.Servers["files"] }
 
-// Start builds the gateway. It ends the sessions at the end of the test.
+// Start builds the gateway. When the test ends, its sessions are closed.
 func (g *Gateway) Start() {
 	g.t.Helper()
 	log := slog.New(slog.NewTextHandler(&g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -191,7 +192,7 @@ func (g *Gateway) revision() (revision string) {
 	return revision
 }
 
-// Passed stops the pipeline, and returns the number of messages that need no rule, by method.
+// Passed stops the pipeline and returns the number of messages, by method, for which no rule was needed.
 func (g *Gateway) Passed() map[string]int64 {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	cancel()

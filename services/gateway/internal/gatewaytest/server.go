@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Results of a [Server] that depend on its revisions.
+// These are results that a [Server] returns. Which of them it returns depends on the revisions that it supports.
 const (
 	// Initialized is the result of initialize.
 	Initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
 	// Discovered is the result of server/discover.
 	Discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
-	// Tools is a server's tool list. The argument r of the tool region is repeated in a header.
+	// Tools is a server's tool list. Clients that call the tool region must repeat its argument r in a header.
 	Tools = `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"pay","inputSchema":{"type":"object"}},` +
 		`{"name":"region","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`
 )
@@ -29,16 +29,16 @@ const (
 type Server struct {
 	// Transport is the name of the transport: http, stdio or grpc.
 	Transport string
-	// Open answers the request that opens a client's session.
+	// Open answers requests that open a client's session.
 	Open func(upstream.Request) (upstream.Answer, error)
-	// Discovery answers all requests in the gateway's own sessions. If it is nil, they are answered like clients'
-	// requests.
+	// Discovery answers all requests in the gateway's own sessions. If it is nil, these requests are answered in the
+	// same way as clients' requests.
 	Discovery func(upstream.Request) (upstream.Answer, error)
-	// Request answers requests in clients' sessions. It sends messages before its answer with events.
+	// Request answers requests in clients' sessions. To send a message before its answer, it calls events.
 	Request func(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
-	// Listen serves a session's stream. If it is nil, the server has no streams.
+	// Listen serves a session's stream. If Listen is nil, the server has no streams.
 	Listen func(ctx context.Context, to upstream.Listener) error
-	// NotifyError is the error that each notification returns.
+	// NotifyError is the error that sending a notification to the server returns.
 	NotifyError error
 
 	t        testing.TB
@@ -50,7 +50,7 @@ type Server struct {
 	closed   int
 }
 
-// NewServer returns a server that supports revisions with sessions and answers every request.
+// NewServer returns a server that supports only revisions that use sessions. It answers every request.
 func NewServer(t testing.TB) *Server {
 	s := &Server{Transport: "http", t: t}
 	s.changed = sync.NewCond(&s.mu)
@@ -75,7 +75,7 @@ func NewServer(t testing.TB) *Server {
 	return s
 }
 
-// NewModernServer returns a server that supports only 2026-07-28 and answers every request.
+// NewModernServer returns a server that supports only revision 2026-07-28. It answers every request.
 func NewModernServer(t testing.TB) *Server {
 	s := NewServer(t)
 	s.Open = func(r upstream.Request) (upstream.Answer, error) {
@@ -123,7 +123,7 @@ func (s *Server) Respond(result string) {
 	}
 }
 
-// Opened returns the requests that have opened clients' sessions.
+// Opened returns the requests with which clients have opened sessions.
 func (s *Server) Opened() []upstream.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,8 @@ func (s *Server) Notified(n int) []string {
 	return texts(s.notified)
 }
 
-// Notifications returns the notifications and responses that the server has received, as the transport receives them.
+// Notifications returns the notifications and responses that the server has received, in the form in which a transport
+// receives them.
 func (s *Server) Notifications() []upstream.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func texts(all []upstream.Request) (out []string) {
 	return out
 }
 
-// transport implements [upstream.Transport], and conn implements [upstream.Conn] for a client's session.
+// transport implements [upstream.Transport]. conn implements [upstream.Conn] for clients' sessions.
 type (
 	transport struct{ *Server }
 	conn      struct{ *Server }
@@ -232,7 +233,7 @@ func (c conn) Close(context.Context) error {
 	return nil
 }
 
-// discoveryConn is one of the gateway's own sessions.
+// discoveryConn is a session that the gateway itself has opened.
 type discoveryConn struct{ *Server }
 
 func (c discoveryConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {

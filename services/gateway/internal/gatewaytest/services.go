@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// errNoPolicy is the error for a policy service that does not respond.
+// errNoPolicy is the error that a call returns if the policy service does not respond.
 var errNoPolicy = errors.New("policy does not answer")
 
 // Policy is a fake policy service. It hides the tools with names that begin with "secret". A test changes its fields
@@ -31,20 +31,20 @@ type Policy struct {
 
 	// Revision is the active revision. If it is empty, the gateway caches nothing.
 	Revision string
-	// Access is the response to CheckServer. If it is nil, the request fails. AccessOf returns the response for a server.
-	// If it is nil, all servers have Access.
+	// Access is the response to CheckServer for every server, unless AccessOf is set. If Access is nil, CheckServer
+	// fails. AccessOf returns the response for a single server and may be nil.
 	Access   *policyv1.CheckServerResponse
 	AccessOf func(server string) *policyv1.CheckServerResponse
-	// DeniedNotifications are the MCP notifications that policy denies. AllowedMethods are the methods that MCP does not
-	// define and that policy allows.
+	// DeniedNotifications are notifications that MCP defines and the policy denies. AllowedMethods are methods that MCP
+	// does not define and the policy allows.
 	DeniedNotifications, AllowedMethods []string
-	// Decision is the decision on each call. If it is nil, the request fails. Decide returns the decision on a call. If it
-	// is nil, all calls have Decision.
+	// Decision is the decision on every call, unless Decide is set. If Decision is nil, the request for a decision
+	// fails. Decide returns the decision on a single call and may be nil.
 	Decision *policyv1.Decision
 	Decide   func(*policyv1.Call) *policyv1.Decision
 	// Filter answers FilterTools.
 	Filter func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	// HidesName reports whether the name of a prompt or resource is hidden. If it is nil, FilterNames fails.
+	// HidesName reports whether the name of a prompt or resource is hidden. If HidesName is nil, FilterNames fails.
 	HidesName func(name string) bool
 	// BeforeNames is called before FilterNames responds. It may be nil.
 	BeforeNames func(ctx context.Context)
@@ -56,13 +56,13 @@ type Policy struct {
 	names   []*policyv1.FilterNamesRequest
 }
 
-// Decided is a call that the fake policy service has checked.
+// Decided is a call that the fake policy service has evaluated.
 type Decided struct {
 	Call      *policyv1.Call
 	Principal *identityv1.Principal
 }
 
-// NewPolicy returns a policy service that allows every call, but no MCP method that needs its own rule.
+// NewPolicy returns a policy service that allows every call, but none of the MCP methods that need a rule of their own.
 func NewPolicy(t testing.TB) *Policy {
 	return &Policy{
 		t:        t,
@@ -81,17 +81,17 @@ func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsRespons
 	return resp, nil
 }
 
-// Change calls change while the policy service handles no request.
+// Change runs the function change while the policy service is not handling a request.
 func (p *Policy) Change(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
 }
 
-// Allow sets the methods that policy allows.
+// Allow sets the MCP methods that the policy allows.
 func (p *Policy) Allow(methods ...string) { p.Change(func() { p.Access.Methods = methods }) }
 
-// Decided returns the calls that policy has checked.
+// Decided returns the calls that the policy service has evaluated.
 func (p *Policy) Decided() []Decided {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,14 +105,14 @@ func (p *Policy) Checked() []string {
 	return slices.Clone(p.checked)
 }
 
-// NameRequests returns the requests to filter names.
+// NameRequests returns the FilterNames requests that the fake service has received.
 func (p *Policy) NameRequests() []*policyv1.FilterNamesRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.names)
 }
 
-// Forget removes the checked calls. Benchmarks call it to release memory.
+// Forget removes the evaluated calls. Benchmarks call it to release memory.
 func (p *Policy) Forget() { p.Change(func() { p.decided = p.decided[:0] }) }
 
 // DecideCall implements policyv1.PolicyServiceClient.
@@ -189,8 +189,8 @@ func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, 
 	return resp, nil
 }
 
-// validate checks a request against the policy service's contract, as the real service does. It does nothing in
-// benchmarks, because the gateway does not do this work.
+// validate checks that a request meets the policy service's API contract, as the real service does. It does nothing in
+// benchmarks, because the real gateway does not spend time on this check.
 func (p *Policy) validate(r proto.Message) error {
 	if _, isBenchmark := p.t.(*testing.B); isBenchmark {
 		return nil
@@ -202,9 +202,10 @@ func (p *Policy) validate(r proto.Message) error {
 	return nil
 }
 
-// Journal is a fake journal that stores the records in memory.
+// Journal is a fake journal that keeps the records in memory.
 type Journal struct {
-	// Errors contains the errors for these kinds of records. The records are stored nevertheless.
+	// Errors contains the error that is returned for each kind of record. A record is stored even if an error is
+	// returned for it.
 	Errors map[journal.Kind]error
 	// BeforeIntent is called before an intent is stored. It may be nil.
 	BeforeIntent func(*journal.Record)
@@ -213,7 +214,7 @@ type Journal struct {
 	records []journal.Record
 }
 
-// Records returns the records of a kind.
+// Records returns the records of the given kind.
 func (j *Journal) Records(kind journal.Kind) []journal.Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package httpclient sends HTTP requests to servers. It has its own connection pool and does not pass requests to other
-// goroutines. It never connects to an address to which no configured host may resolve, such as a link-local address. It
-// is independent of MCP.
+// Package httpclient sends HTTP requests to servers. It has its own connection pool, and the calling goroutine itself
+// sends the request and receives the response. The package refuses to connect to addresses that configured hosts must
+// not resolve to, such as link-local addresses. It knows nothing about MCP.
 package httpclient
 
 import (
@@ -22,35 +22,36 @@ import (
 )
 
 const (
-	// MaxRequest is the maximum size of a request that this package writes itself, in bytes. Every operating system
-	// buffers at least that many bytes per connection, so writing never blocks.
+	// MaxRequest is the maximum size of a request that this package writes without net/http, in bytes. Every operating
+	// system can buffer this many bytes per connection, so writing never blocks.
 	MaxRequest = 32 << 10
-	// maxHead is the maximum size of a response's head, in bytes.
+	// maxHead is the maximum size of a response's head (status line and headers), in bytes.
 	maxHead = 64 << 10
 	// connBuffer is the size of a connection's read buffer and of its write buffer, in bytes.
 	connBuffer = 8 << 10
-	// maxDialed is the maximum number of connections that are established for one request.
+	// maxDialed is the maximum number of new connections that are opened for one request.
 	maxDialed = 3
 )
 
-// ErrNeverSent is wrapped by a request's error if no byte of the request's body can have been sent.
+// ErrNeverSent is wrapped by the error of a request if certainly no byte of the request's body was sent.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// ErrUnreached is wrapped by a request's error, together with ErrNeverSent, if no connection could be established.
+// ErrUnreached is wrapped, together with ErrNeverSent, by the error of a request for which no connection could be
+// established.
 var ErrUnreached = errors.New("there is no connection")
 
 type neverSentError struct{ error }
 
-// Unwrap returns ErrNeverSent and the reason.
+// Unwrap returns ErrNeverSent and the reason why nothing was sent.
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
-// A Client sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
-// response itself. The transport of net/http passes each request to two other goroutines, which takes longer than all
-// of the gateway's steps for checking a call together.
+// A Client sends requests to one server. With plain HTTP/1.1, the calling goroutine itself writes the request and reads
+// the response. The transport of net/http would pass each request to two other goroutines, which takes longer than all
+// of the gateway's checks of a call.
 //
-// Large requests and all requests over TLS are sent with the field transport, a net/http transport. It reads while it
-// writes, so it receives the response even if the server responds before it has read the whole request. A Client is
-// safe for concurrent use.
+// Large requests and all requests over TLS are sent with the field transport, which is a net/http transport. It reads
+// while it writes, so it receives the response even if the server responds before it has read the whole request. A
+// Client is safe for concurrent use.
 type Client struct {
 	addr      string // empty over TLS
 	transport *http.Transport
@@ -59,7 +60,7 @@ type Client struct {
 	idle []*clientConn // sorted by since
 }
 
-// clientConn is a connection to a server. It is used by one request at a time.
+// clientConn is a connection to a server. Only one request at a time uses it.
 type clientConn struct {
 	net.Conn
 	alive func() bool
@@ -72,15 +73,15 @@ type clientConn struct {
 
 // Send sends a request with a head, additional header fields and a body, and returns the response. The caller must read
 // the response's body to its end or close it. If body is nil, only the head is sent. A request is never sent twice. The
-// error wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and any read of the
-// response are aborted.
+// error wraps [ErrNeverSent] if certainly no byte of the body was sent. When ctx is done, the request and any read of
+// the response are aborted.
 func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	return w.SendWhen(ctx, nil, head, fields, body)
 }
 
-// SendWhen is like [Client.Send], but calls begin when there is a connection, immediately before the request is sent. If
-// begin returns an error, nothing is sent, and the error wraps it. If begin is nil, the request is sent. begin is called
-// again if the connection can no longer be used when begin returns.
+// SendWhen is like [Client.Send], but calls begin as soon as there is a connection, immediately before it sends the
+// request. If begin returns an error, nothing is sent, and SendWhen returns an error that wraps it. If the connection
+// can no longer be used when begin returns, SendWhen calls begin again for another connection. begin may be nil.
 func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -113,8 +114,8 @@ func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, f
 	return resp, nil
 }
 
-// sendWithTransport sends a request with the transport of net/http. The request has no GetBody, so that net/http never
-// sends a POST twice.
+// sendWithTransport sends a request with the net/http transport. The request has no GetBody function, so net/http never
+// sends a POST request twice.
 func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http.Response, error) {
 	var sent atomic.Bool
 	gate := &gatedBody{ReadCloser: req.Body, begin: begin}
@@ -127,8 +128,8 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 		}
 	}
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		// WroteHeaders is called before the body is sent. After RoundTrip has returned, net/http does not begin to send the
-		// body.
+		// net/http calls WroteHeaders before it sends the body. After RoundTrip has returned, net/http no longer begins
+		// to send the body.
 		WroteHeaders: func() { sent.Store(true) },
 	})))
 	if refused := gate.refused.Load(); err != nil && refused != nil {
@@ -140,8 +141,8 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 	return resp, err
 }
 
-// gatedBody is the body of a request. It calls begin when its first byte is read, which net/http does when the request
-// has a connection. If begin returns an error, the body can't be read.
+// gatedBody is the body of a request. It calls begin when its first byte is read. net/http reads this byte as soon as
+// it has a connection for the request. If begin returns an error, reading the body fails.
 type gatedBody struct {
 	io.ReadCloser
 	begin   func() error
@@ -193,9 +194,9 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-// getConn returns a usable connection after begin has returned nil. begin may take a long time, and the server may close
-// the connection meanwhile. getConn therefore checks the connection again after begin. If it is no longer usable, getConn
-// tries another one and calls begin again.
+// getConn returns a connection that is still usable after begin has returned nil. Because begin may take a long time,
+// the server may close the connection meanwhile. getConn therefore checks the connection again after begin has
+// returned. If the connection is no longer usable, getConn tries another one and calls begin again.
 func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, error) {
 	for dialed := 0; ; {
 		c := w.popUsable()
@@ -223,11 +224,13 @@ func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, 
 	}
 }
 
-// isUsable reports whether a request may be sent on the connection. Otherwise the server has closed it or sent unexpected
-// bytes, or a device on the path may have dropped it.
+// isUsable reports whether a request may be sent on the connection. It returns false if the server has closed the
+// connection or has sent unexpected bytes. It also returns false if the connection has been idle for so long that a
+// network device between the gateway and the server may have dropped it.
 func (c *clientConn) isUsable() bool { return time.Since(c.since) < idleTimeout && c.alive() }
 
-// popUsable returns an idle connection that is usable, or nil if there is none. It closes those that are not usable.
+// popUsable returns an idle connection that is usable, or nil if there is none. It closes the connections that are not
+// usable.
 func (w *Client) popUsable() *clientConn {
 	for c := w.popIdle(); c != nil; c = w.popIdle() {
 		if c.isUsable() {
@@ -238,7 +241,8 @@ func (w *Client) popUsable() *clientConn {
 	return nil
 }
 
-// callBegin calls begin unless it is nil. It returns an error if begin or ctx does not allow the request to be sent.
+// callBegin calls begin unless begin is nil. It returns begin's error, or the cause of ctx if ctx is done when begin
+// returns.
 func callBegin(ctx context.Context, begin func() error) error {
 	if begin == nil {
 		return nil
@@ -272,14 +276,14 @@ func (w *Client) popIdle() *clientConn {
 	return c
 }
 
-// putConn stores a connection that a request has used.
+// putConn stores a connection for reuse after a request has used it.
 func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
 	w.storeConn(c)
 }
 
-// storeConn stores a connection for the next request. If there are too many idle connections, or if the longest idle one
-// has been idle for too long, storeConn closes that one.
+// storeConn stores a connection for the next request. storeConn closes the connection that has been idle for longest if
+// there are too many idle connections, or if that connection has been idle for too long.
 func (w *Client) storeConn(c *clientConn) {
 	w.mu.Lock()
 	i := len(w.idle)
@@ -312,9 +316,10 @@ type responseBody struct {
 	ctx    context.Context //nolint:containedctx // the error of a read is the cause of the request's context
 	client *Client
 	conn   *clientConn
-	// stop prevents the end of ctx from aborting reads on the connection. It returns false if ctx has already ended.
+	// stop detaches the connection from ctx, so that reads are no longer aborted when ctx is done. It returns false if
+	// ctx is already done.
 	stop func() bool
-	// closes reports whether the server closes the connection after the response.
+	// closes is true if the server will close the connection after the response.
 	closes bool
 	ended  atomic.Bool // Close may be called during a Read
 }
@@ -335,7 +340,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Ended reports whether the response was read to its end or closed.
+// Ended reports whether the body was read to its end or was closed.
 func (b *responseBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.
@@ -355,7 +360,7 @@ func (b *responseBody) finish(complete bool) {
 	_ = b.conn.Close() // the connection is not used again
 }
 
-// reason returns the cause of a failed connection: the cause of ctx if ctx has ended, and otherwise err.
+// reason returns the reason why a connection failed. This is the cause of ctx if ctx is done, and otherwise err.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -18,13 +18,13 @@ import (
 	"time"
 )
 
-// echoServer answers each request with the request's body. conns contains the server's end of each connection.
+// echoServer answers each request with the request's body. conns receives the server's end of each connection.
 type echoServer struct {
 	conns    chan net.Conn
 	received atomic.Int64
 }
 
-// newEchoServer returns a server and a client for it that has one idle connection.
+// newEchoServer returns an echo server, a client that has one idle connection to the server, and the head for requests.
 func newEchoServer(t *testing.T) (*echoServer, *Client, *Head) {
 	t.Helper()
 	s := &echoServer{conns: make(chan net.Conn, 16)}
@@ -83,8 +83,8 @@ func send(t *testing.T, client *Client, head *Head, begin func() error, body str
 	return string(got), err
 }
 
-// begin takes some time, and the server closes the idle connection meanwhile. The request is sent once, on another
-// connection, after begin was called again.
+// The function begin takes some time, and meanwhile the server closes the idle connection. The client calls begin again
+// and sends the request once, on another connection.
 func TestSendWhen_UsesAnotherConnectionIfTheServerClosesTheFirstDuringBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -103,7 +103,8 @@ func TestSendWhen_UsesAnotherConnectionIfTheServerClosesTheFirstDuringBegin(t *t
 	}
 }
 
-// The server closes the connection during begin, and begin does not allow the request any more when it is called again.
+// The server closes the connection while begin runs. The client calls begin again. This time, begin does not allow the
+// request, so nothing is sent.
 func TestSendWhen_SendsNothingIfTheSecondBeginFails(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -121,7 +122,8 @@ func TestSendWhen_SendsNothingIfTheSecondBeginFails(t *testing.T) {
 	}
 }
 
-// The server sends a response during begin, before it has the request. That response is not the answer to the request.
+// The server sends a response while begin runs, before it has received the request. The client must not treat that
+// response as the answer to the request.
 func TestSendWhen_IgnoresAResponseThatArrivesDuringBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -141,7 +143,7 @@ func TestSendWhen_IgnoresAResponseThatArrivesDuringBegin(t *testing.T) {
 	}
 }
 
-// The server closes each connection during begin. The request is not sent.
+// Whenever begin runs, the server closes the connection. The request is not sent.
 func TestSendWhen_GivesUpIfTheServerClosesEachConnectionDuringBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -163,8 +165,8 @@ func TestSendWhen_GivesUpIfTheServerClosesEachConnectionDuringBegin(t *testing.T
 	}
 }
 
-// Over TLS, net/http uses the connection. If the server closes the connection during begin, the request fails and is not
-// sent on another connection.
+// Over TLS, net/http manages the connection. If the server closes the connection while begin runs, the request fails
+// and is not sent on another connection.
 func TestSendWhen_NeverSendsTwiceOverTLS(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
@@ -200,8 +202,8 @@ func TestSendWhen_NeverSendsTwiceOverTLS(t *testing.T) {
 	}
 }
 
-// A connection was idle for too long, or the server has closed it. A request that begin does not allow must not make the
-// connection usable again, and begin is called only for a connection that can be used.
+// A connection has been idle for too long, or the server has closed it. The client opens a new connection, and begin
+// does not allow the request. The client must not call begin for the old connection, and must not keep that connection.
 func TestSendWhen_KeepsNoUnusableConnectionIfBeginFails(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*clientConn, net.Conn){
@@ -241,7 +243,8 @@ func TestSendWhen_KeepsNoUnusableConnectionIfBeginFails(t *testing.T) {
 	}
 }
 
-// begin does not allow the request, so the connection is not used. It stays as old as before.
+// begin does not allow the request, so the client does not use the connection. The connection's idle time must not be
+// reset.
 func TestSendWhen_ConnectionGetsNoYoungerIfBeginFails(t *testing.T) {
 	t.Parallel()
 	_, client, head := newEchoServer(t)
@@ -262,7 +265,8 @@ func TestSendWhen_ConnectionGetsNoYoungerIfBeginFails(t *testing.T) {
 	}
 }
 
-// The server closes the connection during begin, and begin does not allow the request. The connection is closed.
+// The server closes the connection while begin runs, and begin does not allow the request. The client closes its end of
+// the connection, too.
 func TestSendWhen_ClosesAConnectionThatEndsDuringAFailedBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)

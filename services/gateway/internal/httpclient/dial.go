@@ -20,30 +20,30 @@ import (
 const (
 	// dialTimeout is the timeout for establishing a connection.
 	dialTimeout = 5 * time.Second
-	// maxIdle is the maximum number of idle connections to one server. With net/http's default of two, most calls under
-	// load would open a new connection.
+	// maxIdle is the maximum number of idle connections to one server. With the default of net/http, which is two, most
+	// calls would open a new connection under load.
 	maxIdle = 1024
 	// idleTimeout is the time after which an idle connection to a server is closed.
 	idleTimeout = 90 * time.Second
-	// receiveBuffer is the requested size of the operating system's receive buffer per connection, in bytes. The system
-	// may use twice as much. For HTTP/2 it is also the flow-control window of each stream. These buffers do not count
-	// against any other limit.
+	// receiveBuffer is the size of the receive buffer that is requested from the operating system for each connection,
+	// in bytes. The system may use twice as much. For HTTP/2 it is also the flow-control window of each stream. These
+	// buffers do not count against any memory budget.
 	receiveBuffer = 128 << 10
 )
 
-// Options configure the connection to a server. The zero value means a direct connection that trusts the system's
-// certificates.
+// Options configure the connection to a server. With the zero value, the client connects directly and trusts the
+// system's certificates.
 type Options struct {
-	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. It is nil if no proxy is
-	// used.
+	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. If Proxy is nil, no proxy
+	// is used.
 	Proxy *url.URL
-	// Roots are the only trusted certificates, also for an https proxy. If Roots is nil, the system's certificates are
-	// trusted.
+	// Roots are the only trusted root certificates, including for an https proxy. If Roots is nil, the system's
+	// certificates are trusted.
 	Roots *x509.CertPool
 }
 
-// New returns a client for one configured endpoint. The client never connects to an address that a configuration cannot
-// mean: a link-local address, or a private address to which a public name resolves.
+// New returns a client for one configured endpoint. The client never connects to an address that the configured name
+// must not resolve to. This is a link-local address, or a private address if the name is public.
 //
 // With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
 // the proxy resolves names. New returns an error if the endpoint's address is refused. It also returns an error if a
@@ -98,7 +98,7 @@ func newDirect(u *url.URL, opts Options) *Client {
 }
 
 // Dial returns a dial function for an http.Transport that connects to one configured host. The function refuses
-// addresses to which that host may not resolve.
+// addresses that the host is not allowed to resolve to.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
@@ -132,8 +132,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may resolve to a loopback or private address: it is an IP address, or
-// its name is not in a public zone.
+// mayBePrivate reports whether a configured host may resolve to a loopback or private address. This is the case if the
+// host is an IP address, or if its name is not in a public zone.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -150,8 +150,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// specialRanges contains the address ranges without public servers (IANA's registries of special-purpose addresses)
-// that netip does not recognize.
+// specialRanges contains address ranges that have no public servers (IANA's registries of special-purpose addresses)
+// and that netip does not recognize.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
@@ -163,14 +163,16 @@ var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// IPv6 ranges that embed an IPv4 address. A connection to such an address is forwarded to the embedded IPv4 address.
+// These IPv6 ranges embed IPv4 addresses. A connection to an address in one of these ranges is forwarded to the
+// embedded IPv4 address.
 var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )
 
 // checkAddress refuses link-local, multicast and unspecified addresses. If the address was resolved from a public name,
-// checkAddress also refuses all other addresses that are not public (SSRF by DNS rebinding).
+// checkAddress also refuses all other addresses that are not public (SSRF by DNS rebinding). private is true if the
+// host may have a private address.
 func checkAddress(host, address string, private bool) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -187,7 +189,7 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// finalAddress returns the address, without its zone, to which a connection to ip is finally forwarded.
+// finalAddress returns the address to which a connection to ip is finally forwarded. The result has no zone.
 func finalAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A configured host name may resolve to these addresses when the client connects (SSRF). The test checks which of them
-// are refused.
+// When the client connects, a configured host name may resolve to any of these addresses (SSRF). The test checks which
+// of them are refused.
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	const never, ifPrivate, always = "never", "only where the host may be private", "always"
@@ -74,8 +74,8 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// A proxy is used only for connections that are encrypted end to end. It is never used for an address to which no
-// configured host may resolve.
+// A proxy is used only for connections that are encrypted end to end. It is never used for an address that configured
+// hosts must not resolve to.
 func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")

@@ -10,21 +10,23 @@ import (
 	"strconv"
 )
 
-// A Head is an encoded request head that all requests of one kind share. It is immutable.
+// A Head is an encoded request head (request line and headers) that is used for all requests of one kind. It is
+// immutable.
 type Head struct {
 	req *http.Request
-	// before and after are the parts of the head before and after the body's length.
+	// before is the part of the head before the value of Content-Length. after is the part of the head after that
+	// value.
 	before, after []byte
 }
 
-// A Field is an additional header. A Field without a value is not sent.
+// A Field is an additional header. It is not sent if it has no value.
 type Field struct{ Name, Value string }
 
 // emptyLength is the Content-Length header that net/http writes for a request without a body.
 const emptyLength = "\r\nContent-Length: 0\r\n"
 
-// NewHead returns the encoded head of a request, as net/http encodes it. It ignores the body of the request. It returns
-// the same errors as [http.Request.Write].
+// NewHead returns the head of a request, encoded as net/http would encode it. It ignores the body of the request. It
+// returns the same errors as [http.Request.Write].
 func NewHead(req *http.Request) (*Head, error) {
 	req = req.Clone(context.Background())
 	req.Body, req.ContentLength = http.NoBody, 0
@@ -40,7 +42,8 @@ func NewHead(req *http.Request) (*Head, error) {
 	return &Head{req: req, before: before, after: after}, nil
 }
 
-// write writes the head with the additional fields, and the body. The writer's Flush returns the errors.
+// write writes the head with the additional fields, followed by the body. It returns no errors, because the Flush
+// method of the writer to returns them.
 func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(h.before)
 	if body != nil {

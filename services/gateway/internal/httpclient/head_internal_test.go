@@ -29,7 +29,7 @@ func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 	return req.Header, req.Method + " " + req.Host + " " + req.RequestURI + " " + req.Proto, string(all)
 }
 
-// A server parses the same request, whether this package or net/http has written it.
+// A request that this package writes has the same meaning for a server as the same request written by net/http.
 func TestHead_IsReadLikeOneOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	name := rapid.StringMatching(`[A-Za-z][A-Za-z0-9-]{0,10}`)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Case X3. A server sends an endless HTTP/2 response that the client does not read. The connection must receive only a
-// small part of it, because connection buffers do not count against any budget.
+// Case X3. A server sends an endless HTTP/2 response that the client does not read. The connection must accept only a
+// small part of the response, because no budget limits the memory that connections use for buffers.
 func TestClient_BuffersLittleOfUnreadHTTP2Responses(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64

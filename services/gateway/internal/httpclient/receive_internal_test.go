@@ -9,7 +9,7 @@ import (
 )
 
 // Case X3. The operating system buffers only a limited part of an unread response, even if the client has read earlier
-// responses fast.
+// responses quickly.
 func TestClient_SystemBuffersLittleOfUnreadResponses(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

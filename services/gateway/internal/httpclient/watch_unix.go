@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// watch returns a function that reports whether an idle connection is still usable. It is usable if the server has
-// neither closed it nor sent unexpected bytes. Only one goroutine at a time may call the function.
+// watch returns a function that reports whether an idle connection is still usable. A connection is usable if the
+// server has neither closed it nor sent unexpected bytes. Only one goroutine at a time may call the function.
 func watch(conn net.Conn) (alive func() bool) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

@@ -11,9 +11,9 @@ import (
 const maxHops = 16
 
 // clientAddr returns the address from which a request was sent, without the port. Only trusted proxies may forward an
-// address. clientAddr starts with the connection's own address and goes back through the forwarded addresses. It
-// returns the first one that does not belong to a trusted proxy. If the proxies forward no address, or two different
-// ones, it returns the proxy's own address.
+// address. clientAddr starts with the address of the connection and follows the forwarded addresses from the last to
+// the first. It returns the first address that does not belong to a trusted proxy. If the proxies forward no address,
+// or forward two different addresses, clientAddr returns the proxy's own address.
 func (s *Server) clientAddr(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -39,8 +39,9 @@ func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastUntrusted returns the client's address for a request from the address from, with the forwarded addresses hops. It
-// follows the hops from the last to the first while they are trusted proxies.
+// lastUntrusted returns the address of the client that has sent a request. The parameter from is the address from which
+// the request was received, and hops contains the forwarded addresses. lastUntrusted follows hops from the last to the
+// first while they are trusted proxies.
 func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := parseNode(hop)
@@ -61,8 +62,8 @@ func forwardedFor(h http.Header) (hops []string) {
 	return hops
 }
 
-// forwarded returns the parameter "for" of each element of Forwarded (RFC 7239, section 4), or "" for an element
-// without that parameter.
+// forwarded returns the parameter "for" of each element in the Forwarded header (RFC 7239, section 4). The result
+// contains "" for an element without that parameter.
 func forwarded(h http.Header) (hops []string) {
 	for _, line := range h["Forwarded"] {
 		for element := range strings.SplitSeq(line, ",") {
@@ -78,7 +79,7 @@ func forwarded(h http.Header) (hops []string) {
 	return hops
 }
 
-// parseNode parses an address in the forms that proxies write: with or without a port, and IPv6 with or without
+// parseNode parses an address in one of the forms that proxies write: with or without a port, and IPv6 with or without
 // brackets.
 func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)

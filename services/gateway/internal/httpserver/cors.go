@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// preflightAge is the time for which a browser may cache the response to a preflight request, in seconds.
+	// preflightAge is how long a browser may cache the response to a preflight request, in seconds.
 	preflightAge = "600"
-	// maxAskedHeaders is the maximum accepted length of an Access-Control-Request-Headers header, in bytes.
+	// maxAskedHeaders is the maximum length of an Access-Control-Request-Headers header that is accepted, in bytes.
 	maxAskedHeaders = 1 << 10
 	// pageMethods are the HTTP methods that MCP uses.
 	pageMethods = "POST, GET, DELETE"
 )
 
-// pageHeaders are the headers that a page may send, in addition to headers that begin with `mcp-`.
+// pageHeaders are the headers that a web page may send, in addition to headers that begin with `mcp-`.
 var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests
-// (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every server.
-// Browser credentials, such as cookies, are not allowed, because MCP sends credentials in a header that the page must
-// set.
+// withCORS allows web pages of accepted origins to read responses, including refusals, and answers their preflight
+// requests (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every
+// server. Browser credentials, such as cookies, are not allowed, because MCP sends credentials in a header that the
+// page must set.
 func (s *Server) withCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
@@ -53,8 +53,8 @@ func answerPreflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// allowedHeaders returns the headers that a page may send. CORS has no wildcard for headers that begin with `mcp-`, so
-// allowedHeaders includes the requested headers with this prefix.
+// allowedHeaders returns the headers that a web page may send. CORS has no wildcard for headers that begin with `mcp-`,
+// so allowedHeaders includes the requested headers with this prefix.
 func allowedHeaders(requested []string) []string {
 	out := append(slices.Clone(pageHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
 	if len(requested) != 1 || len(requested[0]) > maxAskedHeaders {

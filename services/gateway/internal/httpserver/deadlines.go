@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// writeTimeout is the maximum time for a client to read each piece of at most maxPiece bytes. After the first
-	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only the time for
-	// which the gateway waits for the client counts. The whole answer has no timeout, because a call may take long.
+	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. Once the gateway has
+	// spent a total of writeTimeout waiting for the client, the client must read at an average rate of at least
+	// minRate, in bytes per second. Other time does not count. There is no timeout for the whole answer, because a call
+	// may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
 	minRate      = 64 << 10
 )
 
-// withWriteDeadlines limits the time for a client to read an answer, and logs panics of handlers.
+// withWriteDeadlines limits how long a client may take to read an answer. It also logs panics of handlers.
 func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -24,8 +25,8 @@ func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 			}
 		}()
 		if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-			// A proxy may locate the end of this request differently (RFC 9112, sections 6.1 and 11.2). The connection is
-			// therefore closed after the response.
+			// A proxy may disagree with the gateway about where this request ends (RFC 9112, sections 6.1 and 11.2).
+			// The connection is therefore closed after the response.
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(&deadlineWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
@@ -37,7 +38,7 @@ func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 type deadlineWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	// written is the number of bytes written, and waited is the total duration of the writes.
+	// written is the number of bytes written. waited is the total time that the writes have taken.
 	written int64
 	waited  time.Duration
 }
@@ -64,8 +65,8 @@ func (w *deadlineWriter) Write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// FlushError implements the method that http.ResponseController calls. It sets a deadline, because a flush also writes
-// to the client.
+// FlushError implements the method that http.ResponseController calls. It sets a deadline first, because a flush also
+// writes to the client.
 func (w *deadlineWriter) FlushError() error {
 	begin := w.setDeadline()
 	err := w.control.Flush()

@@ -16,23 +16,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Caller is the sender of a request, as identified by its credential.
+// Caller is the sender of a request, as identified by the request's credential.
 type Caller struct {
-	// Principal is the authenticated principal; it is never nil.
+	// Principal is the authenticated principal. It is never nil.
 	Principal *identityv1.Principal
-	// Stale means that the token may have been revoked since policy last confirmed it.
+	// Stale is true if the token may have been revoked since the policy service last confirmed it.
 	Stale bool
-	// Revoked reports whether the token has been revoked. It returns true if that is not known. The function is never nil.
+	// Revoked reports whether the token has been revoked. It returns true if this cannot be determined. Revoked is
+	// never nil.
 	Revoked func() bool
-	// TokenError returns the reason why the token is not accepted any more, or nil. It is nil if the caller has no token.
+	// TokenError returns the reason why the token is no longer accepted, or nil if it is accepted. TokenError itself is
+	// nil if the caller has no token.
 	TokenError func() error
-	// HasValidToken reports whether the token is known to be valid, without waiting for the policy service. It is nil if
-	// the caller has no token.
+	// HasValidToken reports whether the token is known to be valid, without waiting for the policy service.
+	// HasValidToken is nil if the caller has no token.
 	HasValidToken func() bool
 }
 
-// Authenticated passes requests from agents with a valid token to next. If a caller has too many connections, its
-// request is passed to full instead, and the connection is closed.
+// Authenticated returns a handler that passes requests from agents with a valid token to next. If a caller has too many
+// connections, the handler passes the caller's request to full instead, and closes the connection.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
@@ -67,11 +69,12 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// errRightsChanged means that a token got another role, owner, tenant, subject, agent or other groups after its call was
-// received.
+// errRightsChanged means that the role, owner, tenant, subject, agent or groups of a token have changed since the call
+// was received.
 var errRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
-// stillOf returns the error of a look-up of a token, or an error if the token's principal is not p any more.
+// stillOf returns an error unless the token still belongs to the principal p. now and err are the results of looking up
+// the token: its current principal, or the reason why the lookup failed.
 func stillOf(p, now *identityv1.Principal, err error) error {
 	if err == nil && now != p && !proto.Equal(now, p) {
 		return errRightsChanged
@@ -79,8 +82,8 @@ func stillOf(p, now *identityv1.Principal, err error) error {
 	return err
 }
 
-// revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function
-// returns true if that is not known. If the policy service is busy, the function waits until ctx ends.
+// revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function also
+// returns true if this cannot be determined. If the policy service is busy, the function waits until ctx is done.
 func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
 		now, err := s.deps.Tokens.Await(ctx, secret)
@@ -88,8 +91,8 @@ func (s *Server) revocationCheck(ctx context.Context, secret string, principal *
 	}
 }
 
-// bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false if the request has no token or
-// more than one.
+// bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false if the request does not
+// contain exactly one token.
 func bearer(lines []string) (string, bool) {
 	if len(lines) != 1 {
 		return "", false
@@ -99,16 +102,16 @@ func bearer(lines []string) (string, bool) {
 }
 
 const (
-	// noToken is the message for a request without a bearer token. The other messages are for requests with a token that
-	// is unknown, was revoked or has expired.
+	// noToken is the message for a request without a bearer token. The other messages are for a token that is unknown,
+	// was revoked or has expired.
 	noToken      = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken   = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 	revokedToken = "this bearer token was revoked: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
 	expiredToken = "this bearer token has expired: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
 )
 
-// unauthenticated refuses a request. err is the reason why its token is not accepted, or nil if the request has no token.
-// Only the refusal of a token contains an error code (RFC 6750, section 3).
+// unauthenticated refuses a request. err is the reason why the request's token is not accepted, or nil if the request
+// has no token. If the request has a token, the response contains an error code (RFC 6750, section 3).
 func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err error) {
 	challenge, why := `Bearer realm="sluice"`, noToken
 	if err != nil {
@@ -126,8 +129,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err err
 	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
 }
 
-// refuse refuses a request before its caller is identified. The journal counts such refusals instead of recording each
-// one, because callers without an identity must not be able to fill it.
+// refuse refuses a request before its caller is identified. Such refusals are only counted in the journal. If each of
+// them were recorded, unidentified callers could fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
 	s.deps.Admission(enum.NameOrEmpty(code), s.clientAddr(r))
 	s.deps.Meters.CountRefused(r.Context(), code)

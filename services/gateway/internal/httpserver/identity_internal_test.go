@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A token loses a group while its request waits. The request does not count as one with a valid token any more, because
-// policy would evaluate it with the group.
+// While a request waits, its token loses a group. After that, the token no longer counts as valid for this request,
+// because the request would still be evaluated with the group.
 func TestAuthenticated_TokenOfAWaitingRequestLosesAGroup(t *testing.T) {
 	t.Parallel()
 	record := rpctest.Record("bot", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)

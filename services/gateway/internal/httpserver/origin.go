@@ -11,8 +11,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// checkSite refuses requests that another site could have caused a browser to send (DNS rebinding, CSRF). Health
-// requests are exempt, because probes may use any host.
+// checkSite refuses requests that a browser may have sent for another website (DNS rebinding, CSRF). Health requests
+// are exempt, because probes may use any host.
 func (s *Server) checkSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

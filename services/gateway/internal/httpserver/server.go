@@ -25,29 +25,29 @@ const (
 	// idleTimeout is the time after which an idle client connection is closed.
 	idleTimeout = 2 * time.Minute
 	// sendBuffer is the size of a socket's send buffer in bytes. The operating system may use twice as much. The buffer
-	// does not count against any caller's quota. With a larger buffer, the gateway notices a slow reader later.
+	// does not count against any caller's quota. A larger buffer would delay the detection of slow readers.
 	sendBuffer = 128 << 10
 	// maxHeader is the maximum size of a request's head, in bytes.
 	maxHeader = 32 << 10
 )
 
-// Config configures which requests are accepted. The zero value accepts requests to loopback names and from origins on
-// loopback.
+// Config configures which requests are accepted. With the zero value, only loopback host names and loopback origins are
+// accepted.
 type Config struct {
-	// Hosts are host names that are accepted in addition to loopback names, without ports, in lower case.
+	// Hosts are host names that are accepted in addition to loopback names. They have no ports and are in lower case.
 	Hosts []string
-	// Origins are accepted in addition to origins on loopback.
+	// Origins are origins that are accepted in addition to loopback origins.
 	Origins []string
-	// Proxies are the networks of trusted proxies. The gateway uses the client address that these proxies forward.
+	// Proxies are the networks of trusted proxies. The gateway accepts the client addresses that these proxies forward.
 	Proxies []netip.Prefix
 }
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Tokens *authn.Tokens
-	// Admission counts a request that was refused before its caller was identified.
+	// Admission counts a request that was refused before its caller was identified. peer is the client's address.
 	Admission func(code, peer string)
-	// Panicked logs a panic of a handler.
+	// Panicked logs the panic of a handler.
 	Panicked func(ctx context.Context, what any)
 	Meters   *meters.Meters
 	Log      *slog.Logger
@@ -67,11 +67,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Guard returns a handler that passes only requests to accepted hosts and from accepted origins to next.
+// Guard returns a handler that calls next only for requests whose host and origin are accepted.
 func (s *Server) Guard(next http.Handler) http.Handler { return s.checkSite(s.withCORS(next)) }
 
 // HTTP returns an HTTP server with this handler. It closes connections to clients that send or read too slowly, so that
-// no client can hold a connection, a session or a call for longer than the timeouts of this package allow.
+// no client can occupy a connection, a session or a call for longer than this package's timeouts allow.
 func (s *Server) HTTP(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           s.withWriteDeadlines(handler),
@@ -85,16 +85,16 @@ func (s *Server) HTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// http1 returns the protocols for connections. It allows only HTTP/1, even over TLS, so that a limit on connections
-// also limits the requests in flight.
+// http1 returns the set of protocols that clients may use. Only HTTP/1 is allowed, even over TLS, so that a limit on
+// connections is also a limit on the requests in flight.
 func http1() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
 }
 
-// Listen wraps lis in a listener that limits connections: unauthenticated connections in total and per address, and
-// connections per caller. Trusted proxies must limit connections themselves.
+// Listen wraps lis in a listener that limits connections. It limits unauthenticated connections, in total and per
+// address, and the connections of each caller. Trusted proxies must limit connections themselves.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 	return connlimit.Listen(lis, connlimit.Limits{
 		MaxUnauthenticated: 1024, MaxPerAddress: 256, MaxPerCaller: 1024, IdentifyTimeout: 15 * time.Second, IsTrusted: s.trusted, MaxProxied: 4096,
@@ -103,7 +103,8 @@ func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 
 type connKey struct{}
 
-// onConnect sets the size of a connection's send buffer, and stores the connection in the context of its requests.
+// onConnect sets the size of a connection's send buffer, and stores the connection in the context of the requests that
+// arrive on it.
 func onConnect(ctx context.Context, c net.Conn) context.Context {
 	for c != nil {
 		switch at := c.(type) {
@@ -122,8 +123,8 @@ func onConnect(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// mayConnect reports whether the number of the caller's connections, including the connection of the current request,
-// is within the limit.
+// mayConnect reports whether the number of the caller's connections is within the limit. The connection of the current
+// request counts.
 func mayConnect(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(connKey{}).(*connlimit.Conn)
 	return !ok || at.IsIdentified() || at.Identify(p.GetTenant()+"/"+p.GetSubject())

@@ -21,16 +21,16 @@ type Answer struct {
 	Params Span
 	// Result and Error are objects. A response has exactly one of them.
 	Result, Error Span
-	// ErrorCode is the raw value of error.code.
+	// ErrorCode is the raw value of error.code in the message.
 	ErrorCode Span
 
 	// IsError is true if result.isError is true.
 	IsError bool
-	// ToolList is result.tools if it is an array, and Tools contains its elements in order. If a response to tools/list
-	// has no ToolList, it contains no tools that could be filtered.
+	// ToolList is result.tools if that is an array. Tools contains the elements of ToolList in order. If a response to
+	// tools/list has no ToolList, it contains no tools that need to be filtered.
 	ToolList Span
 	Tools    []Tool
-	// Raw values of other members of the result.
+	// These are the raw values of other members of the result.
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
 	SupportedVersions, TaskID                 Span
@@ -40,10 +40,10 @@ type Answer struct {
 	InputRequests Span
 	Inputs        []Input
 
-	// Raw values of members of params: requestId of notifications/cancelled, and progressToken and progress of
-	// notifications/progress.
+	// These are the raw values of members of params: requestId of notifications/cancelled, and progressToken and
+	// progress of notifications/progress.
 	RequestID, ProgressToken, Progress Span
-	// Subscription is the raw id of the subscription to which a notification belongs, from params._meta (MCP
+	// Subscription is the raw id of the subscription to which a notification belongs. It comes from params._meta (MCP
 	// 2026-07-28, Subscriptions).
 	Subscription Span
 
@@ -52,12 +52,12 @@ type Answer struct {
 
 // A Tool is one element of result.tools.
 type Tool struct {
-	// Definition is the whole element.
+	// Definition is the whole element, which is the tool's definition.
 	Definition Span
-	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no string name, or
-	// has a key that a parser could mistake for the name. A tool with an empty Name must not be listed.
+	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no name that is a
+	// string, or has a key that a parser could mistake for "name". A tool whose Name is empty must not be listed.
 	Name string
-	// NameValue is the raw value of the name. To rename the tool, replace it with [ApplyEdits].
+	// NameValue is the raw value of the tool's name. To rename the tool, replace this value with [ApplyEdits].
 	NameValue Span
 
 	prev int
@@ -65,11 +65,12 @@ type Tool struct {
 
 // An Input is a request from the server to the client that is contained in an answer.
 type Input struct {
-	// Method and Params are the raw values of these members. Each is absent if the input does not have it.
+	// Method and Params are the raw values of the members method and params. Each is absent if the request does not
+	// contain it.
 	Method, Params Span
 }
 
-// Request returns the input as a JSON-RPC request with the given raw id. This package has not validated the request.
+// Request returns the input as a JSON-RPC request with the given raw id. The result has not been validated.
 func (in Input) Request(raw, id []byte) []byte {
 	out := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id)
 	if in.Method.Present() {
@@ -81,10 +82,10 @@ func (in Input) Request(raw, id []byte) []byte {
 	return append(out, '}')
 }
 
-// ReadAnswer reads one message from a server and returns the positions of its parts, or refuses the message with an
-// [*Error]. The message must be a JSON-RPC response, notification or request within the limits. It must be valid UTF-8
-// without a byte order mark or lone surrogates, and its keys must be unique at every depth. Numbers are limited only in
-// their length.
+// ReadAnswer reads one message from a server and returns the positions of its parts. It refuses an invalid message with
+// an [*Error]. The message must be a JSON-RPC response, notification or request within the limits. It must be valid
+// UTF-8 without a byte order mark or lone surrogates, and its keys must be unique at every depth. Numbers may have any
+// value, but their length is limited.
 //
 // Unknown keys are accepted. However, a key of the envelope, the result or the params is refused if a parser could
 // mistake it for one of the protocol's keys.
@@ -100,10 +101,10 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	return r.a, nil
 }
 
-// Clean returns the edits that an answer needs before it is sent to a client. They remove the members of every _meta
-// and of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send them. They also
-// remove the tools for which hide returns true. If hide is nil, no tools are removed. A caller may add further edits
-// before it passes all of them to [ApplyEdits].
+// Clean returns the edits that must be applied to an answer before it is sent to a client. The edits remove members of
+// every _meta and of error.data if their keys begin with "dev.sluice/" in any case, because only the gateway may send
+// these keys. The edits also remove the tools for which hide returns true. If hide is nil, no tools are removed. A
+// caller may add further edits before it passes all of them to [ApplyEdits].
 func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	var hidden []item
 	if hide != nil {
@@ -114,7 +115,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := removeItems(nil, a.Raw, hidden)
-	// Members inside a hidden tool are removed with the tool.
+	// A reserved member inside a hidden tool needs no edit of its own, because it is removed with the tool.
 	var visible []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -127,9 +128,9 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return removeItems(edits, a.Raw, visible)
 }
 
-// WithID returns a copy of a response with another raw id, after applying the edits of [Answer.Clean] for a nil hide.
-// All other bytes are unchanged. Every span has its new position, so the copy need not be parsed. For any other kind of
-// message WithID returns [ErrSplice].
+// WithID returns a copy of a response that has another raw id and to which the edits of [Answer.Clean] are applied,
+// with a nil hide. All other bytes are unchanged. Every span refers to the new position, so the copy need not be
+// parsed. If the message is not a response, WithID returns [ErrSplice].
 func (a *Answer) WithID(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice
@@ -162,8 +163,8 @@ func (a *Answer) WithID(id []byte) (*Answer, error) {
 	return &out, nil
 }
 
-// AppendTool returns the edit that appends a tool, given as JSON, to ToolList. The caller must apply the edit together
-// with the edits of [Answer.Clean] for the same hide.
+// AppendTool returns the edit that appends a tool, given as JSON, to ToolList. The caller must apply this edit together
+// with the edits that [Answer.Clean] returns for the same hide.
 func (a *Answer) AppendTool(tool []byte, hide func(Tool) bool) Edit {
 	with := tool
 	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {

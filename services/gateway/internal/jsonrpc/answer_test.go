@@ -179,7 +179,7 @@ func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	}
 }
 
-// Case U1. The memory for parsing an answer is proportional to the answer's size.
+// Case U1. The memory that ReadAnswer needs is at most proportional to the answer's size.
 func TestReadAnswer_LimitsMemory(t *testing.T) {
 	t.Parallel()
 	keys := make([]string, 1_000_000)
@@ -214,7 +214,7 @@ func TestReadAnswer_LimitsMemory(t *testing.T) {
 	}
 }
 
-// Case U1. The requests in an answer are found at any position. Ambiguous requests are refused.
+// Case U1. ReadAnswer finds the requests in an answer at any position. It refuses ambiguous requests.
 func TestReadAnswer_FindsInputRequests(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// call returns a tools/call of about size bytes. It contains strings, numbers and nested objects, as agents' calls do.
+// call returns a tools/call message of about size bytes. It contains strings, numbers and nested objects, as agents'
+// calls do.
 func call(size int) []byte {
 	var b strings.Builder
 	b.WriteString(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"write_file","arguments":{"path":"/srv/data/report.txt","rows":[null`)
@@ -50,8 +51,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor measures a lower bound for BenchmarkParse. In it, jsontext reads the same messages in strict mode,
-// token by token, without the parser's additional checks.
+// BenchmarkFloor measures a lower bound for BenchmarkParse: jsontext reads the same messages token by token in strict
+// mode, without the additional checks that Parse makes.
 func BenchmarkFloor(b *testing.B) {
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {
@@ -136,7 +137,7 @@ func BenchmarkReadAnswer(b *testing.B) {
 	}
 }
 
-// Case X1. BenchmarkEndlessNumber measures the refusal of a message with one long number.
+// Case X1. BenchmarkEndlessNumber measures how fast a message with one very long number is refused.
 func BenchmarkEndlessNumber(b *testing.B) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"n":1e-` + strings.Repeat("9", 3<<20) + `}}}`)
 	b.SetBytes(int64(len(raw)))

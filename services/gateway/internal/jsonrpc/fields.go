@@ -7,24 +7,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Prefixes of keys in _meta.
+// These are prefixes of keys in _meta objects.
 const (
-	// gatewayPrefix is the prefix of the keys that only the gateway and its clients exchange.
+	// gatewayPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
 	gatewayPrefix = "dev.sluice/"
 	// protocolPrefix is the prefix of the keys that the protocol defines.
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision without resources/subscribe and resources/unsubscribe. In this revision, requests
-// with these methods need no URI, because the methods are unknown.
+// withoutSessions is the revision in which resources/subscribe and resources/unsubscribe no longer exist. In this
+// revision, requests with these methods need no URI, because the methods are unknown.
 const withoutSessions = "2026-07-28"
 
-// Protocol fields by their folded spelling. A key that folds to one of these fields must be equal to it, because a
-// parser that ignores case would mistake another spelling for the field.
+// These tables contain protocol fields, with their folded spelling as the key. If a message's key folds to one of these
+// fields, it must be equal to that field, because a parser that ignores case would mistake any other spelling for the
+// field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields are the params fields of all methods, because the method may come after the params in the message.
+	// paramsFields contains the params fields of all methods. In a message, the method may come after the params, so it
+	// is not known while the params are read.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -50,8 +52,8 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are the methods of all revisions. A server that ignores case would mistake another spelling for one of them,
-	// although other policy rules apply to that spelling.
+	// methods contains the methods of all revisions. A server that ignores case would mistake another spelling for one
+	// of these methods, although other policy rules apply to that spelling.
 	methods = foldTable(mcpmethod.All()...)
 )
 
@@ -63,7 +65,7 @@ func foldTable(fields ...string) map[string]string {
 	return table
 }
 
-// isVariant reports whether key folds to a field of the table without being equal to it.
+// isVariant reports whether key folds to a field of the table but is not equal to that field.
 func isVariant(table map[string]string, key []byte) bool {
 	var buf [128]byte
 	if len(key) > len(buf) {
@@ -73,9 +75,9 @@ func isVariant(table map[string]string, key []byte) bool {
 	return known && field != string(key)
 }
 
-// fold appends key to dst, and replaces each character that a parser may mistake for an ASCII letter with that letter
-// in lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and
-// the Kelvin sign. The Turkish dotted I and dotless i are included, because Java's equalsIgnoreCase treats them as an
+// fold appends key to dst. It replaces each character that a parser may mistake for an ASCII letter with that letter in
+// lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and the
+// Kelvin sign. fold also replaces the Turkish dotted I and dotless i, because Java's equalsIgnoreCase treats them as an
 // i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
@@ -103,12 +105,12 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Fold returns key after replacing each character that a parser may mistake for an ASCII letter with that letter in
-// lower case. A parser that ignores case treats two keys as equal if their folded forms are equal.
+// Fold returns a copy of key in which each character that a parser may mistake for an ASCII letter is replaced with
+// that letter in lower case. A parser that ignores case treats two keys as equal if their folded forms are equal.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
 func foldsToPrefix(key []byte, prefix string) bool {
-	// A character that folds to a letter takes at most three bytes.
+	// A character that folds to a letter is at most three bytes long.
 	key = key[:min(len(key), 3*len(prefix))]
 	var buf [3 * len(protocolPrefix)]byte
 	folded := fold(buf[:0], key)
@@ -124,7 +126,7 @@ func isMeta(key []byte) bool {
 	return string(fold(buf[:0], key)) == "_meta"
 }
 
-// refuseVariant refuses a key that a parser could mistake for a field of the table.
+// refuseVariant refuses the current key if a parser could mistake it for a field in the table.
 func (s *scanner) refuseVariant(table map[string]string, f *frame) error {
 	if isVariant(table, f.key) {
 		return s.variant(f)

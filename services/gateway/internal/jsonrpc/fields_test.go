@@ -8,7 +8,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// variants returns spellings that some parsers mistake for field, escaped for use inside a JSON string.
+// variants returns spellings that some parsers mistake for the given field. Each is escaped for use inside a JSON
+// string.
 func variants(field string) []string {
 	var all []string
 	add := func(v string) {
@@ -77,7 +78,8 @@ func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P3. A key that no parser mistakes for a protocol field is accepted where unknown keys are allowed.
+// Case P3. Where unknown keys are allowed, a key that resembles a protocol field is accepted if no parser mistakes it
+// for that field.
 func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"names", "nam", "Naming", "meta", "_metas", "URL", "x-name", "uri2", "ｎame", "nаme", " name", "name ", "", "Extra", strings.Repeat("N", 200)} {
@@ -171,7 +173,7 @@ func TestParse_InvalidTextIsRefused(t *testing.T) {
 	accepted(t, toolCall(`{"v":"é€😀\u00e9\u20ac\ud83d\ude00\uFEFF`+"\ufeff\x7f\u2028"+`\n\u0000\"\\\/\b\f\r\t"}`))
 }
 
-// Case P13. A tool name that resembles another name is either refused or parsed exactly as written.
+// Case P13. A tool name that resembles another tool's name is either refused or parsed exactly as written.
 func TestParse_LookAlikeToolNamesAreNotConfused(t *testing.T) {
 	t.Parallel()
 	names := []string{

@@ -10,19 +10,19 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Trace is the trace context for a server (W3C Trace Context and Baggage). An empty field removes the member from the
-// message.
+// A Trace is the trace context that is sent to a server (W3C Trace Context and Baggage). If a field is empty, the
+// corresponding member is removed from the message.
 type Trace struct{ Parent, State, Baggage string }
 
-// fields returns the values with their keys, in the order of Meta.trace.
+// fields returns the keys and values in the order of the array trace in Meta.
 func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
 
 // Outgoing returns the message in the form in which the gateway sends it to a server. It removes every "dev.sluice/"
-// member of _meta. It replaces each trace context member of m with the value in t, or removes it if that value is
-// empty. It adds no missing members. If claims is not nil, it is a raw object that replaces the client's declared
-// capabilities.
+// member of _meta. It replaces each trace context member of m with the value in t, or removes the member if that value
+// is empty. It adds no members that m does not have. If claims is not nil, it is a raw object, and Outgoing replaces
+// the client's declared capabilities with it.
 //
 // All other bytes are unchanged. Every span and string of the result refers to the new bytes, so the result need not be
 // parsed again. If nothing changes, Outgoing returns m itself. The result must not be passed to Outgoing again.
@@ -50,8 +50,8 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	return &sent, nil
 }
 
-// outgoing returns the edits for [Message.Outgoing], sorted by position, and the number of _meta members that they
-// remove.
+// outgoing returns the edits for [Message.Outgoing], sorted by position. removed is the number of _meta members that
+// these edits remove.
 func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
@@ -73,8 +73,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	return edits, len(out)
 }
 
-// replacedValue returns the value of a trace member after it was replaced with text. It returns "" if m does not have
-// the member or text is longer than most.
+// replacedValue returns the value that a trace member of m has after it is replaced with text. It returns "" if m does
+// not have the member, or if text has more than most bytes.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -89,14 +89,14 @@ func (m *Message) spans() [17]*Span {
 	}
 }
 
-// ErrMemberExists means that a member cannot be added because the message already has it. Compare with errors.Is.
+// ErrMemberExists means that a member cannot be added because the message already contains it. Compare with errors.Is.
 var ErrMemberExists = errors.New("the message already has a member that would be added")
 
-// WithMeta returns a request in the form for a server without sessions (MCP 2026-07-28, Requests). It adds the members
-// in meta to _meta, in which each request repeats the values that a session would declare. It adds the members in
-// params to the request's params. meta and params contain raw members separated by commas, and meta must not be empty.
-// All other bytes are unchanged. The result is parsed again. WithMeta returns [ErrMemberExists], [ErrSplice] or an
-// [*Error].
+// WithMeta converts a request to the form that a stateless server expects (MCP 2026-07-28, Requests). In this revision,
+// _meta of each request contains values that a session would declare only once. WithMeta adds the members in meta to
+// _meta, and the members in params to the request's params. meta and params contain raw members separated by commas,
+// and meta must not be empty. All other bytes are unchanged. The result is parsed again. WithMeta returns
+// [ErrMemberExists], [ErrSplice] or an [*Error].
 func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrMemberExists
@@ -107,29 +107,30 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 			return nil, ErrSplice
 		}
 		at := m.Params.Start + 1
-		// The comma separates params from _meta, which follows.
+		// The comma separates params from the following _meta.
 		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')})
 	}
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// WithoutClientMeta returns a request in the form for a server with sessions. It removes the _meta members that
-// describe the client and the revision, because a session declares these once. It also removes the responses and the
-// state from a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are
-// unchanged. The result is parsed again.
+// WithoutClientMeta converts a request to the form that a server with sessions expects. It removes the _meta members
+// that describe the client and the revision, because a session declares them once. From a repeated request, it also
+// removes the client's responses and the server's state (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All
+// other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := removeItems(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutRetryMembers returns a copy of a repeated request without the client's responses and the server's state (MCP
-// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
+// WithoutRetryMembers returns a copy of a request that a client repeats. The copy does not contain the client's
+// responses and the server's state (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The
+// result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// WithArguments returns a copy of a request with other arguments, which are a raw JSON object. The request must have
-// arguments. All other bytes are unchanged. The result is parsed again.
+// WithArguments returns a copy of a request whose arguments are replaced with the raw JSON object in arguments. The
+// request must have arguments. All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithArguments(arguments []byte) (*Message, error) {
 	if !m.Arguments.Present() {
 		return nil, ErrSplice
@@ -148,13 +149,13 @@ func (m *Message) reparsed(edits []Edit) (*Message, error) {
 	return Parse(raw, limits)
 }
 
-// Members that [Message.WithoutClientMeta] and [Message.WithoutRetryMembers] remove.
+// [Message.WithoutClientMeta] and [Message.WithoutRetryMembers] remove these members.
 var (
 	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members returns the members of an object in m whose keys are in keys.
+// members returns those members of an object in m whose keys are in the table keys.
 func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
@@ -177,7 +178,7 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	}
 }
 
-// insertMeta returns the edit that inserts members into _meta. remain is the number of members of _meta that other
+// insertMeta returns the edit that inserts members into _meta. remain is the number of _meta members that the other
 // edits do not remove.
 func (m *Message) insertMeta(members []byte, remain int) Edit {
 	var at int
@@ -210,7 +211,8 @@ func quote(text string) []byte {
 	return quoted
 }
 
-// appendMember appends a member to a list of members with commas between them. The key must need no escapes.
+// appendMember appends a member to a list of raw members that are separated by commas. The key must not contain
+// characters that JSON requires to be escaped.
 func appendMember(members []byte, key string, value []byte) []byte {
 	if len(members) > 0 {
 		members = append(members, ',')
@@ -225,9 +227,9 @@ func braced(members []byte) []byte {
 	return append(append([]byte{'{'}, members...), '}')
 }
 
-// Client returns the name and version that the client declares in initialize, or otherwise in
-// "io.modelcontextprotocol/clientInfo" of _meta. If a value is absent, is not a string or is longer than 128 bytes,
-// Client returns "" for it. The values are not verified and identify no caller.
+// Client returns the name and version of the client. It reads them from initialize or, for any other message, from
+// "io.modelcontextprotocol/clientInfo" in _meta. If a value is absent, is not a string or is longer than 128 bytes,
+// Client returns "" for it. The values are not verified, so they do not identify the caller.
 func (m *Message) Client() (name, version string) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}

@@ -2,8 +2,8 @@ package jsonrpc_test
 
 import "testing"
 
-// WithoutRetryMembers removes the state and the responses from a repeated request at any position, and changes nothing
-// else.
+// WithoutRetryMembers removes the server's state and the client's responses from a repeated request, regardless of
+// their position. It changes nothing else.
 func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`

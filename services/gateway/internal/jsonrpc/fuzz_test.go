@@ -16,10 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// The fuzz tests compare the parser with the standard package encoding/json, which uses the last of two equal keys and
-// ignores the case of keys. If the parser accepts a message, both must parse the same content.
+// The fuzz tests compare the parser with the standard package encoding/json. That package ignores the case of keys, and
+// uses the last member if an object has the same key twice. If the parser accepts a message, both must read the same
+// content from it.
 
-// decode decodes raw with encoding/json. It keeps the spelling of numbers.
+// decode decodes raw with encoding/json. Numbers keep their original spelling.
 func decode(t *testing.T, raw []byte, into any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -37,7 +38,7 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// caseInsensitive is a message as parsed by a program that ignores the case of keys.
+// caseInsensitive receives a message from a parser that ignores the case of keys.
 type caseInsensitive struct {
 	Method  any
 	ID      any
@@ -52,13 +53,13 @@ type caseInsensitive struct {
 
 func same(t *testing.T, raw []byte, what string, got, want any) {
 	t.Helper()
-	// cmp.Diff would need exponential time for values with this nesting depth.
+	// cmp.Diff would take exponential time for values that are nested this deeply.
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s of %q\n the gate: %#v\nstandard: %#v", what, raw, got, want)
 	}
 }
 
-// sameAsStandard reports a test error unless encoding/json and the parser parse the same content from raw.
+// sameAsStandard fails the test unless encoding/json and the parser read the same content from the bytes of m.
 func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	var other caseInsensitive
@@ -88,8 +89,8 @@ func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// expectedOutgoing returns the expected result of Outgoing. It computes it from the values that encoding/json has
-// decoded.
+// expectedOutgoing returns the expected result of Outgoing. It computes this result from the values that encoding/json
+// has decoded.
 func expectedOutgoing(message map[string]any, trace jsonrpc.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -165,7 +166,7 @@ func checkOutgoing(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	}
 }
 
-// foldKey converts a key to lower case, and replaces characters that fold to ASCII letters.
+// foldKey converts a key to lower case, and replaces other characters that fold to ASCII letters.
 func foldKey(key string) string {
 	return strings.ToLower(strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u0130", "i", "\u0131", "i").Replace(key))
 }
@@ -232,7 +233,7 @@ func FuzzReadAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		checkReadAnswer(t, raw)
-		// Most fuzzing inputs are not JSON-RPC, so each is also used as a value inside a response.
+		// Most fuzzing inputs are not JSON-RPC messages, so each input is also tested as a value inside a response.
 		checkReadAnswer(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
 	})
 }
@@ -287,7 +288,8 @@ func checkReadAnswer(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// checkAddressed parses the bytes that WithID returns and compares the two results.
+// checkAddressed parses the bytes that WithID returns, and compares the result with the spans in the Answer that WithID
+// returns.
 func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 	t.Helper()
 	roomy := jsonrpc.AnswerLimits()

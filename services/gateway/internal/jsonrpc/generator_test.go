@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// generator generates messages. Two parsers may parse some of them differently, and no parser accepts some others.
+// generator generates random messages. Different parsers read different content from some of them. Some others are
+// accepted by no parser.
 type generator struct{ *rand.Rand }
 
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 
-// rarely returns true in one of n cases.
+// rarely returns true in one of n cases on average.
 func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
 func (d generator) message() []byte {
@@ -43,7 +44,7 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns usual in n of n+1 cases, and otherwise one of others.
+// pick returns usual in n of n+1 cases on average. Otherwise it returns one of the strings in others.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -66,7 +67,8 @@ func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON, sometimes in a spelling that only some parsers treat as the same key.
+// spelled returns a key as a JSON string. Sometimes it returns a different spelling that only some parsers treat as the
+// same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
@@ -149,7 +151,8 @@ func (d generator) arguments() string {
 	return d.pick(d.object(3), 20, "null", "[]", `"{}"`, "1")
 }
 
-// key generates a key for arguments. Some keys have a special meaning in a programming language.
+// key generates a key for a member of the arguments. Some of these keys have a special meaning in a programming
+// language.
 func (d generator) key() string {
 	return one(d, "a", "b", "path", "name", "method", "id", "__proto__", "constructor", "toString", "0", "10", "é", "e\u0301", "ключ", "𝄞", "\uffff", "\u212a", "x y", "length", "-1", "null", "key", "KEY")
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// isID reports whether the value is an id that a client may use: a string of 1 to IDBytes bytes, or an integer within
-// ±(2^53-1) without leading zeros, fraction or exponent. An empty string is not allowed, because some parsers treat it
-// as an absent id.
+// isID reports whether the value is an id that a client may use. This is a string of 1 to IDBytes bytes, or an integer
+// within ±(2^53-1) without leading zeros, fraction or exponent. An empty string is not allowed, because some parsers
+// treat it as an absent id.
 func isID(s *scanner, span Span) bool {
 	if text, ok := s.decode(span); ok {
 		return len(text) > 0 && len(text) <= s.limits.IDBytes
@@ -19,8 +19,8 @@ func isID(s *scanner, span Span) bool {
 	return isInteger(value) && atMost(digits, "9007199254740991")
 }
 
-// isInteger reports whether a number is written as an integer. The number -0 does not count as an integer, because some
-// parsers change it to 0.
+// isInteger reports whether a number is written as an integer, without fraction or exponent. -0 does not count as an
+// integer, because some parsers change it to 0.
 func isInteger(value []byte) bool {
 	digits := bytes.TrimPrefix(value, []byte("-"))
 	for _, c := range digits {
@@ -31,8 +31,9 @@ func isInteger(value []byte) bool {
 	return len(digits) > 0 && (digits[0] != '0' || len(value) == 1)
 }
 
-// SameID reports whether two raw JSON values are the same id. It compares strings with escapes resolved, and integers
-// by value. A string never equals an integer. Any other value is not an id and equals no value.
+// SameID reports whether two raw JSON values are the same id. Strings are compared after their escapes are resolved,
+// and integers are compared by value. A string never equals an integer. Any other value is not an id and equals no
+// value.
 func SameID(a, b []byte) bool {
 	key := IDKey(a)
 	return key != "" && key == IDKey(b)
@@ -56,7 +57,7 @@ func IDKey(raw []byte) string {
 	return string(text)
 }
 
-// KeyID returns a raw id whose [IDKey] is key.
+// KeyID returns a raw id for which [IDKey] returns key.
 func KeyID(key string) []byte {
 	text, isText := strings.CutPrefix(key, `"`)
 	if !isText {

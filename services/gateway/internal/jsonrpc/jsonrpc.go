@@ -1,13 +1,13 @@
 // Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either
-// refuses the message with a code, or returns the position of each part in the message. So the gateway forwards the
-// same bytes that it has evaluated, except for the edits that [ApplyEdits] applies.
+// refuses the message with a code, or returns the position of each part in the message. The gateway can therefore
+// forward the same bytes that were evaluated, except for the edits that [ApplyEdits] applies.
 //
 // [Parse] reads a message from a client and enforces all rules for clients. [ReadAnswer] reads a message from a server.
 // It requires unambiguous JSON, and finds the parts that the gateway must read or remove.
 //
-// The package has its own scanner, because the scanner must count tokens, nesting levels and keys while it reads, and
-// must report which rule was violated. Fuzz tests compare the scanner with the strict mode of jsontext. The package has
-// no state, so all functions are safe for concurrent use.
+// The package has its own scanner because a scanner for this purpose must count tokens, nesting levels and keys while
+// it reads, and must report which rule was violated. Fuzz tests compare the scanner with the strict mode of jsontext.
+// The package has no state, so all functions are safe for concurrent use.
 package jsonrpc
 
 import (
@@ -37,11 +37,11 @@ func (s Span) Of(raw []byte) []byte {
 // Kind is the kind of a JSON-RPC message. The zero Kind means that there is no message.
 type Kind uint8
 
-// The kinds of JSON-RPC messages.
+// These are the kinds of JSON-RPC messages.
 const (
-	// Invalid is the zero value. No accepted message has it.
+	// Invalid is the zero value. No accepted message has this kind.
 	Invalid Kind = iota
-	// Request has a method and an id. It needs an answer.
+	// Request has a method and an id. It must be answered.
 	Request
 	// Notification has a method and no id.
 	Notification
@@ -63,20 +63,22 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits limit one message. Each field is the maximum accepted value. With the zero Limits, every message is refused.
+// Limits limits the size of one message. Each field is the maximum accepted value. With the zero Limits, every message
+// is refused.
 type Limits struct {
-	// Bytes is the length of the whole message.
+	// Bytes is the maximum length of the whole message.
 	Bytes int
-	// Depth counts nested objects and arrays; the message itself is level 1.
+	// Depth is the maximum nesting depth of objects and arrays. The message itself is level 1.
 	Depth int
-	// Tokens counts scalars, keys, and the opening and closing brackets of objects and arrays.
+	// Tokens is the maximum number of tokens: scalars, keys, and the opening and closing brackets of objects and
+	// arrays.
 	Tokens int
-	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
+	// KeyBytes is the maximum length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the length of a number as written. It is limited because the running time of exact parsers grows
-	// faster than linearly with the length.
+	// NumberBytes is the maximum length of a number as written. Parsers that compute exact values need a time that
+	// grows faster than linearly with this length.
 	NumberBytes int
-	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
+	// IDBytes is the maximum length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int
 }
 
@@ -85,19 +87,19 @@ func DefaultLimits() Limits {
 	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonicaljson.MaxNumber, IDBytes: 128}
 }
 
-// AnswerLimits returns the limits for messages from servers. They are higher, because answers contain data. IDBytes
-// does not apply to answers.
+// AnswerLimits returns the limits for messages from servers. They are higher than the limits for messages from clients,
+// because answers contain data. IDBytes does not apply to answers.
 func AnswerLimits() Limits {
 	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonicaljson.MaxNumber}
 }
 
-// An Error is the reason for which a message was refused. It never quotes the message, so it may be logged and shown.
+// An Error explains why a message was refused. It never quotes the message, so it may be logged and shown to users.
 type Error struct {
-	// Code is the code of the violated rule.
+	// Code is the code of the rule that the message violates.
 	Code commonv1.Code
-	// Detail is a sentence for users. It never contains parts of the message.
+	// Detail is a sentence for users that describes the violation. It never contains parts of the message.
 	Detail string
-	// Offset is the position at which the parser stopped, in bytes.
+	// Offset is the position in the message at which the parser stopped, in bytes.
 	Offset int
 }
 

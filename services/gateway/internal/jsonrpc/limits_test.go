@@ -32,7 +32,8 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 // Case P11.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
-	// nest returns values with the given number of levels, which alternate between the forms.
+	// nest returns a value that is nested to the given number of levels. Successive levels use the given forms in
+	// rotation.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {
@@ -54,7 +55,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	}
 	for _, position := range places {
 		for _, form := range forms {
-			// The innermost brackets in a form may be one level deeper than the value.
+			// Some forms contain brackets of their own, so the message may be one level deeper than levels says.
 			levels := 64 - position.above
 			for {
 				raw := strings.Replace(position.raw, "_}", nest(levels, form...)+"}", 1)
@@ -168,8 +169,8 @@ func TestParse_SizeIsLimited(t *testing.T) {
 	}
 }
 
-// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because it counts the allocations of all
-// goroutines.
+// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because the number of allocations that it measures
+// includes those of all goroutines.
 func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 	keys := make([]string, 100_000)
 	for i := range keys {

@@ -4,12 +4,12 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Listing returns a copy of the answer in which ToolList and Tools describe another list of the result, such as
-// prompts. list is the key of that list in the result, and name is the key of an element's name. In the copy,
-// [Answer.Clean] hides elements of that list. If the result has no such list, ToolList is absent.
+// Listing returns a copy of the answer in which ToolList and Tools describe another list in the result, such as
+// prompts. The parameter list is the key of that list, and name is the key of an element's name. When [Answer.Clean] is
+// called on the copy, it hides elements of that list. If the result does not contain the list, ToolList is absent.
 //
-// Listing parses the result a second time. Answers whose list is not filtered do not need it. The error is an [*Error]
-// if a parser could mistake another member for the list, or if the list is too long.
+// Listing parses the result a second time, so it should be called only if the list is to be filtered. The error is an
+// [*Error] if a parser could mistake another member for the list, or if the list is too long.
 func (a *Answer) Listing(list, name string) (*Answer, error) {
 	out := *a
 	out.ToolList, out.Tools = Span{}, nil

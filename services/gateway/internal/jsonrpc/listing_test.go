@@ -91,7 +91,7 @@ func TestListing_HidesElementsOfOtherLists(t *testing.T) {
 	}
 }
 
-// FuzzListing checks with another parser that Clean removes only the hidden elements.
+// FuzzListing uses another parser to check that Clean removes only the hidden elements.
 func FuzzListing(f *testing.F) {
 	for _, text := range []string{
 		`[{"name":"a"},{"name":"b"}]`, `[ {"title":"\u0061","name":"\u0061"} , 1,[], {"name":"b","_meta":{"dev.sluice/x":1}} ]`, `[]`, `{}`, `[{"Name":"a","name":"b"}]`, `[{"name":null}]`,

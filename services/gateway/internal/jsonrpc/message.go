@@ -6,7 +6,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Reference types of a completion (MCP 2025-11-25, Completion, Reference Types).
+// These are the reference types of a completion (MCP 2025-11-25, Completion, Reference Types).
 const (
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
@@ -28,26 +28,27 @@ type Message struct {
 	// Result and Error are objects. A response has exactly one of them.
 	Result, Error Span
 
-	// Name is params.name of tools/call or prompts/get, or params.ref.name of a completion for a prompt. It is empty for
-	// other methods. A tool's name matches the grammar of tool names. A prompt's name may be any string.
+	// Name is params.name if the method is tools/call or prompts/get, or params.ref.name if the message requests a
+	// completion for a prompt. For other methods it is empty. A tool's name matches the grammar of tool names. A
+	// prompt's name may be any string.
 	Name string
-	// NameValue is the raw value of params.name. To rename the target, replace it with [ApplyEdits].
+	// NameValue is the raw value of params.name. To rename the target, use [ApplyEdits] to replace this value.
 	NameValue Span
-	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be a
-	// URI template. It is empty for other methods.
+	// URI is params.uri if the method begins with resources/. If the message requests a completion for a resource, URI
+	// is params.ref.uri, which may be a URI template. For other methods it is empty.
 	URI string
-	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty for an unknown type and for
-	// other methods.
+	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty if the type is unknown, and
+	// for other methods.
 	Ref string
 	// URIValue is the raw value of params.uri.
 	URIValue Span
 	// Arguments is the params.arguments object. It is absent if params.arguments is null.
 	Arguments Span
-	// RequestID is the raw params.requestId of notifications/cancelled, which is a valid id. It is absent for other
+	// RequestID is the raw params.requestId of notifications/cancelled. It is always a valid id. It is absent for other
 	// methods.
 	RequestID Span
-	// ProgressToken is the raw params.progressToken of notifications/progress, which is a valid id. It is absent for other
-	// methods. The token that a request declares is in Meta.
+	// ProgressToken is the raw params.progressToken of notifications/progress. It is always a valid id. It is absent
+	// for other methods. Meta.ProgressToken contains the token that a request declares.
 	ProgressToken Span
 
 	// InputResponses is the raw params.inputResponses. It contains the client's responses to the requests in the server's
@@ -57,7 +58,7 @@ type Message struct {
 	// Requests).
 	RequestState Span
 
-	// TaskID is params.taskId of the methods under tasks/. It is empty for other methods.
+	// TaskID is params.taskId if the method begins with tasks/. For other methods it is empty.
 	TaskID string
 	// TaskIDValue is the raw value of params.taskId.
 	TaskIDValue Span
@@ -78,28 +79,29 @@ type Message struct {
 	paramCount int  // the number of members of params
 }
 
-// Clone returns a copy of m that shares no memory with m. It is needed if the message must outlive the buffer with its
-// bytes.
+// Clone returns a copy of m that shares no memory with m. A copy is needed if the message is used after its buffer is
+// reused.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)
 	return &own
 }
 
-// Meta is the content of params._meta. The zero Meta belongs to a message without _meta.
+// Meta is the content of params._meta. If a message has no _meta, it has the zero Meta.
 type Meta struct {
-	// Object is the whole value of _meta.
+	// Object is the whole object in params._meta.
 	Object Span
-	// Run and Approval are the values of "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
+	// Run and Approval are the values of "dev.sluice/run" and "dev.sluice/approval". Each has at most 128 bytes.
 	Run, Approval string
-	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if the value is not a string of at most
-	// 128 bytes. TraceState is empty if the value is not a string of at most 512 bytes. Their contents are not validated.
+	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if the message's value is not a string
+	// of at most 128 bytes. TraceState is empty if the message's value is not a string of at most 512 bytes. The
+	// contents of both strings are not validated.
 	TraceParent, TraceState string
-	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
+	// ProtocolVersion is the value of "io.modelcontextprotocol/protocolVersion". It has at most 64 bytes.
 	ProtocolVersion string
 	// ProgressToken is the raw token: a string or an integer with the same limits as an id.
 	ProgressToken Span
-	// Capabilities is the "io.modelcontextprotocol/clientCapabilities" object.
+	// Capabilities is the object in "io.modelcontextprotocol/clientCapabilities".
 	Capabilities Span
 
 	members int
@@ -108,7 +110,7 @@ type Meta struct {
 	values  [traceFields]Span
 }
 
-// Indices of the trace context's members in _meta, in the order of [Trace.fields].
+// These are the indices of the trace context's members in Meta.trace, in the order of [Trace.fields].
 const (
 	traceParent = iota
 	traceState
@@ -145,7 +147,7 @@ func Parse(raw []byte, limits Limits) (*Message, error) {
 type parser struct {
 	scanner
 	m *Message
-	// Raw values that are checked after the whole message was read.
+	// These raw values are checked after the whole message has been read.
 	jsonrpc, method Span
 	in              paramSpans
 }

@@ -185,7 +185,8 @@ func TestParse_RefusesTruncatedMessages(t *testing.T) {
 	for _, raw := range raws {
 		for end := range len(raw) {
 			got := codeOf(t, raw[:end])
-			// If the message ends inside a character or between two surrogates, the refusal may name the encoding.
+			// A truncated message that ends inside a character or between two surrogates may also be refused because of
+			// its encoding.
 			if got != invalid && (got != encoding || utf8.ValidString(raw[:end]) && !strings.Contains(raw[:end], `\ud83d`)) {
 				t.Errorf("%q: got %v", raw[:end], got)
 			}
@@ -210,8 +211,8 @@ func TestParse_HandlesInMetaMustBeShortStrings(t *testing.T) {
 	}
 }
 
-// Case I2. No member of a message becomes an identity. Only Client returns the client's own declarations, and no key
-// names a principal.
+// Case I2. No member of a message determines the caller's identity. Only Client returns what the client declares about
+// itself, and no key contains a principal.
 func TestParse_NoMemberBecomesAnIdentity(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","_meta":{"baggage":"sluice-principal=root",`+

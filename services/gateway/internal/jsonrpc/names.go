@@ -8,8 +8,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A nameStack contains the keys of all open objects. The keys of the innermost object are last. It needs no allocation
-// for most messages.
+// A nameStack contains the keys of all objects that have begun but not ended at the current position. The keys of the
+// innermost object are last. A nameStack needs no allocation for most messages.
 type nameStack struct {
 	size int
 	near [32][]byte
@@ -32,12 +32,12 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the maximum total number of keys in all open objects. It is limited because a key uses several times its
-// length in memory.
+// maxNames is the maximum total number of keys in all objects that have begun but not ended. It is limited because a
+// key needs several times its length in memory.
 const maxNames = 100_000
 
-// linearKeys is the maximum number of keys for which each new key is compared with all previous keys of the object. In
-// objects with more keys, duplicates are found by sorting at the end of the object.
+// linearKeys is the maximum number of an object's keys up to which each new key is compared with all previous ones. If
+// an object has more keys, duplicates are found by sorting the keys at the end of the object.
 const linearKeys = 16
 
 func (s *scanner) key(f *frame) error {
@@ -75,8 +75,8 @@ func (s *scanner) key(f *frame) error {
 	return nil
 }
 
-// popKeys removes the keys of an object that ends at the current position. If the object has many keys, it first
-// checks them for duplicates.
+// popKeys removes the keys of an object that ends at the current position. If the object has many keys, popKeys first
+// checks the keys for duplicates.
 func (s *scanner) popKeys(f *frame) error {
 	count := s.names.size - f.base
 	if count > linearKeys {

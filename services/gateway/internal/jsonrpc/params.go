@@ -6,14 +6,15 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// paramSpans contains the raw values in params that are checked after the method is known.
+// paramSpans contains the raw values in params that can be checked only when the method is known.
 type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
 	cursor                                         Span
 	version, capabilities, clientInfo              Span
 	inputResponses, requestState, taskID           Span
 
-	// Members of ref. refVariant is a key in ref that a parser could mistake for another key.
+	// These are the members of params.ref. refVariant is a key in params.ref that a parser could mistake for another
+	// key.
 	refType, refName, refURI, refVariant Span
 
 	// Members of _meta.
@@ -137,7 +138,7 @@ func (p *parser) meta() (Span, error) {
 	}
 }
 
-// metaMember reads one member of _meta. It stores the position of a member that may have to be removed.
+// metaMember reads one member of _meta. If the member may have to be removed, metaMember stores its position.
 func (p *parser) metaMember(f *frame) error {
 	into, err := p.metaField(f)
 	if err != nil {
@@ -165,7 +166,8 @@ func (p *parser) metaMember(f *frame) error {
 	return nil
 }
 
-// metaField returns a pointer to the variable for the value of a _meta member, or nil if the value is not stored.
+// metaField returns a pointer to the variable that is to contain the value of a _meta member, or nil if the value is
+// not stored.
 func (p *parser) metaField(f *frame) (*Span, error) {
 	in := &p.in
 	switch string(f.key) {
@@ -194,7 +196,7 @@ func (p *parser) metaField(f *frame) (*Span, error) {
 	return nil, p.refuseVariant(metaFields, f)
 }
 
-// notObject reads a value that should have been an object, and refuses it.
+// notObject reads a value that should be an object but is not, and returns the error with which the message is refused.
 func (p *parser) notObject(detail string) (Span, error) {
 	start := p.pos
 	if err := p.value(); err != nil {

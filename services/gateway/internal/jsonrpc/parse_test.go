@@ -27,7 +27,7 @@ const (
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// A refusal is a message that the parser must refuse, and the expected code.
+// A refusal describes a message that the parser must refuse, and the expected code.
 type refusal struct {
 	name string
 	raw  string
@@ -60,7 +60,7 @@ func codeOf(t *testing.T, raw string) commonv1.Code {
 	return refusalCode(t, raw, m == nil, err)
 }
 
-// refusalCode checks that err is a well-formed [jsonrpc.Error], and returns its code.
+// refusalCode checks that err is a well-formed [jsonrpc.Error], and returns the code in err.
 func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code {
 	t.Helper()
 	refused, ok := errors.AsType[*jsonrpc.Error](err)
@@ -135,7 +135,7 @@ var duplicatesInside = []refusal{
 func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
-	// Duplicates at every depth, in objects and in arrays.
+	// An object with a duplicate key is refused at every depth, inside objects and arrays.
 	for depth := range 60 {
 		inner := `{"k":1,"k":2}`
 		for level := range depth {
@@ -149,7 +149,7 @@ func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 			t.Errorf("a duplicate %d levels down: got %v", depth, got)
 		}
 	}
-	// Duplicates in objects with many and few keys, at any two positions.
+	// A duplicate is found at any two positions, in objects with many keys and with few keys.
 	for _, width := range []int{2, 8, 15, 16, 17, 18, 31, 33, 64, 1000} {
 		for _, twice := range [][2]int{{0, width - 1}, {0, 1}, {width - 2, width - 1}, {width / 2, width - 1}} {
 			if twice[0] == twice[1] {
@@ -163,7 +163,7 @@ func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// wide returns an object with width keys. The two keys at the given positions are equal. Every third value is an object
+// wide returns an object with width keys. The keys at the two given positions are equal. Every third value is an object
 // with the same keys.
 func wide(width int, twice [2]int) string {
 	var b strings.Builder
@@ -215,7 +215,7 @@ func TestParse_BatchesAreRefused(t *testing.T) {
 	refused(t, batches)
 }
 
-// Case P6. An id is refused unless it is a short string or a safe integer.
+// Case P6. An id is refused unless it is a short string, or an integer that a float64 represents exactly.
 func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	odd := []string{
@@ -351,8 +351,8 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// Case X1. Numbers are limited to 64 bytes, because the running time of exact parsers, in the gateway and in servers,
-// grows faster than linearly with the length.
+// Case X1. Numbers are limited to 64 bytes, because parsers that compute exact values, in the gateway and in servers,
+// need a time that grows faster than linearly with the length of a number.
 func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -382,8 +382,8 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. The parser determines from a number's digits whether the number is finite. The result must always agree with
-// parsing the number as a float64.
+// Case P8. The parser uses a number's digits to determine whether the number is finite. The result must be the same as
+// if the number were parsed as a float64.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

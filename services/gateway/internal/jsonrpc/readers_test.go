@@ -25,15 +25,15 @@ import (
 // readerMessages is the number of random messages that TestReadersAgree checks.
 var readerMessages = flag.Int("messages", 100_000, "how many messages other readers read in TestReadersAgree")
 
-// A reader is a process that parses messages as a server would. For each message it prints a canonical form of the
-// parsed value.
+// A reader is a process that parses messages as a server would. For each message, the process prints the parsed value
+// in a canonical form.
 type reader struct {
 	name string
 	in   *bufio.Writer
 	out  *bufio.Scanner
 }
 
-// otherReaders starts the readers in Node and Python. If Python is missing, its reader is omitted.
+// otherReaders starts the readers that are written in Node and Python. If Python is missing, its reader is omitted.
 func otherReaders(t testing.TB) []*reader {
 	t.Helper()
 	out := []*reader{startReader(t, "JSON.parse", npmtest.Node(t), "testdata/reader.mjs")}
@@ -68,7 +68,7 @@ func startReader(t testing.TB, name string, command ...string) *reader {
 	return &reader{name, bufio.NewWriterSize(in, 1<<20), bufio.NewScanner(out)}
 }
 
-// read sends messages to a reader and returns the line that it prints for each.
+// read sends messages to a reader process and returns the line that it prints for each message.
 func (r *reader) read(t testing.TB, texts [][]byte) (printed []string) {
 	t.Helper()
 	wrote := make(chan error, 1)
@@ -153,7 +153,7 @@ func sign(n float64) float64 {
 	return 1
 }
 
-// typed is a message as parsed by a Go server, whose parser ignores the case of keys.
+// typed receives a message as a Go server would parse it, with a parser that ignores the case of keys.
 type typed struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -178,8 +178,8 @@ type completing struct {
 	} `json:"ref"`
 }
 
-// differs compares the message that policy has evaluated with the sent message, as parsed by a Go server. It describes
-// the difference, or returns "" if there is none.
+// differs compares the message that the policy service has evaluated with the content that a Go server parses from the
+// message that is sent to it. It describes the difference, or returns "" if there is none.
 func differs(judged, sent *jsonrpc.Message) string {
 	var got typed
 	if err := json.Unmarshal(sent.Raw, &got); err != nil {
@@ -231,8 +231,8 @@ func differs(judged, sent *jsonrpc.Message) string {
 	return ""
 }
 
-// Each message that the gateway sends to a server has only one meaning: parsers in Go, Node and Python must parse the
-// same content as the gateway.
+// Each message that the gateway sends to a server must be unambiguous: parsers in Go, Node and Python must read the
+// same content as the gateway does.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -276,7 +276,7 @@ func TestReadersAgree(t *testing.T) {
 	t.Logf("of %d messages %d went on, and all readers read the same in each", *readerMessages, accepted)
 }
 
-// FuzzReadersAgree is like TestReadersAgree, with messages from the fuzzer.
+// FuzzReadersAgree is like TestReadersAgree, but the fuzzer generates the messages.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
 	draw := generator{rand.New(rand.NewPCG(1, 2))}

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Case X9. Records contain shortened names. URIs in records have no parts that may contain a secret.
+// Case X9. Records contain shortened names. The parts of a URI that may contain a secret are removed from records.
 func TestRecordName_ShortensNamesAndRemovesSecrets(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 200)

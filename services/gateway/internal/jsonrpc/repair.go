@@ -7,7 +7,7 @@ import (
 )
 
 type repairState struct {
-	// text is true while the parser is inside a value in which it replaces lone surrogates.
+	// text is true while the parser reads a value in which it may replace lone surrogates.
 	text bool
 	// last is the position of the last replaced surrogate, and replaced is the number of replaced surrogates.
 	last, replaced int
@@ -15,15 +15,15 @@ type repairState struct {
 	null item
 }
 
-// Repair repairs the response to a request, in raw itself, if the response violates the rules of JSON or JSON-RPC in
-// one of these two ways, which occur in some servers:
+// Repair repairs the response to a request if the response violates the rules of JSON or JSON-RPC in one of two ways
+// that are known from some servers. Repair modifies raw:
 //   - `"error": null` next to a result is overwritten with spaces.
 //   - A lone surrogate, such as the escape \ud83d, is replaced with \ufffd in string values of content or
 //     structuredContent in the result of tools/call. Surrogates in keys and in all other members are not replaced.
 //
 // methodOf returns the method of the request with this raw id, or "" if there is none. Repair reports whether it has
-// repaired raw. If it has not, raw must no longer be used. A message with any other fault is not repaired. A repaired
-// message must still be read with [ReadAnswer].
+// repaired raw. If Repair returns false, raw must no longer be used. A message with any other fault is not repaired. A
+// repaired message must still be read with [ReadAnswer].
 func Repair(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	repair := &repairState{last: -1}
 	r := reader{scanner: scanner{raw: raw, limits: limits, repair: repair}}
@@ -39,7 +39,7 @@ func Repair(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	return true
 }
 
-// replace replaces the lone surrogate at offset i by U+FFFD. It returns false if the surrogate must not be replaced.
+// replace replaces the lone surrogate at offset i with U+FFFD. It returns false if this surrogate must not be replaced.
 func (m *repairState) replace(raw []byte, i int) bool {
 	if m == nil || !m.text {
 		return false
@@ -71,7 +71,8 @@ func (m *repairState) removeNull(raw []byte) {
 	}
 }
 
-// repairable reads a member of a result that the parser does not interpret, and repairs the strings in it.
+// repairable reads a member of a result that the parser does not interpret. If lone surrogates may be replaced in this
+// member, repairable replaces them.
 func (r *reader) repairable(f *frame) error {
 	if key := string(f.key); r.repair != nil && (key == "content" || key == "structuredContent") {
 		r.repair.text = true

@@ -13,7 +13,8 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case U2. Repair repairs only the two faults that it documents, and only in the response to a request that was sent.
+// Case U2. Repair repairs only the two documented faults, and only in the response to a request that the gateway has
+// sent.
 func TestRepair_OnlyTwoFormsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{
@@ -80,8 +81,8 @@ func TestSketchOf_FindsIDOfUnreadableAnswer(t *testing.T) {
 	}
 }
 
-// FuzzRepair checks that a repaired message has the same length and differs only in the repaired parts, and that the
-// strict parser accepts it.
+// FuzzRepair checks three properties of a repaired message: it has the same length as before, it differs only in the
+// repaired parts, and the strict parser accepts it.
 func FuzzRepair(f *testing.F) {
 	for _, raw := range []string{`["\ud83d"]`, `{"a":"\ude00\ud83d"},"error":null`, `1},"error":null,"x":{`, `"\\ud83d"`, "\"\xff\""} {
 		f.Add([]byte(raw))
@@ -103,7 +104,8 @@ func FuzzRepair(f *testing.F) {
 			if err != nil || len(raw) != len(before) || a.Kind != jsonrpc.Response || a.Error.Present() || !jsontext.Value(raw).IsValid() {
 				t.Fatalf("%q became %q: %v", before, raw, err)
 			}
-			// A lenient parser reads the same content in both messages, except for the removed null error.
+			// A lenient parser reads the same content from the message before and after the repair, except for the
+			// `"error": null` that was removed.
 			lax := jsontext.Value(before)
 			if err := lax.Canonicalize(jsontext.AllowInvalidUTF8(true)); err != nil {
 				t.Fatalf("%q: %v", before, err)

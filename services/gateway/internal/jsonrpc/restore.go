@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// Restore returns a request for a stored call. The request has the stored params, the id and method of m, and the
-// `_meta` members of m that belong to the current attempt. m must be a request for the same call. The result must be
-// parsed before it is sent.
+// Restore returns a request that repeats a stored call. The request has the stored params, the id and method of m, and
+// the `_meta` members of m that belong to the current attempt. m must be a request for the same call. The result must
+// be parsed before it is sent.
 func Restore(m *Message, params string) ([]byte, error) {
 	if params == "" {
 		params = "{}"

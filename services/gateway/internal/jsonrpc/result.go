@@ -4,7 +4,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A section is an object in a server's message with members that the protocol defines.
+// A section is a part of a server's message: an object that has members defined by the protocol.
 type section uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	inError
 )
 
-// table returns the protocol fields of the section. Other keys of the section must not resemble them.
+// table returns the protocol fields of the section. Other keys in the section must not resemble these fields.
 func (in section) table() map[string]string {
 	switch in {
 	case inParams:
@@ -28,7 +28,8 @@ func (in section) table() map[string]string {
 	return envelopeFields
 }
 
-// section reads an object with members that the protocol defines.
+// section reads an object that has members defined by the protocol. The parameter in says which part of the message the
+// object is.
 func (r *reader) section(in section) (Span, error) {
 	start := r.pos
 	if r.peek() != '{' {
@@ -115,7 +116,7 @@ func (r *reader) paramField(f *frame) (err error) {
 	return err
 }
 
-// subscription returns the raw subscription id in a _meta that the reader has already read.
+// subscription returns the raw subscription id in a _meta object that the reader has already read.
 func (r *reader) subscription(meta Span) (id Span) {
 	s := scanner{raw: r.raw, pos: meta.Start, limits: r.limits}
 	var f frame
@@ -192,8 +193,8 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
-// maxReserved is the maximum number of a message's members with keys that only the gateway may send. It is limited
-// because the edit that removes a member uses more memory than the member.
+// maxReserved is the maximum number of members in a message that only the gateway may send. It is limited because the
+// edit that removes a member uses more memory than the member.
 const maxReserved = 1_000
 
 // maxTools is the maximum number of elements in result.tools.
@@ -201,8 +202,8 @@ const maxTools = 10_000
 
 func (r *reader) tools() error { return r.list("name", toolFields) }
 
-// list reads a list of the result. name is the key of an element's name, and fields contains the protocol fields of an
-// element, which other keys must not resemble.
+// list reads a list in the result. name is the key of an element's name. fields contains the protocol fields of an
+// element. Other keys in an element must not resemble these fields.
 func (r *reader) list(name string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
@@ -263,8 +264,8 @@ func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	}
 }
 
-// maxInputs is the maximum number of requests in result.inputRequests. It is limited because policy evaluates each
-// request.
+// maxInputs is the maximum number of requests in result.inputRequests. It is limited because the policy service
+// evaluates each request.
 const maxInputs = 100
 
 func (r *reader) inputs() (err error) {
@@ -343,7 +344,7 @@ func (s *scanner) readMeta() error {
 			}
 			continue
 		}
-		// The whole member is removed, so members inside it need not be removed separately.
+		// The whole member is removed, so reserved members inside it need not be removed separately.
 		known := len(s.reserved)
 		if err := s.value(); err != nil {
 			return err

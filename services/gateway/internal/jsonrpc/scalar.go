@@ -30,8 +30,8 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// skipPlain is like [plainEnd] for the rest of the message. The rest may be long, so skipPlain yields the processor
-// after every maxPart bytes.
+// skipPlain is like [plainEnd], but searches the rest of the message. The rest may be long, so skipPlain yields the
+// processor after every maxPart bytes.
 func (s *scanner) skipPlain(i int) int {
 	for {
 		part := min(len(s.raw), i+maxPart)
@@ -46,8 +46,9 @@ func (s *scanner) skipPlain(i int) int {
 const maxPart = 64 << 10
 
 // plainEnd returns the offset of the first quote, backslash or control character at or after offset i, or the length of
-// b if there is none. It tests eight bytes at a time: the high bit of a lane is set if the lane's byte is one of these
-// characters. A borrow can set wrong bits only in lanes above a true hit, so the lowest hit is exact.
+// b if there is none. It tests eight bytes at a time. In the test's result, the high bit of a byte is set if the tested
+// byte is one of these characters. A borrow in the subtraction can set wrong high bits, but only in bytes above a
+// correct one, so the lowest set bit is correct.
 func plainEnd(b []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(b); i += 8 {
@@ -108,7 +109,8 @@ func codeUnit(b []byte, i int) (rune, bool) {
 	return unit, true
 }
 
-// number reads the number at the current position, and sets outOfRange if the number is out of range.
+// number reads the number at the current position. If the number is out of range, number stores its position in
+// outOfRange.
 func (s *scanner) number() error {
 	start := s.pos
 	if s.peek() == '-' {

@@ -10,44 +10,45 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// A scanner reads one JSON value from front to back and enforces all rules that do not depend on JSON-RPC. It is
-// embedded in a parser or reader, and is not allocated on the heap.
+// A scanner reads one JSON value from beginning to end and enforces all rules that do not depend on JSON-RPC. It is
+// embedded in a parser or reader, so that it is not allocated on the heap.
 type scanner struct {
 	raw    []byte
 	pos    int
 	limits Limits
-	// client is true for a message from a client, to whose keys additional rules apply. It is false for a message from a
-	// server. In such a message, the scanner collects in reserved the members that only the gateway may send.
+	// client is true for a message from a client. Additional rules apply to the keys of such a message. client is false
+	// for a message from a server. In that case, the scanner collects in reserved the members that only the gateway may
+	// send.
 	client bool
 
 	depth  int
 	tokens int
 	stint  gosched.Work
-	// outOfRange is the position of the first number that is not finite, or is an integer outside the range of int64. It
-	// is -1 if there is no such number. Whether such numbers are allowed depends on the kind of message, which is known
-	// only at its end. After outOfRange is set, numbers are no longer checked.
+	// outOfRange is the position of the first number that is not finite, or is an integer outside the range of int64.
+	// It is -1 if there is no such number. Whether such numbers are allowed depends on the kind of the message, which
+	// is known only after the whole message has been read. Numbers after this position are not checked.
 	outOfRange int
-	// controls is false if keys can contain control characters only as escapes.
+	// controls is false if the message contains no control characters except as escapes.
 	controls bool
 	names    nameStack
 	// text is the buffer for decoded strings.
 	text []byte
 	// reserved contains the members that only the gateway may send, sorted by position.
 	reserved []item
-	// repair collects the repairs of [Repair]. It is nil for all other functions.
+	// repair collects the changes that [Repair] makes. It is nil for all other functions.
 	repair *repairState
 }
 
 type frame struct {
-	// count is the number of members or elements that have begun.
+	// count is the number of members or elements that the scanner has at least begun to read.
 	count int
 	// start is the position of the current element, or of the key of the current member.
 	start int
-	// prev is the offset of the end of the previous member or element. It is zero for the first member or element.
+	// prev is the offset at which the previous member or element ends. It is zero for the first member or element.
 	prev int
 	// key is the key of the current member, with escapes resolved.
 	key []byte
-	// base is the index of the object's first key in scanner.names.
+	// base is the index at which the object's keys begin in scanner.names.
 	base int
 }
 
@@ -62,7 +63,7 @@ func (s *scanner) syntax(detail string) error {
 	return s.fail(commonv1.Code_CODE_JSON_INVALID, s.pos, detail)
 }
 
-// begin checks the size and the encoding of the message, and moves to its first byte.
+// begin checks the size and the encoding of the message, and then moves to the first byte of the value.
 func (s *scanner) begin() error {
 	if len(s.raw) > s.limits.Bytes {
 		return s.fail(commonv1.Code_CODE_BODY_TOO_LARGE, s.limits.Bytes, "the message is too large")
@@ -73,7 +74,7 @@ func (s *scanner) begin() error {
 	if !utf8.Valid(s.raw) {
 		return s.fail(commonv1.Code_CODE_JSON_ENCODING, badUTF8(s.raw), "the message is not valid UTF-8")
 	}
-	// Every control character above ASCII begins with 0xc2 in UTF-8; DEL is 0x7f.
+	// Every control character above ASCII begins with 0xc2 in UTF-8. DEL is 0x7f.
 	s.controls = bytes.IndexByte(s.raw, 0x7f) >= 0 || bytes.IndexByte(s.raw, 0xc2) >= 0
 	s.space()
 	return nil
@@ -99,8 +100,7 @@ func badUTF8(b []byte) int {
 	return len(b)
 }
 
-// peek returns the current byte. At the end of the message it returns 0, a byte that is not allowed at any position
-// where peek is used.
+// peek returns the current byte. At the end of the message it returns 0, which no caller of peek accepts.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.raw) {
 		return s.raw[s.pos]
@@ -190,8 +190,8 @@ func (s *scanner) object() error {
 	}
 }
 
-// memberValue reads the value of a member that the caller does not interpret. In a message from a server, any object
-// may contain a _meta.
+// memberValue reads the value of a member that the caller does not interpret. In a message from a server, every object
+// may contain a _meta object.
 func (s *scanner) memberValue(f *frame) error {
 	if !s.client && isMeta(f.key) && s.peek() == '{' {
 		return s.readMeta()
@@ -234,7 +234,7 @@ func (s *scanner) leave() error {
 }
 
 // member moves to the value of the object's next member and returns true. It returns false at the end of the object, or
-// with an error.
+// together with an error.
 func (s *scanner) member(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -270,8 +270,8 @@ func (s *scanner) member(f *frame) (bool, error) {
 	return true, nil
 }
 
-// element moves to the array's next element and returns true. It returns false at the end of the array, or with an
-// error.
+// element moves to the array's next element and returns true. It returns false at the end of the array, or together
+// with an error.
 func (s *scanner) element(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -305,7 +305,7 @@ func (s *scanner) decode(span Span) ([]byte, bool) {
 	return s.unescape(quoted)
 }
 
-// unescape resolves the escapes of a string. quoted includes the quotes.
+// unescape resolves the escapes of a string. The parameter quoted includes the quotes.
 func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
 	start := len(s.text)
 	text, err := jsontext.AppendUnquote(s.text, quoted)

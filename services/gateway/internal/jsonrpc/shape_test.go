@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// A jsonGenerator generates JSON values similar to the messages of clients and servers. It adds variations that an
-// attacker might use: duplicate keys, other spellings of keys, the gateway's own keys at any position, and whitespace.
+// A jsonGenerator generates JSON values that resemble messages of clients and servers. It adds variations that an
+// attacker might use: duplicate keys, other spellings of keys, keys reserved for the gateway at any position, and
+// whitespace.
 type jsonGenerator struct{ t *rapid.T }
 
 func (s jsonGenerator) pick(label string, choices ...string) string {

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// A Sketch describes a message that cannot be parsed. It is used only to find the request that has the unusable answer.
-// No other content of the message may be used.
+// A Sketch describes a message that cannot be parsed. It is used only to find the request that the unusable message
+// answers. Other content of the message must not be used.
 type Sketch struct {
 	// ID is the raw id, which is a string or a number. It is nil if the id is absent or null.
 	ID []byte
-	// Result reports whether the message has a result that is not null. Error reports whether the message has an error
-	// that is an object.
+	// Result is true if the message has a result that is not null. Error is true if the message has an error that is an
+	// object.
 	Result, Error bool
 }
 
@@ -40,7 +40,7 @@ func SketchOf(raw []byte) (Sketch, bool) {
 	return s.found, true
 }
 
-// ByteOrderMark is the byte order mark, which is allowed once at the beginning of a stream.
+// ByteOrderMark is the UTF-8 byte order mark, which is allowed once at the beginning of a stream.
 const ByteOrderMark = "\ufeff"
 
 type sketcher struct {
@@ -51,7 +51,7 @@ type sketcher struct {
 	conflict, method, version bool
 }
 
-// object skips an object, whether valid or not, and records the members that SketchOf needs.
+// object skips an object, even if it is malformed, and stores what SketchOf needs to know about its members.
 func (s *sketcher) object() {
 	var stint gosched.Work
 	for depth := 0; s.pos < len(s.raw); stint.Step() {
@@ -87,7 +87,7 @@ func (s *sketcher) text() []byte {
 	return s.raw[start:s.pos]
 }
 
-// note records a member whose value is at the current position.
+// note stores what SketchOf needs to know about a member. The member's value is at the current position.
 func (s *sketcher) note(key []byte) {
 	null := bytes.HasPrefix(s.raw[s.pos:], []byte("null"))
 	switch string(key) {
@@ -122,8 +122,8 @@ func (s *sketcher) id() []byte {
 	return s.raw[start:s.pos]
 }
 
-// NumberIn returns the integer in a raw id that is a string with the canonical decimal form of an integer, such as 7
-// for "7". It returns nil for any other id.
+// NumberIn returns the integer in a raw id that is a string containing an integer in canonical decimal form. For
+// example, it returns 7 for "7". It returns nil for any other id.
 func NumberIn(id []byte) []byte {
 	if len(id) < 3 || id[0] != '"' || id[len(id)-1] != '"' || !isInteger(id[1:len(id)-1]) {
 		return nil
@@ -131,8 +131,8 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID replaces an answer's id, in a.Raw itself, if the id is a string with the decimal form of sent. sent is the
-// request's raw id. UnquoteID reports whether the id now equals sent.
+// UnquoteID removes the quotes from an answer's id if the id is a string that contains sent, the request's raw id, in
+// decimal form. It modifies a.Raw. UnquoteID reports whether the id then equals sent.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
@@ -143,8 +143,8 @@ func (a *Answer) UnquoteID(sent []byte) bool {
 	return SameID(id, sent)
 }
 
-// Integer returns the integer in a raw id, regardless of its spelling, such as 7 for 7.0 or " 07". It is used only to
-// find the request whose answer has an unusable id.
+// Integer returns the integer in a raw id, regardless of how the integer is written. For example, it returns 7 for 7.0
+// or " 07". It is used only to find the request for an answer whose id is unusable.
 func Integer(id []byte) (n int64, ok bool) {
 	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
 	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {

@@ -15,7 +15,7 @@ type Edit struct {
 	With []byte
 }
 
-// ErrSplice means that edits for [ApplyEdits] or [PlanEdits] overlap or are outside the message.
+// ErrSplice means that edits for [ApplyEdits] or [PlanEdits] overlap, or that an edit is outside the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
 // ApplyEdits returns a copy of raw with the edits applied, or raw itself if there are no edits. The order of the edits
@@ -55,7 +55,7 @@ func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 // shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift means that all bytes at or after the position from move by the number of bytes in by.
+// shift means that all bytes at or after the position from are moved by the given number of bytes.
 type shift struct{ from, by int }
 
 func shifting(edits []Edit) shifts {
@@ -67,7 +67,8 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// position returns the new position of a byte that was at the position old. The edits must not have removed that byte.
+// position returns the new position of a byte whose position before the edits was old. The edits must not have removed
+// that byte.
 func (s shifts) position(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
@@ -76,7 +77,8 @@ func (s shifts) position(old int) int {
 	return old + s[i-1].by
 }
 
-// span returns the new span of an old span. No edit may overlap either end of the span.
+// span converts a span before the edits to the corresponding span after the edits. No edit may overlap either end of
+// the span.
 func (s shifts) span(old Span) Span {
 	if !old.Present() {
 		return old
@@ -94,11 +96,11 @@ type item struct {
 	prev int // the offset of the end of the previous member or element, or zero for the first one
 }
 
-// removeItems appends the edits that remove items from their objects and arrays, with the superfluous commas. The items
-// must be sorted by position, and no item may be inside another.
+// removeItems appends the edits that remove items from their objects and arrays, together with the commas that are no
+// longer needed. The items must be sorted by position, and no item may contain another one.
 func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
-		// One edit removes adjacent items, so that each comma is removed once.
+		// Adjacent items are removed by one edit, so that each comma is removed only once.
 		run := 1
 		for run < len(items) && items[run].prev == items[run-1].End {
 			run++
@@ -115,8 +117,8 @@ func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns the position of the item after an item that ends at the position end, and reports whether there is
-// such an item.
+// nextItem returns the position of the item that follows an item ending at the position end, and reports whether there
+// is such an item.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

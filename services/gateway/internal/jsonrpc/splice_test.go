@@ -59,8 +59,8 @@ func TestSplice_AppliesEdits(t *testing.T) {
 	}
 }
 
-// forwarded returns raw in the form in which the gateway forwards it to a server, and checks that the parser accepts
-// this form.
+// forwarded returns raw in the form in which the gateway forwards it to a server. It fails the test if the parser does
+// not accept the result.
 func forwarded(t *testing.T, raw string, trace jsonrpc.Trace) string {
 	t.Helper()
 	sent, err := accepted(t, raw).Outgoing(trace, nil)
@@ -142,7 +142,7 @@ func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	}
 }
 
-// Outgoing replaces the client's declared capabilities. Spans of later members must refer to the new bytes.
+// Outgoing replaces the client's declared capabilities. The spans of later members must refer to the new bytes.
 func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	t.Parallel()
 	const before, claims = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","io.modelcontextprotocol/clientCapabilities":{"roots":{}, "x":1},"traceparent":"t","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`, `{"roots":{}}`

@@ -6,7 +6,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Maximum lengths of strings in bytes, with escapes resolved.
+// These are the maximum lengths of strings, in bytes after escapes are resolved.
 const (
 	maxName        = 128  // for methods and tools
 	maxHandle      = 128  // for dev.sluice/run and dev.sluice/approval
@@ -16,7 +16,7 @@ const (
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
 )
 
-// check enforces the rules that need the whole message.
+// check enforces those rules that can be checked only after the whole message has been read.
 func (p *parser) check() error {
 	m := p.m
 	if version, ok := p.decode(p.jsonrpc); !ok || string(version) != "2.0" {
@@ -98,7 +98,7 @@ func (p *parser) checkMeta() error {
 	if meta.ProtocolVersion, err = p.version(in.metaVersion); err != nil {
 		return err
 	}
-	// An invalid trace must not cause a call to fail.
+	// A trace context that is invalid is ignored, because it must not cause a call to fail.
 	meta.TraceParent, _ = p.text(in.traceParent, maxTraceParent, "")
 	meta.TraceState, _ = p.text(in.traceState, maxTraceState, "")
 	if in.metaToken.Present() && !isID(&p.scanner, in.metaToken) {
@@ -177,8 +177,8 @@ func (p *parser) checkURI() (err error) {
 	return err
 }
 
-// checkRef reads a completion's reference. If the reference is ambiguous, or longer than policy accepts, it counts as
-// unknown, and policy rules refuse the request.
+// checkRef reads the reference of a completion request. A reference that is ambiguous, or longer than the policy
+// service accepts, counts as unknown, and policy rules then refuse the request.
 func (p *parser) checkRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {
@@ -204,7 +204,7 @@ func (p *parser) checkRef() error {
 	return nil
 }
 
-// checkCursor reads the cursor. Some clients send null if they have no cursor.
+// checkCursor reads the cursor. Some clients send null if they have no cursor, so null is accepted.
 func (p *parser) checkCursor() (err error) {
 	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
 		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")

@@ -4,8 +4,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// text returns the string at span with escapes resolved. It returns "" for an absent value, and an error if the value
-// is not a string or is longer than limit bytes.
+// text returns the string at span with escapes resolved. It returns "" if the value is absent, and an error if the
+// value is not a string or is longer than limit bytes.
 func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	if !span.Present() {
 		return "", nil
@@ -17,9 +17,9 @@ func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	return string(b), nil
 }
 
-// version returns the protocol revision at span. It returns "" for an absent value.
+// version returns the protocol revision at span. It returns "" if the value is absent.
 func (p *parser) version(span Span) (string, error) {
-	// Known revisions need no allocation.
+	// For known revisions, no new string is allocated.
 	switch string(span.Of(p.raw)) {
 	case `"2026-07-28"`:
 		return "2026-07-28", nil
@@ -59,8 +59,8 @@ func (s *scanner) paramFault(at Span, detail string) error {
 	return s.fail(commonv1.Code_CODE_PARAMS_INVALID, at.Start, detail)
 }
 
-// inGrammar reports whether name matches ^[A-Za-z0-9_./-]{1,128}$, the grammar of tool names. If dollar is true, the
-// name may also contain dollar signs, as in method names.
+// inGrammar reports whether name matches ^[A-Za-z0-9_./-]{1,128}$, the grammar of tool names. If dollar is true, name
+// may also contain dollar signs, as method names may.
 func inGrammar(name []byte, dollar bool) bool {
 	if len(name) == 0 || len(name) > maxName {
 		return false
@@ -76,7 +76,7 @@ func inGrammar(name []byte, dollar bool) bool {
 	return true
 }
 
-// internMethod returns name as a string, for frequent methods without an allocation.
+// internMethod returns name as a string. For frequent methods it allocates no memory.
 func internMethod(name []byte) string {
 	switch string(name) {
 	case "tools/call":
@@ -102,5 +102,5 @@ func internMethod(name []byte) string {
 	}
 }
 
-// IsToolName reports whether a tool with this name can be called.
+// IsToolName reports whether name is a valid tool name, so that a tool with this name can be called.
 func IsToolName(name string) bool { return inGrammar([]byte(name), false) }

@@ -7,9 +7,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Owner identifies the quotas to which memory is charged. It is immutable.
+// Owner identifies the quotas against which memory counts. It is immutable.
 type Owner struct {
-	// Accounts are the caller's accounts. They are zero if the memory does not belong to a single caller.
+	// Accounts are the quota accounts against which the caller's usage counts. They are zero if the memory does not
+	// belong to a single caller.
 	Accounts principal.Accounts
 	// Server is the name of the server that sends the message. It may be empty.
 	Server string
@@ -30,8 +31,8 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted: the key of the caller's person or, if the memory
-// belongs to no caller, the key of the server.
+// reader returns the account key under which time slices are counted. This is the key of the person for whom the caller
+// works. If the memory belongs to no caller, it is the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -53,7 +54,7 @@ func (h *Owner) keys() []accountKey {
 	return keys
 }
 
-// account contains the current usage of one quota. It exists while a [Memory] is charged to it.
+// account contains the current usage of one quota. It exists as long as a [Memory] is charged to it.
 type account struct {
 	key   accountKey
 	limit int
@@ -61,12 +62,13 @@ type account struct {
 	bytes, holders int
 	// waiting is the number of [Memory] values that wait for more memory.
 	waiting int
-	// growing contains the incomplete [Memory] values, ordered by the time at which they began to grow.
+	// growing contains the [Memory] values whose message has not arrived completely, ordered by the time at which they
+	// began to grow.
 	growing []*Memory
 }
 
-// available returns the maximum value of bytes after a [Memory] has grown. Only the Memory that began to grow first may
-// use the reserve of last bytes.
+// available returns the maximum number of bytes that may be in use after the [Memory] h has grown. The last bytes of
+// the quota are reserved for the Memory that began to grow first. The parameter last is the number of reserved bytes.
 func (a *account) available(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
@@ -84,9 +86,9 @@ func (a *account) isWaitedFor() bool {
 
 func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
-// The caller of each function below holds the lock of the budget.
+// The caller of each function below must hold the budget's lock.
 
-// joinAccounts charges a [Memory] to its accounts, except to the account of its server.
+// joinAccounts charges a [Memory] to all its accounts except the account of its server.
 func (r *Budget) joinAccounts(h *Memory) {
 	if len(h.accounts) > 0 {
 		return
@@ -101,7 +103,8 @@ func (r *Budget) joinAccounts(h *Memory) {
 	}
 }
 
-// enter returns an account and increments its number of holders.
+// enter returns the account with this key and increments the account's number of holders. If there is no such account,
+// enter creates it.
 func (r *Budget) enter(key accountKey, limit int) *account {
 	a := r.accounts[key]
 	if a == nil {
@@ -119,7 +122,7 @@ func (r *Budget) leave(a *account) {
 	}
 }
 
-// startGrowth starts the growth of a [Memory] unless it has already begun. The Memory gets its sequence number, and is
+// startGrowth marks a [Memory] as growing unless it is already growing. The Memory gets a sequence number and is
 // charged to its server's account.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
@@ -138,7 +141,7 @@ func (r *Budget) startGrowth(h *Memory) {
 	}
 }
 
-// endGrowth ends the growth of a [Memory]. It is then no longer charged to its server's account.
+// endGrowth marks a [Memory] as no longer growing. After that, the Memory is not charged to its server's account.
 func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
@@ -182,8 +185,8 @@ func (r *Budget) settle(h *Memory, bytes int) {
 	}
 }
 
-// add enlarges a [Memory] if its quotas allow it and no other Memory of its principal or person waits. It does not
-// check the accounts in counted, to which the bytes are already charged.
+// add enlarges a [Memory] if its quotas allow it and no other Memory of the same principal or person waits. The quotas
+// of the accounts in counted are not checked, because the bytes are already charged to these accounts.
 func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {
 		return false

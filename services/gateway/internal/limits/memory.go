@@ -1,6 +1,7 @@
-// Package limits limits the resources of each caller's requests in flight: the number of requests, and the memory of
-// requests and answers until they are read. Each principal, each person and each server has quotas, and there is one
-// total budget. The package also limits the number of processors that parse large messages at a time.
+// Package limits limits the resources that callers' requests in flight use: the number of requests, and the memory for
+// requests and for answers that have not been read yet. There is a quota for each principal, for each person on whose
+// behalf principals act, and for each server, and a total budget. The package also limits how many processors parse
+// large messages at the same time.
 package limits
 
 import (
@@ -14,34 +15,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// PrincipalBytes is the quota of one principal, PersonBytes is the quota of all principals of one person, and
-// TotalBytes is the budget of all principals, in bytes. PersonBytes is also the quota of one server for incomplete
-// answers.
+// PrincipalBytes is the quota of one principal, in bytes. PersonBytes is the quota for all principals of one person
+// together, and also the quota of one server for incomplete answers. TotalBytes is the budget for all principals
+// together.
 const (
 	PrincipalBytes = 64 << 20
 	TotalBytes     = 4 * PrincipalBytes
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the maximum size of a [Memory] that is not charged, in bytes. So small answers never wait for large
-// ones. The quota of requests in flight limits the number of small answers.
+// UncountedBytes is the maximum size in bytes up to which a [Memory] is not charged to the budget. Small answers
+// therefore never wait for large ones. The quota for requests in flight limits the number of small answers.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the number of bytes of each quota that are reserved for the answer that began first. No answer is
-// larger.
+// ReserveBytes is the number of bytes in each quota that are reserved for the answer that began first. No answer is
+// larger than ReserveBytes.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
 var ErrMemory = errors.New("no memory is left for the answer")
 
-// Quotas are budgets in bytes. All of them except Last must be positive.
+// Quotas contains limits in bytes. All fields except Last must be positive.
 type Quotas struct {
-	// Principal is the quota of each principal together with the agents that it has created. Person is the quota of all
-	// principals of one person. Server is the quota of each server for incomplete answers. All is the total budget.
+	// Principal is the quota of each principal together with the agents that it has created. Person is the quota for
+	// all principals of one person together. Server is the quota of each server for incomplete answers. All is the
+	// total budget.
 	Principal, Person, Server, All int
-	// Last is the number of bytes of each quota that are reserved for the [Memory] that began to grow first. It is at
-	// least the maximum size of an answer, so that the first answer can always be completed, and then the next one. Last
-	// is 0 for a budget in which messages do not wait for memory.
+	// Last is the number of bytes in each quota that are reserved for the [Memory] that began to grow first. It is at
+	// least the maximum size of an answer, so that the first answer can always be completed, and after it the next one.
+	// Last is 0 for a budget in which messages do not wait for memory.
 	Last int
 }
 
@@ -68,7 +70,7 @@ type Budget struct {
 }
 
 // NewBudget returns a budget with these quotas. It returns an error if a quota is not positive or exceeds All, or if
-// Last is negative or exceeds a quota.
+// Last is negative or exceeds one of the quotas.
 func NewBudget(l Quotas) (*Budget, error) {
 	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
 		return nil, errors.New("limits: quotas must be positive and at most All, and Last at most each of them")
@@ -76,19 +78,19 @@ func NewBudget(l Quotas) (*Budget, error) {
 	return &Budget{limits: l, reading: fairqueue.NewForProcessor[accountKey](), accounts: make(map[accountKey]*account)}, nil
 }
 
-// waiter is a [Memory] that waits to grow. A waiter with zero bytes only waits for earlier waiters of its principal or
-// person.
+// waiter is a [Memory] that waits to grow. If bytes is zero, the waiter waits only until its principal and its person
+// have no earlier waiters.
 type waiter struct {
 	memory  *Memory
 	bytes   int
 	granted chan struct{}
-	// closed means that the Memory was closed before it could grow.
+	// closed is true if the Memory was closed before growth was granted.
 	closed bool
-	// accounts are the Memory's accounts at the time when it began to wait.
+	// accounts are the Memory's accounts at the time when the waiter began to wait.
 	accounts []*account
 }
 
-// countWaiter counts the waiter in the accounts of its [Memory]. uncountWaiter undoes that.
+// countWaiter adds the waiter to the number of waiters in each account of its [Memory]. uncountWaiter reverses this.
 func (w *waiter) countWaiter() {
 	w.accounts = slices.Clone(w.memory.accounts)
 	for _, a := range w.accounts {
@@ -102,7 +104,7 @@ func (w *waiter) uncountWaiter() {
 	}
 }
 
-// result returns the waiting goroutine's error, or nil if the growth was granted.
+// result returns the error for the goroutine that waits, or nil if the growth was granted.
 func (w *waiter) result() error {
 	if w.closed {
 		return ErrMemory
@@ -110,7 +112,7 @@ func (w *waiter) result() error {
 	return nil
 }
 
-// Open returns an empty [Memory] for an owner. The caller must call [Memory.Close].
+// Open returns an empty [Memory] for an owner. The caller must later call [Memory.Close].
 func (r *Budget) Open(owner *Owner) *Memory { return &Memory{budget: r, owner: owner} }
 
 // A Memory is the part of a [Budget] that one request or answer uses. [Budget.Open] creates it. A nil Memory is always
@@ -119,20 +121,20 @@ type Memory struct {
 	budget *Budget
 	owner  *Owner
 
-	// The budget's lock guards the fields below. After closed is set, the Memory cannot grow, because its new bytes would
-	// never be released.
+	// The budget's lock guards the fields below. A closed Memory cannot grow, because new bytes would never be
+	// released.
 	closed bool
 	bytes  int
-	// since is the sequence number of the growth. The Memory that began to grow first has the lowest number. since is 0 if
-	// the Memory is complete or empty.
+	// since is a sequence number that is set when the Memory begins to grow. The Memory that began to grow first has
+	// the lowest number. since is 0 if the Memory is not growing.
 	since uint64
 	// accounts are the accounts to which the bytes are charged. While the Memory grows, the account of its server is the
 	// last element.
 	accounts []*account
 }
 
-// AccountsOf returns a caller's accounts. If the caller does not own the Memory, for example because it is the gateway
-// itself, the accounts consist of the key alone.
+// AccountsOf returns a caller's accounts. If the Memory does not belong to the caller, for example because the caller
+// is the gateway itself, the result contains only the caller's own account.
 func (h *Memory) AccountsOf(caller principal.Key) principal.Accounts {
 	if h == nil || h.owner.Accounts.Caller() != caller {
 		return principal.AccountsOfKey(caller)
@@ -148,9 +150,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits for one of the owner's time slices, for work that keeps a processor busy. The returned function ends
-// the time slice. A goroutine must not hold two time slices. Timeslice returns the errors of [fairqueue.Queue.Acquire],
-// for example if ctx ends, and [ErrMemory] for a nil Memory.
+// Timeslice waits for one of the owner's time slices. Work that keeps a processor busy needs a time slice. The returned
+// function ends the time slice. A goroutine must not hold two time slices. Timeslice returns the errors of
+// [fairqueue.Queue.Acquire], for example if ctx is done, and [ErrMemory] if the Memory is nil.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -158,7 +160,7 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
-// TimesliceFor is like [Memory.Timeslice], for parsing a message of the given size in bytes. A message of at most
+// TimesliceFor is like [Memory.Timeslice], but for parsing a message of the given size in bytes. A message of at most
 // [UncountedBytes] needs no time slice.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	if chargedBytes(bytes) == 0 {
@@ -167,7 +169,8 @@ func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	return h.Timeslice(ctx)
 }
 
-// chargedBytes returns the number of bytes to charge: zero up to [UncountedBytes], and otherwise all bytes.
+// chargedBytes returns the number of bytes that are charged for a Memory of the given size: none up to
+// [UncountedBytes], and otherwise all of them.
 func chargedBytes(bytes int) int {
 	if bytes <= UncountedBytes {
 		return 0
@@ -175,9 +178,9 @@ func chargedBytes(bytes int) int {
 	return bytes
 }
 
-// Grow waits until the Memory may have the given size in bytes. It returns [ErrMemory] if ctx ends, and immediately if
-// the Memory is closed or the size exceeds a quota. Repeated calls with increasing sizes don't deadlock, because the
-// Memory that began to grow first can always be completed.
+// Grow waits until the Memory may grow to the given size in bytes. It returns [ErrMemory] if ctx is done first. It
+// returns [ErrMemory] immediately if the Memory is closed or the size exceeds a quota. Repeated calls with increasing
+// sizes don't deadlock, because the Memory that began to grow first can always be completed.
 func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	if chargedBytes(bytes) == 0 {
 		return nil
@@ -217,7 +220,7 @@ func (h *Memory) Settle(bytes int) {
 	h.budget.settle(h, min(bytes, h.bytes))
 }
 
-// Drop releases the given number of bytes.
+// Drop reduces the Memory by the given number of bytes.
 func (h *Memory) Drop(bytes int) {
 	if h == nil {
 		return
@@ -227,7 +230,8 @@ func (h *Memory) Drop(bytes int) {
 	h.budget.settle(h, max(0, h.bytes-bytes))
 }
 
-// Close releases all bytes. After that the Memory cannot grow, even if another goroutine still receives the message.
+// Close releases all bytes. After Close, the Memory cannot grow, even if another goroutine is still receiving the
+// message.
 func (h *Memory) Close() {
 	if h == nil {
 		return
@@ -238,8 +242,9 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to the Memory to. The quotas of that Memory's other accounts must have space for the bytes.
-// If they do not, the bytes are released and Transfer returns false.
+// Transfer moves all bytes to another Memory, given by the parameter to. If the other Memory has accounts that this
+// Memory does not have, their quotas must have space for the bytes. If they do not, the bytes are released and Transfer
+// returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -256,9 +261,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer of the owner's principals and person waits for memory. It returns [ErrMemory] if ctx ends
-// or the timeout expires. It must be called before a request with an answer is executed. Otherwise the request would
-// run, but its result could not be delivered.
+// Admit waits until no answer for the owner's principals or person is waiting for memory. It returns [ErrMemory] if ctx
+// is done or the timeout expires first. It must be called before a request that has a response is executed. Otherwise
+// the request could be executed although its result cannot be delivered.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -302,8 +307,9 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants the waiters for which there is space, in the order in which their growth began. If a waiter waits
-// for an account, no later waiter can use that account first. The caller holds the lock.
+// grantWaiters grants memory to those waiters for which there is space, in the order in which their growth began. If a
+// waiter lacks space in an account, no later waiter may take memory from that account first. The caller must hold the
+// lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return
@@ -329,8 +335,8 @@ func (r *Budget) grantWaiters() {
 	})
 }
 
-// canGrant reports whether a waiter can be granted. It adds the accounts that the waiter waits for to lacking. The
-// caller holds the lock.
+// canGrant reports whether memory can be granted to a waiter. It adds to lacking the accounts in which the waiter lacks
+// space. The caller must hold the lock.
 func (r *Budget) canGrant(w *waiter, lacking map[*account]bool) bool {
 	more := chargedBytes(w.bytes) - chargedBytes(w.memory.bytes)
 	ok := true

@@ -33,7 +33,7 @@ func ownerOfPerson(h *limits.Owner, owner string) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
-// ownerAtServer returns an owner for answers from a server.
+// ownerAtServer returns an owner with the accounts of h for answers from the given server.
 func ownerAtServer(h *limits.Owner, server string) *limits.Owner {
 	return &limits.Owner{Accounts: h.Accounts, Server: server}
 }
@@ -92,8 +92,8 @@ func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	return h.Grow(ctx, bytes) == nil
 }
 
-// Case X3. The budget grants memory in the order of the requests, so that small answers do not delay a large answer
-// forever.
+// Case X3. The budget grants memory in the order in which it was requested, so that small answers do not delay a large
+// answer forever.
 func TestGrow_GrantsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,8 +123,9 @@ func TestGrow_GrantsInOrder(t *testing.T) {
 	})
 }
 
-// Case X3. Each quota has a reserve for the Memory that began to grow first. When that Memory is complete, the reserve
-// is for the next one. So all of several Memories that have received a part and wait for more become complete.
+// Case X3. Several Memories have received a part of their bytes and wait for more. A part of each quota is reserved for
+// the Memory that began to grow first. Once this Memory is complete, the part is reserved for the next one, so all
+// Memories become complete.
 func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +153,7 @@ func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	})
 }
 
-// Case X3. All answers become complete, regardless of the order and the steps in which they grow.
+// Case X3. All answers become complete, regardless of their order and the steps in which they grow.
 func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -179,7 +180,7 @@ func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// arrivingAnswer describes the arrival of an answer. begins, pause and read are times in seconds.
+// arrivingAnswer describes an answer that arrives in steps. begins, pause and read are times in seconds.
 type arrivingAnswer struct {
 	of                  *limits.Owner
 	size, step          int
@@ -195,7 +196,7 @@ func drawAnswer(rt *rapid.T) arrivingAnswer {
 	}
 }
 
-// completes receives the answer, and reports whether it was complete within an hour.
+// completes grows a Memory as the answer arrives, and reports whether the answer is complete within an hour.
 func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
@@ -216,8 +217,9 @@ func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 	return true
 }
 
-// Case X3. A caller is not admitted while one of its answers waits for the principal's quota, or while an answer for
-// another principal of the same person waits for the person's quota. Other persons' waiting answers have no effect.
+// Case X3. A caller is not admitted while an answer to the caller waits for the principal's quota, or while an answer
+// to another principal of the same person waits for the person's quota. Answers to other persons' principals have no
+// effect.
 func TestAdmit_WaitsWhileAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +302,8 @@ func expired() context.Context {
 	return ctx
 }
 
-// Case X3. Goroutines perform random operations. The budget must never be exceeded, and no account may remain after all
-// Memories are closed.
+// Case X3. Goroutines perform random operations on a budget. The budget must never be exceeded. After all Memories are
+// closed, the budget must have no accounts left.
 func TestClose_LeavesNoAccounts(t *testing.T) {
 	t.Parallel()
 	r := newBudget(t)
@@ -336,8 +338,8 @@ func TestClose_LeavesNoAccounts(t *testing.T) {
 	}
 }
 
-// Case X1. Large messages are parsed in time slices. One principal may use only a limited number of time slices at a
-// time. Small messages need none.
+// Case X1. Large messages are parsed in time slices. The number of time slices that one principal may use at a time is
+// limited. Small messages need no time slices.
 func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,8 +375,8 @@ func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	})
 }
 
-// Case X3. A request that waits for admission does not count against its server's quota, so that the server's other
-// answers can use the whole quota.
+// Case X3. A request that waits for admission does not count against its server's quota. Other answers from that server
+// can use the whole quota.
 func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -398,7 +400,7 @@ func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkSmall measures small Memories, which are the most frequent ones.
+// BenchmarkSmall measures the handling of small Memories, which are the most frequent ones.
 func BenchmarkSmall(b *testing.B) {
 	r := newBudgetWith(b, limits.AnswerQuotas())
 	b.ReportAllocs()
@@ -412,8 +414,8 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// Case X3. A goroutine that receives a server's answer may grow a call's Memory while the call ends. A closed Memory
-// must not grow, because its bytes would never be released.
+// Case X3. A goroutine that receives a server's answer may try to enlarge the call's Memory while the call ends. The
+// closed Memory must not grow, because its bytes would never be released.
 func TestClose_ClosedMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

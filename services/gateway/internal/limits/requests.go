@@ -14,27 +14,30 @@ import (
 )
 
 const (
-	// maxRequests is the maximum number of requests in flight for one principal and the agents that it has created. All
-	// principals of one person together may have four times as many. Each request occupies a connection to the gateway and
-	// a connection to a server.
+	// maxRequests is the maximum number of requests in flight that a principal and the agents it has created may have
+	// together. All principals of one person together may have four times as many. Each request occupies a connection
+	// to the gateway and a connection to a server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of a principal's requests in flight to one server. So a server that hangs does
-	// not use up the principal's whole quota.
+	// maxPerServer is the maximum number of one principal's requests in flight to one server. Because of this limit, a
+	// server that does not respond cannot use up the principal's whole quota.
 	maxPerServer = maxRequests / 2
 	// maxBytes is the maximum total size of the bodies of a principal's requests in flight, in bytes. Bytes count when
-	// they arrive. An announced length does not count. The maximum for all principals of one person is [PersonBytes], and
-	// for all principals [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do not count against [TotalBytes], and
-	// larger bodies count in full.
+	// they arrive. An announced length does not count. The maximum for all principals of one person together is
+	// [PersonBytes], and the maximum for all principals together is [TotalBytes]. Bodies of up to 64 KiB
+	// ([UncountedBytes]) do not count against [TotalBytes]. Larger bodies count in full.
 	maxBytes = PrincipalBytes
-	// memoryTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
+	// memoryTimeout is the maximum time for which a request waits because an answer to the same principal waits for
+	// memory.
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that a principal in the caller's chain, or a person whose principals these are, has used the whole
-// quota. Compare with errors.Is. A [*quota.FullError] names the quota.
+// ErrRequests means that one of these quotas is used up: the quota of the caller, of a principal that created the
+// caller, or of the person for whom one of them works. Compare with errors.Is. A [*quota.FullError] describes the
+// quota.
 var ErrRequests = quota.ErrFull
 
-// ErrServer means that a principal and its agents have too many requests in flight to a server. Compare with errors.Is.
+// ErrServer means that a principal and its agents have too many requests in flight to one server. Compare with
+// errors.Is.
 var ErrServer = errors.New("too many requests to this server are in flight; wait for some of them")
 
 // Requests counts all principals' requests in flight. [NewRequests] creates it. It is safe for concurrent use.
@@ -42,13 +45,13 @@ type Requests struct {
 	bodies, answers *Budget
 
 	mu sync.Mutex
-	// requests counts the requests in flight, perServer counts the admitted requests per server, and bytes counts the
-	// sizes of the bodies.
+	// requests counts the requests in flight, perServer counts the admitted requests to each server, and bytes counts
+	// the sizes of the bodies.
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns a Requests that has counted no request. The memory of request bodies is charged to the budget
-// bodies, and the memory of answers to the budget answers. Both are required.
+// NewRequests returns an empty Requests. The memory of request bodies is charged to the budget bodies, and the memory
+// of answers is charged to the budget answers. Both budgets are required.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")
@@ -82,9 +85,9 @@ type Slot struct {
 	Owner Owner
 	// bytes is the number of bytes of the body that have arrived.
 	bytes int
-	// admitted reports whether the request counts against its server's quota.
+	// admitted is true if the request counts against its server's quota.
 	admitted bool
-	// Answer is the answer's memory, and body is the request's memory.
+	// Answer is the memory for the answer, and body is the memory for the request's body.
 	Answer, body Memory
 }
 
@@ -121,10 +124,10 @@ func (p *Slot) Reserve(n int) bool {
 	return true
 }
 
-// Admit counts the request against its server's quota. It then waits for at most a second until no answer for the
-// principal, or for principals of the same person, waits for memory. Admit must not be called for cancellations and for
-// responses to servers' requests, because they must never wait. It returns [ErrServer] and the errors of
-// [Budget.Admit].
+// Admit counts the request against its server's quota. Then it waits at most a second while an answer for the
+// principal, or for another principal of the same person, waits for memory. Admit must not be called for cancellations
+// and for responses to servers' requests, because these messages must never wait. It returns [ErrServer] and the errors
+// of [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)
@@ -143,7 +146,7 @@ func (p *Slot) admit() error {
 	return err
 }
 
-// End releases the request's quotas and memory.
+// End releases the quotas and the memory that the request uses.
 func (p *Slot) End() {
 	p.body.Close()
 	p.Answer.Close()

@@ -9,8 +9,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Case N2. All agents of one person, including the agents that they have created, share the quota of four principals
-// for requests in flight.
+// Case N2. All agents of one person share a quota for requests in flight. This includes agents that other agents have
+// created. The quota is four times the quota of a principal.
 func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
@@ -57,8 +57,8 @@ func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	}
 }
 
-// Case N2. At most half of a principal's requests in flight may be to one server, so that a server that hangs does not
-// block requests to other servers. Messages that need no admission are still accepted.
+// Case N2. At most half of a principal's requests in flight may be to one server, so that a server that does not
+// respond cannot block the principal's requests to other servers. Messages that need no admission are still accepted.
 func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
@@ -105,8 +105,8 @@ func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	}
 }
 
-// An agent's requests count against the quota of the principal that created it. A principal with agents has the same
-// quota as one without agents, both per server and in total.
+// An agent's requests count against the quota of the principal that has created the agent. A principal that has agents
+// gets no larger quota than a principal without agents, neither per server nor in total.
 func TestBegin_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())

@@ -33,7 +33,8 @@ func TestGrow_QuotasEnd(t *testing.T) {
 	})
 }
 
-// Case X3. All principals of one person share a quota, including the principal of the person.
+// Case X3. All principals of one person share a quota. The principal of the person itself also counts against this
+// quota.
 func TestGrow_PersonsHaveAQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,8 +80,8 @@ func TestGrow_ServersHaveAQuota(t *testing.T) {
 	})
 }
 
-// Answers to an agent count against the quota of the principal that created it, even through several generations of
-// agents.
+// Answers to an agent count against the quota of the principal that has created the agent. This also applies if that
+// principal is an agent that another principal has created.
 func TestAdd_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	r := newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 8 * mib, Server: 16 * mib, All: 16 * mib})

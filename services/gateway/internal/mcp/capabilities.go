@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FilterCapabilities filters a server's capabilities object, which is raw JSON. It removes features and options that
-// are unknown or have methods that are not allowed. It adds extensions, which the gateway provides. If capabilities is
-// not an object, the result is the same as for a server without capabilities.
+// FilterCapabilities filters a server's capabilities object, which is raw JSON. It removes unknown features and
+// options, and features and options whose methods are not allowed. It adds the given extensions, which the gateway
+// provides. If capabilities is not an object, FilterCapabilities returns an empty object.
 func FilterCapabilities(capabilities []byte, allowed func(method string) bool, extensions ...string) []byte {
 	dec := jsontext.NewDecoder(bytes.NewReader(capabilities))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
@@ -36,8 +36,8 @@ func FilterCapabilities(capabilities []byte, allowed func(method string) bool, e
 	return []byte("{" + strings.Join(append(offered, ExtensionMembers(extensions)...), ",") + "}")
 }
 
-// filterOptions returns the raw members for those options of a feature that the server has and whose methods are
-// allowed.
+// filterOptions returns those options of a feature that the server declares and whose methods are allowed. The options
+// are raw JSON members.
 func filterOptions(f Feature, feature jsontext.Value, allowed func(method string) bool) (out []string) {
 	var has struct {
 		ListChanged jsontext.Value `json:"listChanged"`

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Delimiters of an encoded value (MCP 2026-07-28, Transports, Value Encoding).
+// These are the delimiters of an encoded value (MCP 2026-07-28, Transports, Value Encoding).
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
 // EncodeHeader encodes a value for a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value Encoding).
-// Visible ASCII, with spaces only between other characters, is unchanged. Any other string, including the empty string
-// and a string that looks encoded, is encoded in base64.
+// Visible ASCII text that neither begins nor ends with a space is unchanged. Any other string is encoded in base64,
+// including the empty string and a string that looks as if it were encoded.
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {
@@ -33,8 +33,8 @@ func isEncoded(value string) bool {
 	return len(value) >= len(encodedBegin)+len(encodedEnd) && strings.HasPrefix(value, encodedBegin) && strings.HasSuffix(value, encodedEnd)
 }
 
-// NameHeader returns the value of the header `Mcp-Name` for a request: the name, the URI or the task id in its params.
-// It returns false for a method without that header.
+// NameHeader returns the value of the header `Mcp-Name` for a request. This is the name, the URI or the task id in the
+// request's params. NameHeader returns false if requests with this method have no such header.
 func NameHeader(method, name, uri, task string) (string, bool) {
 	switch method {
 	case MethodToolsCall, "prompts/get":

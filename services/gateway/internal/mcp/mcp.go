@@ -1,5 +1,5 @@
-// Package mcp contains the names and codes of the Model Context Protocol that the gateway uses, with references to the
-// specification.
+// Package mcp contains the names and codes of the Model Context Protocol that the gateway uses. Comments cite sections
+// of the specification.
 package mcp
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Modern is the first revision without sessions. Revisions are compared only for equality and never ordered. A revision
-// is unknown if it is neither Modern nor one of [Supported].
+// Modern is the first revision that does not use sessions. Revisions are compared only for equality and never ordered.
+// A revision that is neither Modern nor one of [Supported] is unknown.
 const Modern = "2026-07-28"
 
-// Methods that the gateway allows without a rule, or sends itself.
+// These are the MCP methods that the gateway's code refers to.
 const (
 	MethodInitialize       = "initialize"
 	MethodDiscover         = "server/discover" // of 2026-07-28
@@ -38,17 +38,18 @@ const (
 )
 
 // A Feature is a capability that a server may declare (MCP 2025-11-25, Lifecycle, Capability Negotiation). Method is
-// the method with which clients begin to use the feature.
+// the first method that clients call to use the feature.
 type Feature struct {
 	Capability, Method string
-	// Options are the feature's options. An option with a method is declared only if policy also allows that method.
+	// Options are the feature's options. If an option has a method, the gateway declares the option only if the policy
+	// also allows that method.
 	Options []FeatureOption
 }
 
 // FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
-// Features returns the features that the gateway declares to a client if policy allows their methods.
+// Features returns the features that the gateway declares to a client if the policy allows their methods.
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
@@ -59,8 +60,8 @@ func Features() []Feature {
 	}
 }
 
-// MethodSubscribe subscribes to updates of a resource, and MethodUnsubscribe ends the subscription (MCP 2025-11-25,
-// Resources, Subscriptions). MethodSetLevel sets the lowest level of log messages that the client receives (MCP
+// MethodSubscribe subscribes to updates of a resource. MethodUnsubscribe ends the subscription (MCP 2025-11-25,
+// Resources, Subscriptions). MethodSetLevel sets the minimum level of log messages that the client receives (MCP
 // 2025-11-25, Logging).
 const (
 	MethodSubscribe   = "resources/subscribe"
@@ -68,8 +69,8 @@ const (
 	MethodSetLevel    = "logging/setLevel"
 )
 
-// ExtensionTasks is the extension that answers a call with a task, which the client polls (MCP Tasks extension,
-// 2026-07-28). The other constants are its methods.
+// ExtensionTasks is an MCP extension (Tasks, 2026-07-28). With this extension, a server may answer a call with a task,
+// which the client polls for the result. The other constants are the methods of the extension.
 const (
 	ExtensionTasks    = "io.modelcontextprotocol/tasks"
 	MethodTasksGet    = "tasks/get"
@@ -82,9 +83,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method to which a server's notification relates, or "" for an unknown notification.
-// The gateway forwards the notification only to clients that may use that method. Clients call the method, except for
-// elicitation/create, which servers call.
+// MethodForNotification returns the method to which a server's notification is related, or "" if the notification is
+// unknown. The gateway forwards the notification only to clients that may use that method. It is a method that clients
+// call, except for elicitation/create, which servers call.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -102,7 +103,7 @@ func MethodForNotification(notification string) string {
 	}
 }
 
-// IsVendorNotification reports whether a method has the name of a notification but is not defined by MCP.
+// IsVendorNotification reports whether a method has the form of a notification but is not defined by MCP.
 func IsVendorNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
@@ -112,14 +113,15 @@ func IsServerNotification(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && MethodForNotification(notification) != ""
 }
 
-// An Ability is a capability that a client may declare to a server. Method is the method with which the server uses it.
+// An Ability is a capability that a client may declare to a server. Method is the method that the server calls to use
+// the capability.
 type Ability struct {
 	Capability, Method string
 	Options            []Option
 }
 
-// Option is an option of an [Ability]. A client that has the option declares it as a member with this name and JSON
-// value.
+// Option is an option of an [Ability]. A client that supports the option declares it as a member with this name and
+// JSON value.
 type Option struct{ Name, Value string }
 
 // CapabilitiesJSON returns the raw capabilities object of a client with these abilities and extensions.
@@ -135,7 +137,7 @@ func CapabilitiesJSON(abilities []Ability, extensions ...string) string {
 	return "{" + strings.Join(append(has, ExtensionMembers(extensions)...), ",") + "}"
 }
 
-// ExtensionMembers returns the raw members of a capabilities object that declare extensions. It returns no members if
+// ExtensionMembers returns the raw members that declare extensions in a capabilities object. It returns no members if
 // there are no extensions.
 func ExtensionMembers(extensions []string) []string {
 	if len(extensions) == 0 {
@@ -144,8 +146,8 @@ func ExtensionMembers(extensions []string) []string {
 	return []string{`"extensions":{"` + strings.Join(extensions, `":{},"`) + `":{}}`}
 }
 
-// Abilities returns the abilities that the gateway declares to a server if the client has them and policy allows their
-// methods.
+// Abilities returns the client capabilities that the gateway can declare to a server. It declares those that the client
+// has and whose methods the policy allows.
 func Abilities() []Ability {
 	return []Ability{
 		{"elicitation", MethodElicit, []Option{{"form", "{}"}, {"url", "{}"}}},
@@ -154,8 +156,8 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods about which the gateway asks policy in advance: the methods of [Features],
-// [Abilities] and extensions, and the notifications of the protocol.
+// OfferedMethods returns the methods for which the gateway asks the policy service in advance whether they are allowed.
+// These are the methods of [Features], [Abilities] and extensions, and the notifications that MCP defines.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
@@ -170,19 +172,19 @@ func OfferedMethods() []string {
 	return out
 }
 
-// AsksClient reports whether a server may send a request with this method to a client. It is true for ping, and false
-// for methods that the protocol does not define.
+// AsksClient reports whether a server may send a request with this method to a client. It returns true for ping, and
+// false for methods that MCP does not define.
 func AsksClient(method string) bool {
 	return method == MethodPing || slices.ContainsFunc(Abilities(), func(a Ability) bool { return a.Method == method })
 }
 
-// AsksServer reports whether a client may send a request with this method to a server. It is true for ping, and false
-// for methods that the protocol does not define.
+// AsksServer reports whether a client may send a request with this method to a server. It returns true for ping, and
+// false for methods that MCP does not define.
 func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
-// IsModern reports whether a method exists only in 2026-07-28.
+// IsModern reports whether a method exists only in revision 2026-07-28.
 func IsModern(method string) bool { return method == MethodDiscover || method == MethodListen }
 
 // IsMultiRound reports whether the answer to a method may contain requests to the client (MCP 2026-07-28, Multi
@@ -191,7 +193,7 @@ func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether the results of a method contain a cache lifetime (MCP 2026-07-28, Caching).
+// IsCacheable reports whether the results of a method say how long they may be cached (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -201,7 +203,7 @@ func IsCacheable(method string) bool {
 	}
 }
 
-// IsRemoved reports whether a method of the revisions with sessions was removed in 2026-07-28.
+// IsRemoved reports whether a method exists in revisions that use sessions but was removed in revision 2026-07-28.
 func IsRemoved(method string) bool {
 	switch method {
 	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe, "tasks/list", "tasks/result":
@@ -211,8 +213,8 @@ func IsRemoved(method string) bool {
 	}
 }
 
-// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and of the gateway. The gateway's codes are outside the
-// range -32768 to -32000.
+// These are error codes from JSON-RPC 2.0 (section 5.1) and MCP 2026-07-28, and codes that the gateway defines. The
+// gateway's codes are outside the range from -32768 to -32000.
 const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
@@ -225,46 +227,48 @@ const (
 	// CodeElicitation means that the user must open a URL before the request can be executed (MCP 2025-11-25, Elicitation,
 	// URL Mode).
 	CodeElicitation = -32042
-	// CodeRefused means that a request other than tools/call was refused.
+	// CodeRefused means that the gateway has refused a request other than tools/call.
 	CodeRefused = -31403
 )
 
 // ToolApprovalWait is the name of a tool that the gateway adds to every server.
 const ToolApprovalWait = "sluice_approval_wait"
 
-// Keys of `_meta` that the gateway defines.
+// These are the keys of `_meta` that the gateway defines.
 const (
-	// MetaDecision is the key for the parts of a call's decision that the caller may see.
+	// MetaDecision is the key for those parts of a policy decision on a call that the caller may see.
 	MetaDecision = "dev.sluice/decision"
-	// MetaUnavailable is the key for the servers that are missing from a combined list, with the reasons.
+	// MetaUnavailable is the key for the list of servers that are missing from a combined list, with the reason for
+	// each.
 	MetaUnavailable = "dev.sluice/unavailable"
-	// MetaLeftOut is the key for the elements that are missing from a combined list, with the reasons.
+	// MetaLeftOut is the key for the list of elements that are missing from a combined list, with the reason for each.
 	MetaLeftOut = "dev.sluice/leftOut"
 )
 
-// Keys of `_meta` in requests of 2026-07-28.
+// These are keys of `_meta` that revision 2026-07-28 defines.
 const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the key for the minimum level of the log messages that the client requests before the answer. It may
-	// be absent.
+	// MetaLogLevel is the key for the minimum level of log messages that the client wants to receive before the answer.
+	// It may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo is the key for the description of the server that answers. MetaSubscription is the key for the id of
-	// the subscription to which a notification belongs.
+	// MetaServerInfo is the key for the description of the server that answers. MetaSubscription is the key for the id
+	// of the subscription to which a notification belongs.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// Values of resultType: a final result, a result with requests to the client, and a task with a result that follows
-// later. After a result with requests, the client repeats its own request.
+// These are values of resultType. They mean that the result is final, that the result contains requests to the client,
+// or that the result is a task whose own result follows later. After a result that contains requests, the client
+// repeats its own request.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
 	ResultTask          = "task"
 )
 
-// Supported returns the revisions with sessions that the gateway supports, newest first.
+// Supported returns the revisions with sessions that the gateway supports, with the newest first.
 func Supported() []string {
 	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 }
@@ -272,19 +276,20 @@ func Supported() []string {
 // IsSupported reports whether a revision is one of [Supported].
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
-// IsRevision reports whether a string has the form of a revision, which is a date. A client that requests an
-// unsupported revision of this form may be newer than the gateway.
+// IsRevision reports whether a string has the form of a revision, which is a date. If a client requests an unsupported
+// revision of this form, the client may be newer than the gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil
 }
 
-// HasFormElicitation reports whether a revision has elicitation with a form (MCP 2025-06-18, Elicitation).
+// HasFormElicitation reports whether a revision supports elicitation by a form (MCP 2025-06-18, Elicitation).
 func HasFormElicitation(version string) bool {
 	return version == "2025-11-25" || version == "2025-06-18"
 }
 
-// NeedsNoRule reports whether a method is allowed without a rule. For tools/list, the response is filtered instead.
+// NeedsNoRule reports whether a method is allowed even if no policy rule allows it. This includes tools/list, whose
+// response is filtered.
 func NeedsNoRule(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Rules cannot name methods that need no rule, except for the two methods that begin a subscription.
+// A method that is allowed without a rule cannot be used in rules. The two methods that begin a subscription are
+// exceptions.
 func TestNeedsNoRule_MethodsCannotBeNamedByRules(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// schema checks a JSON Schema that describes an object. The schemas of a tool's arguments and results have this form.
+// schema checks a JSON Schema for an object. The schemas of tools' arguments and results have this form.
 var schema = members{
 	required: map[string]check{"type": oneOf("object")},
 	optional: map[string]check{"properties": each(anyObject), "required": list(text)},
@@ -67,7 +67,7 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// date checks that a value is a date and time in ISO 8601.
+// date checks that a value is a string with a date and time in ISO 8601 format.
 func date(value jsontext.Value) (jsontext.Value, *fault) {
 	decoded, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {

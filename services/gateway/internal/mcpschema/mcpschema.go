@@ -1,6 +1,7 @@
 // Package mcpschema checks list elements against the MCP schema (MCP 2025-11-25, Schema Reference: Tool, Prompt,
-// Resource, ResourceTemplate). Clients that validate elements reject a whole list because of one invalid element. In a
-// combined list, one server's fault would therefore hide all servers' tools.
+// Resource, ResourceTemplate). Clients that validate elements reject a whole list if one element is invalid. In a list
+// that combines several servers, an invalid element of one server would therefore make the tools of all servers
+// unavailable.
 package mcpschema
 
 import (
@@ -12,12 +13,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Conform checks an element of a list. It removes optional members that are null, and otherwise returns the element
-// unchanged. If the element is invalid, why is the reason, such as "inputSchema.type is missing". The reason quotes
+// Conform checks an element of a list. It returns the element without optional members that are null, and otherwise
+// unchanged. If the element is invalid, why is the reason, such as "inputSchema.type is missing". The reason contains
 // nothing that the server has sent.
 //
-// list is `tools`, `prompts`, `resources` or `resourceTemplates`. Elements of other lists are never valid. The element
-// must be valid JSON with unique keys.
+// The parameter list is `tools`, `prompts`, `resources` or `resourceTemplates`. Elements of other lists are never
+// valid. The element must be valid JSON with unique keys.
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
 	if !known {
@@ -37,13 +38,13 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault is an error in a value. path lists the keys that lead to the value, innermost first.
+// A fault is an error in a value. path contains the keys that lead to the value, with the innermost key first.
 type fault struct {
 	path []string
 	what string
 }
 
-// A check returns a valid value, possibly changed, or a fault.
+// A check checks a value. It returns the value, possibly with changes, or a fault if the value is invalid.
 type check func(value jsontext.Value) (jsontext.Value, *fault)
 
 func kind(is jsontext.Kind, what string) check {
@@ -103,8 +104,8 @@ func list(of check) check {
 	}
 }
 
-// members is the check for an object. Required members must be present. Optional members that are null are removed.
-// Other members are not checked.
+// members is a check for an object. Required members must be present. Optional members that are null are removed.
+// Members that are neither required nor optional are not checked.
 type members struct{ required, optional map[string]check }
 
 func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
@@ -154,14 +155,14 @@ func each(of check) check {
 	}
 }
 
-// eachMember calls do for each member of an object, and returns an object with the values that do returns. It omits
-// members for which do returns nil.
+// eachMember calls do for each member of an object, and returns an object with the values that do returns. If do
+// returns no value for a member, the member is omitted.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is not an object"}
 	}
 	var out bytes.Buffer
-	// Package jsonrpc refuses duplicate names.
+	// Duplicate keys need no check, because package jsonrpc has already refused them.
 	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true))
 	_, _ = dec.ReadToken() // the value is valid JSON
 	for dec.PeekKind() != '}' {

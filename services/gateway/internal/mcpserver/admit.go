@@ -13,11 +13,11 @@ import (
 // HTTPServer returns an HTTP server that serves [Server.Handler].
 func (s *Server) HTTPServer() *http.Server { return s.http.HTTP(s.Handler()) }
 
-// Listen returns a listener that limits the connections of lis: unauthenticated connections per IP address, and
-// authenticated connections per caller.
+// Listen returns a listener that limits the connections that lis accepts. It limits the unauthenticated connections of
+// each IP address and the authenticated connections of each caller.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) { return s.http.Listen(lis) }
 
-// authenticated returns a handler that calls next only for an agent with a valid token.
+// authenticated returns a handler that calls next only for an agent with a valid token. It refuses all other requests.
 func (s *Server) authenticated(next func(http.ResponseWriter, *http.Request, httpserver.Caller)) http.HandlerFunc {
 	return s.http.Authenticated(next, func(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 		s.refuseHTTP(w, r, c, refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, "this caller has too many connections; close some of them."))

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Messages that need no rule are counted in records. The records contain no names that a client has chosen.
+// A client sends notifications with invented method names to the URL for all servers. Each notification is refused and
+// recorded as a refusal. None is counted as a message for which no rule is needed.
 func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,8 +37,8 @@ func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	})
 }
 
-// Case U1. A request from one server cannot be mistaken for a request from another: each line of its message names the
-// server, and a request without a message is refused.
+// Case U1. A user cannot mistake one server's request for another server's. Each line of the request's text contains
+// the server's name, and a request without a text is refused.
 func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	url := func(message string) string {
@@ -91,7 +92,8 @@ func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	})
 }
 
-// A server supports revisions with and without sessions. The gateway lists it in the revision in which it is called.
+// A server supports revision 2026-07-28 as well as revisions that use sessions. The gateway lists the server's tools in
+// the same revision in which it calls the server.
 func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +116,7 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 				return gatewaytest.Result(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
 			}
 		}
-		// This call determines the server's revisions.
+		// During this call, the gateway finds out which revisions the server supports.
 		w.doAllServers("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
 		if got := w.doAllServers("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
 			t.Errorf("it lists %s", got.body)
@@ -122,9 +124,10 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	})
 }
 
-// Case A3. A subscription at a server ends. When the gateway reopens it, policy evaluates it again, and the client is
-// notified that its resources may have changed. If the server does not support subscriptions, the gateway does not
-// reopen it. If the server ends every subscription, the gateway reopens it at long intervals.
+// Case A3. A server ends a subscription. When the gateway opens the subscription again, the policy service evaluates it
+// again, and the client is notified that its resources may have changed. If the server does not support subscriptions,
+// the gateway does not open the subscription again. If the server ends every subscription, the gateway opens new ones
+// only at long intervals.
 func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -170,8 +173,8 @@ func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	}
 }
 
-// A subscription is acknowledged for the notifications that the servers support. The acknowledgement does not wait for
-// a slow server.
+// A client subscribes to the notifications of all servers. The acknowledgement lists the notifications that the servers
+// support. The gateway sends the acknowledgement without waiting for a slow server.
 func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,8 +201,8 @@ func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	})
 }
 
-// Policy changes and allows a server with sessions to use another client capability. The gateway opens a new member
-// session with that server.
+// The policy changes and now allows a server that uses sessions to use an additional client capability. The gateway
+// opens a new session with that server.
 func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,8 +218,8 @@ func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case X1. A server's large messages reach the client, although parsing and renaming each need a time slice and a
-// caller may use only one at a time. Other callers' large messages are not delayed.
+// Case X1. A server's large messages reach the client. Parsing a message and replacing names in it each need a time
+// slice, and a caller may use only one time slice at a time. Other callers' large messages are not delayed.
 func TestAllServers_LargeServerMessagesAreForwarded(t *testing.T) { // not parallel, because it changes GOMAXPROCS
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one time slice at a time
 	large := strings.Repeat("x", 100<<10)

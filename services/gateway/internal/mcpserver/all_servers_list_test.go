@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Some servers hang or are unavailable. The list names them, and contains the elements of all other servers.
+// Some servers do not respond or are unavailable. The combined list reports these servers as unavailable, and contains
+// the elements of all other servers.
 func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -62,7 +63,7 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	}
 }
 
-// The gateway requests all pages of a list from each server on behalf of the caller, if the list's method needs a rule.
+// If a list's method needs a rule, the gateway requests all pages of the list from each server on behalf of the caller.
 func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +108,8 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	})
 }
 
-// The joined list is valid even if a server contributes no elements. Elements that clients could reject are omitted.
+// The combined list is valid even if one of the servers has no elements of this kind. Elements that clients might
+// reject are omitted.
 func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -142,7 +144,8 @@ func TestAllServers_ListIsOnePage(t *testing.T) {
 	}
 }
 
-// switchAvailability makes the server unavailable until the test sets the returned value to true.
+// switchAvailability makes the server unavailable. The server becomes available when the test sets the returned value
+// to true.
 func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
 	there, own := new(atomic.Bool), server.Discovery
 	server.Discovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -154,8 +157,9 @@ func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
 	return there
 }
 
-// A server is unavailable at first. Its features are declared from the start. After the server was listed once, its
-// last list is used while it is unavailable, and the client is notified only of changes.
+// A server is unavailable at first. The gateway declares the server's features from the beginning. Once the gateway has
+// listed the server, it uses the last list whenever the server is unavailable, and it notifies the client only if the
+// list changes.
 func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,8 +200,8 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	})
 }
 
-// One server slowly sends page after page. The joined list must be complete within a time limit, and it names this
-// server as unavailable. Invalid elements are omitted.
+// One server slowly sends page after page. The combined list must be complete within a time limit, and must report this
+// server as unavailable. Invalid elements of other servers are omitted.
 func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +236,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	})
 }
 
-// The gateway does not start an unused stdio server just to list its elements.
+// The gateway does not start an unused stdio server only to list its elements.
 func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,8 +266,8 @@ func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	})
 }
 
-// Case U1. If a server sends too many names, only its own answer is refused. If a server lists pages without end, the
-// gateway reads only 20 pages.
+// Case U1. If a server sends too many names, only this server's answer is refused. If a server lists pages without end,
+// the gateway reads only 20 pages.
 func TestAllServers_LongNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +325,7 @@ func TestAllServers_GatheringEndsWhenTheClientDisconnects(t *testing.T) {
 	})
 }
 
-// If a server's answer to initialize is too large, the list omits the server.
+// If a server's answer to initialize is too large, the combined list omits the server.
 func TestAllServers_GreetingSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

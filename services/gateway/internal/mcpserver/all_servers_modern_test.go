@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newModernAllServers starts a gateway with two servers: files, which supports only 2026-07-28, and notes, which
-// supports only revisions with sessions.
+// newModernAllServers starts a gateway with two servers. The server files supports only revision 2026-07-28, and the
+// server notes supports only revisions that use sessions.
 func newModernAllServers(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "http")
@@ -58,8 +58,9 @@ func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	return w.do("POST", "/mcp", body, head)
 }
 
-// A client without a session uses servers with and without sessions at one URL. It discovers them with one request,
-// lists their tools, and calls the tools by their combined names, which also appear in the headers.
+// A client of revision 2026-07-28 uses two servers at one URL. One server uses sessions, and the other does not. The
+// client discovers the servers with one request, lists their tools, and calls the tools by their combined names, which
+// also appear in the headers.
 func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,8 +110,8 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. At the URL for all servers, a message is refused if its headers and its body contain different combined
-// names.
+// Case T1. A message to the URL for all servers is refused if the combined name in its headers differs from the
+// combined name in its body.
 func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -153,8 +154,8 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Case U1. Each request in a server's answer contains the server's name. The client's response is sent to the server
-// that has sent the request, with the server's original names.
+// Case U1. The text of each request in a server's answer contains the server's name. The client's response is sent to
+// the server that sent the request, with the server's original names.
 func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,8 +216,8 @@ func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	})
 }
 
-// The list contains the elements of servers with and without sessions. Each server receives the request in its own
-// revision.
+// The list contains the elements of a server that uses sessions and of one that does not. Each server receives the
+// request in a revision that it supports.
 func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,8 +251,8 @@ func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	})
 }
 
-// Case T4. One subscription receives updates of two servers' resources under combined names, and the list changes that
-// the gateway detects. Policy evaluates each resource first.
+// Case T4. A client has one subscription. It receives updates of two servers' resources under combined names, and a
+// notification when the gateway detects that a list has changed. The policy service first evaluates each resource.
 func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -302,7 +303,7 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	})
 }
 
-// Case S1. At the URL for all servers, a client does not share its state with another caller or with a client that
+// Case S1. At the URL for all servers, a client's state is not shared with another caller, or with a client that
 // declares other capabilities.
 func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()

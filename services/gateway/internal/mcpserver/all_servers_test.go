@@ -59,8 +59,9 @@ func recordRequests(server *gatewaytest.Server, got *[]string) {
 	}
 }
 
-// One session serves all servers. The gateway answers initialize itself, and contacts a server only when it is called.
-// The server receives the bytes that the client has sent, except that the combined names are replaced.
+// At the URL for all servers, one session serves all servers. The gateway answers initialize itself, and contacts a
+// server only when the client calls that server. The server receives the bytes that the client has sent, except that
+// combined names are replaced with the server's own names.
 func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,8 +113,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	})
 }
 
-// A message that names no server, or more than one, is not sent to a server. The client receives the reason, and the
-// refusal is recorded.
+// A message that does not contain the name of exactly one server is not sent to any server. The client receives the
+// reason, and the refusal is recorded.
 func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,8 +210,8 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	})
 }
 
-// If the client cancels a call, the cancellation is sent to the called server. If the client's roots change, the
-// notification is sent to all servers that the session has used.
+// If the client cancels a call, the gateway sends the cancellation to the called server. If the client's roots change,
+// the gateway notifies all servers that the session has used.
 func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,8 +248,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	})
 }
 
-// Case T4. The stream at the URL for all servers contains the messages that the caller may receive from the servers
-// that the session has used. The servers' event ids are removed.
+// Case T4. The client's stream at the URL for all servers contains the messages that the caller may receive from the
+// servers that the session has used. The gateway removes the servers' event ids.
 func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,8 +310,8 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 	})
 }
 
-// When a client opens its stream, it is notified of the lists that have changed since it last read them. If the gateway
-// has discovered another server since then, the client is notified of all lists.
+// When a client opens its stream, the gateway notifies it of each list that has changed since the client last read that
+// list. If the gateway has discovered a further server meanwhile, it notifies the client of all lists.
 func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -340,7 +341,8 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	})
 }
 
-// A member session lives as long as its aggregate session. Both together count as one session.
+// An aggregate session has a member session for each server that it uses. A member session lasts as long as its
+// aggregate session. They count as one session.
 func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,8 +371,8 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	})
 }
 
-// Case A4. Policy evaluates a call with the definition that the client has received, even if the server lists another
-// definition now.
+// Case A4. The policy service evaluates a call with the tool definition that the client has received, even if the
+// server now lists a different definition.
 func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

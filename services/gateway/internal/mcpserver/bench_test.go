@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// BenchmarkCall measures an allowed tools/call from the parsed HTTP headers to the answer, without network connections.
-// The fake services respond immediately.
+// BenchmarkCall measures how long the gateway takes for an allowed tools/call, from the parsed HTTP headers to the
+// answer. There are no network connections, and the fake services respond immediately.
 func BenchmarkCall(b *testing.B) {
 	w := prepareTestGateway(b, "")
 	w.Sampler = sdktrace.NeverSample() // most calls are not sampled

@@ -71,8 +71,8 @@ func (w *testGateway) callAndReadForm(h http.Header) (id string, rest func() str
 	}
 }
 
-// Case A3. Only the session that received the confirmation request can answer it, and only once. The gateway accepts
-// other answers with status 202 and ignores them.
+// Case A3. Only the session that received the confirmation request can answer it, and only once. All other answers are
+// accepted with status 202 and ignored.
 func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,8 +112,8 @@ func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// A held call ends while its user still sees the form. The client is notified that the confirmation was cancelled
-// before it receives the answer to the call. A later answer to the form has no effect.
+// The gateway stops holding a call while the call's user still sees the form. The client is notified that the
+// confirmation is cancelled before it receives the answer to the call. A later answer to the form has no effect.
 func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,9 +136,9 @@ func attendedAs(name, version string) string {
 	return strings.NewReplacer("patient one", name, `"version":"1"`, `"version":"`+version+`"`).Replace(attended)
 }
 
-// A client declares elicitation and never answers the form. Its call gets the ticket when the hold ends, but after 50 s
-// at the latest. Its next call, also in another session, is held without a form. Other versions and other principals
-// still get forms.
+// A client declares elicitation but never answers the form. Its call is refused when the gateway stops holding the
+// call, or after 50 s if that is earlier. The client's next call is held without a form, even in another session. The
+// gateway still sends forms to other versions of the client and to other principals.
 func TestConfirmationForm_IsNotSentAgainToAClientThatNeverAnswers(t *testing.T) {
 	t.Parallel()
 	for name, held := range map[string]time.Duration{"patient one": 35 * time.Second, "hours": 50 * time.Second} {
@@ -159,8 +159,8 @@ func TestConfirmationForm_IsNotSentAgainToAClientThatNeverAnswers(t *testing.T) 
 	}
 }
 
-// The user answers a form after the call was given its ticket. The client then gets forms again, and its later calls
-// are held for the whole time.
+// The user answers a form after the gateway has refused the call because no answer arrived in time. From then on, the
+// gateway sends forms to the client again, and holds its calls for the whole time.
 func TestConfirmationForm_IsSentAgainAfterALateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,8 +178,8 @@ func TestConfirmationForm_IsSentAgainAfterALateAnswer(t *testing.T) {
 	})
 }
 
-// If the client cancels a held call, the hold ends, and the call does not run after a later approval. A cancellation
-// with another id or from another session does not affect the call.
+// If the client cancels a held call, the gateway stops holding the call, and the call does not run even if it is
+// approved later. A cancellation with another id or from another session does not affect the call.
 func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

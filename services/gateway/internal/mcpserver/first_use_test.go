@@ -14,8 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway has failed to list a server, and then the server lists its tools to a session. The gateway lists the
-// server before it answers the session, because a tool's first definition is accepted only from a complete list.
+// The gateway has failed to list a server's tools. Then the server lists its tools to a client's session. The gateway
+// itself lists the server's tools before it answers the client, because a tool's first definition is accepted only from
+// a complete list.
 func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,8 +41,9 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	})
 }
 
-// A definition is accepted only if a complete list contains it. While the gateway has no complete list, the refusal
-// contains the reason for that. After the gateway has one, it asks policy again.
+// A tool's first definition is accepted only if the gateway has read a complete list that contains it. While the
+// gateway has no complete list, calls are refused, and the refusal says why. As soon as the gateway has a complete
+// list, the policy service evaluates the call again.
 func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

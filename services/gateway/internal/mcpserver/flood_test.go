@@ -33,8 +33,8 @@ func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	}
 }
 
-// Case N2. If the bytes of a request arrive too slowly, its connection is closed, whether or not the request has a
-// token.
+// Case N2. If the bytes of a request arrive too slowly, the gateway closes the connection, whether or not the request
+// has a token.
 func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -84,8 +84,8 @@ func TestConnections_IdleOnesAreClosed(t *testing.T) {
 	})
 }
 
-// Case N2. A client that does not read is disconnected. It delays neither the receipt of the server's answer nor the
-// record.
+// Case N2. The gateway disconnects a client that does not read its answer. Until then, the gateway still receives the
+// server's answer and records the outcome without delay.
 func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	progress := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
@@ -132,8 +132,8 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 	}
 }
 
-// Case N2. A client that sends many requests and does not read the responses is disconnected, even if the responses
-// have no body.
+// Case N2. The gateway disconnects a client that sends many requests and does not read the responses, even if the
+// responses have no body.
 func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	t.Parallel()
 	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // the response is 202 without a body
@@ -164,8 +164,7 @@ func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	}
 }
 
-// isInFlightRefusal reports whether a response is a refusal because of too many requests in flight, and whether the
-// refusal is recorded.
+// isInFlightRefusal reports whether a response is a recorded refusal because of too many requests in flight.
 func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 	records := w.Journal.Records(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
@@ -174,8 +173,8 @@ func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// Case N2. One principal sends more requests to a slow server than its quota allows. The excess requests are refused,
-// and other principals are not affected.
+// Case N2. One principal sends more requests to a slow server than its quota allows. The excess requests are refused.
+// Other principals are not affected.
 func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,8 +238,8 @@ func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	})
 }
 
-// Case N2. The memory for requests from one person's agents is limited to the quota of two agents. Other persons are
-// not affected.
+// Case N2. The memory for requests from all agents of one person is limited to the quota of two agents. Agents of other
+// persons are not affected.
 func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +265,8 @@ func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	})
 }
 
-// The timeouts for receiving requests do not end a long call or the next call on the same connection.
+// A long call is not cut off by the timeouts for receiving requests. The next call on the same connection is not cut
+// off either.
 func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

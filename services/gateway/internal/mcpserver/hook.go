@@ -24,26 +24,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// maxHold is the maximum time for which a hook may ask to be held.
+// maxHold is the maximum time for which a hook may ask the gateway to hold its call.
 const maxHold = 10 * time.Minute
 
 // hookEvent is the body of a request to /hook/CLIENT.
 type hookEvent struct {
-	// Event is `call` before a call, or `permission` before the client would ask the person.
+	// Event is `call` before a call, or `permission` when the client is about to ask its user for permission.
 	Event string `json:"event"`
-	// Tool is the name of the tool, and Input its arguments.
+	// Tool is the name of the tool, and Input contains the arguments of the call.
 	Tool  string         `json:"tool"`
 	Input jsontext.Value `json:"input"`
-	// ID identifies the call in its session. It is empty if the client has no ids for calls.
+	// ID identifies the call within its session. It is empty if the client assigns no ids to calls.
 	ID string `json:"id"`
-	// Session and Turn identify the conversation of the client.
+	// Session and Turn identify a conversation in the client.
 	Session string `json:"session"`
 	Turn    string `json:"turn"`
-	// HoldMS is the maximum time for which the request waits for approvers, in milliseconds.
+	// HoldMS is how long the request may wait for approvers, in milliseconds.
 	HoldMS int64 `json:"hold_ms"`
 }
 
-// The verdicts on a call.
+// These are the possible verdicts on a call.
 const (
 	verdictAllow = "allow" // a person has approved this very call
 	verdictPass  = "pass"  // policy has no objection, so the rules of the client apply
@@ -53,9 +53,9 @@ const (
 // hookVerdict is the answer to a request to /hook/CLIENT.
 type hookVerdict struct {
 	Verdict string `json:"verdict"`
-	// Reason is the reason for which the call is denied, for the model and for people.
+	// Reason explains to the model and to people why the call is denied.
 	Reason string `json:"reason,omitzero"`
-	// Code is the code of the refusal, and Decision the id of the decision's record.
+	// Code is the code of the refusal. Decision is the id of the recorded decision.
 	Code     string `json:"code,omitzero"`
 	Decision string `json:"decision,omitzero"`
 }
@@ -68,7 +68,7 @@ func denied(refused *refusal.Refusal) hookVerdict {
 	return hookVerdict{Verdict: verdictDeny, Reason: reason, Code: enum.NameOrEmpty(refused.Code), Decision: refused.ID}
 }
 
-// hook answers whether a client may execute a call to one of its own tools.
+// hook handles a hook's request. It responds whether the client may execute a call to one of its own tools.
 func (s *Server) hook(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	client := r.PathValue("client")
 	slot, err := s.InFlight.Begin(c.Principal, "")
@@ -132,7 +132,7 @@ func (s *Server) readHook(from io.Reader) (event hookEvent, refused *refusal.Ref
 	return event, nil
 }
 
-// judgeHook passes a call to the pipeline, and returns the verdict.
+// judgeHook sends a call through the pipeline and returns the verdict.
 func (s *Server) judgeHook(ctx context.Context, c httpserver.Caller, client string, event hookEvent) hookVerdict {
 	message, err := hostCall(client, event)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *Server) judgeHook(ctx context.Context, c httpserver.Caller, client stri
 	return hookVerdict{Verdict: verdictAllow, Decision: done.ID}
 }
 
-// isAllowed reports whether the pipeline has carried out a call, as its decision and its answer show.
+// isAllowed reports whether the pipeline has allowed a call. done is the pipeline's response.
 func isAllowed(done Response) bool {
 	var answer struct {
 		Result jsontext.Value `json:"result"`
@@ -169,8 +169,8 @@ func isAllowed(done Response) bool {
 	return effect == policyv1.Effect_EFFECT_ALLOW || effect == policyv1.Effect_EFFECT_REQUIRE_APPROVAL
 }
 
-// hostCall returns the call to a tool of a client as a message of MCP. A call to a tool that is not known becomes a call
-// to [hosttools.Other].
+// hostCall returns an MCP message for a call to one of the client's own tools. A call to a tool that the gateway does
+// not know becomes a call to [hosttools.Other].
 func hostCall(client string, event hookEvent) ([]byte, error) {
 	arguments, name := event.Input, event.Tool
 	if !hosttools.Knows(client, name) {
@@ -192,13 +192,14 @@ func hostCall(client string, event hookEvent) ([]byte, error) {
 	return append(append(append(out, `,"arguments":`...), arguments...), "}}"...), nil
 }
 
-// digest returns a digest of values of any content.
+// digest returns a digest of the values. The values may contain any characters.
 func digest(values ...string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(canonicaljson.Strings(values)))
 }
 
-// approvedKey identifies a call in both events of a client. Codex adds a description to the input of the second one. No
-// known tool of Codex has an argument of this name.
+// approvedKey returns a key that identifies a call. The key is the same for both events that a client sends about a
+// call, although Codex adds a description to the input of the second event. No known tool of Codex has an argument
+// called description.
 func approvedKey(c httpserver.Caller, client string, event hookEvent) [sha256.Size]byte {
 	input := map[string]jsontext.Value{}
 	if err := json.Unmarshal(event.Input, &input); err != nil {
@@ -218,5 +219,5 @@ func callerOf(c httpserver.Caller) []string {
 	return []string{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent()}
 }
 
-// errReused means that two calls have the same id.
+// errReused means that the client has used the id of an earlier call for a different call.
 var errReused = errors.New("the client has used the id of another call")

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newApprovalHookGateway starts a gateway in which each call of a hook needs an approval. The approval is pending, and
-// the first claim of it succeeds.
+// newApprovalHookGateway starts a gateway that requires an approval for each call that a hook asks about. The approval
+// is pending, and the first attempt to claim it succeeds.
 func newApprovalHookGateway(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "")
@@ -40,10 +40,10 @@ func newApprovalHookGateway(t *testing.T) *testGateway {
 	return w
 }
 
-// held returns an event that waits a minute for approvers.
+// held returns an event for a call that may wait up to a minute for approvers.
 func held(id string) string { return strings.Replace(bash(id, "make"), "{", `{"hold_ms":60000,`, 1) }
 
-// took returns the verdict on an event, and the time until the verdict.
+// took sends an event. It returns the verdict, and how long the gateway took to respond.
 func (w *testGateway) took(event string) (verdict, time.Duration) {
 	w.t.Helper()
 	begin := time.Now()
@@ -51,8 +51,8 @@ func (w *testGateway) took(event string) (verdict, time.Duration) {
 	return v, time.Since(begin)
 }
 
-// An event that waits for approvers uses one of the caller's 16 places until its time is over. Further events are denied
-// immediately. Later events can wait again.
+// Up to 16 of a caller's events may wait for approvers at a time. Further events are denied immediately. When the
+// waiting time of the 16 events is over, other events can wait.
 func TestHook_HeldCallsUseThePlacesOfTheCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestHook_HeldCallsUseThePlacesOfTheCaller(t *testing.T) {
 	})
 }
 
-// If the client ends its hooks, the places are free.
+// If the client closes the connections of its waiting hooks, other events can wait in their place.
 func TestHook_DisconnectedCallsAreNotHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +111,8 @@ func TestHook_DisconnectedCallsAreNotHeld(t *testing.T) {
 	})
 }
 
-// An approval allows a call once. An event with the same id belongs to this call for 30 s, and is a new call later.
+// An approval allows a call once. For 30 s after the verdict, an event with the same id is treated as the same call.
+// After that, it is treated as a new call.
 func TestHook_ApprovedCallIsANewCallAfterItsWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +136,8 @@ func TestHook_ApprovedCallIsANewCallAfterItsWindow(t *testing.T) {
 	})
 }
 
-// Codex asks about an approved call again, with a description. The gateway allows it once, and only this call.
+// After a call is approved, Codex asks about it a second time, with a description. The gateway allows this second event
+// once, and only for the approved call.
 func TestHook_PermissionIsThatOfTheApprovedCall(t *testing.T) {
 	t.Parallel()
 	permission := func(old, new string) string {

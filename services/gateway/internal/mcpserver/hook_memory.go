@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// maxHookCalls is the maximum number of calls of one caller that are remembered, and maxHookCallers the maximum number
-	// of callers.
+	// maxHookCalls is the maximum number of calls that the gateway remembers for one caller. maxHookCallers is the
+	// maximum number of callers.
 	maxHookCalls   = 1000
 	maxHookCallers = 100
-	// repeatWindow is the time after a verdict in which an event with the same id gets this verdict. All hooks of a client
-	// send their events at the same time. It is short, so that an approval can't be used again.
+	// repeatWindow is the time after a verdict during which an event with the same id receives the same verdict. All
+	// hooks of a client send their events for a call at about the same time. The window is short, so that an approval
+	// can't be used again.
 	repeatWindow = 30 * time.Second
-	// permissionWindow is the time in which Codex may ask again about an approved call.
+	// permissionWindow is the time after an approval during which Codex may ask a second time about the approved call.
 	permissionWindow = 10 * time.Minute
 )
 
-// hookMemories has a memory for each caller, so that no caller can displace the calls of another. It is safe for
-// concurrent use.
+// hookMemories contains a separate memory for each caller, so that no caller can displace another caller's calls. It is
+// safe for concurrent use.
 type hookMemories struct {
 	mu      sync.Mutex
 	callers *lru.Cache[[sha256.Size]byte, *hookMemory]
@@ -36,7 +37,7 @@ func newHookMemories() *hookMemories {
 	return &hookMemories{callers: lru.New[[sha256.Size]byte](maxHookCallers, maxHookCallers, func(*hookMemory) int { return 1 })}
 }
 
-// of returns the memory of a caller.
+// of returns the memory for a caller.
 func (m *hookMemories) of(c httpserver.Caller) *hookMemory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,16 +50,17 @@ func (m *hookMemories) of(c httpserver.Caller) *hookMemory {
 	return memory
 }
 
-// hookMemory remembers the calls of the hooks of one caller. It is safe for concurrent use.
+// hookMemory remembers the tool calls that one caller's hooks have asked about. It is safe for concurrent use.
 type hookMemory struct {
 	mu sync.Mutex
-	// calls contains the last calls that have an id.
+	// calls contains the most recent calls that have an id.
 	calls *lru.Cache[[sha256.Size]byte, *hookCall]
-	// approved contains the calls that people have approved, until the client asks about them again.
+	// approved contains the calls that people have approved. The client may ask about each of these calls a second
+	// time.
 	approved *lru.Cache[[sha256.Size]byte, *approvedCall]
 }
 
-// hookCall is a call with an id. The fields verdict and answered are valid after done is closed.
+// hookCall is a call with an id. The fields verdict and answered are set before done is closed.
 type hookCall struct {
 	content  [sha256.Size]byte
 	done     chan struct{}
@@ -66,7 +68,7 @@ type hookCall struct {
 	answered time.Time
 }
 
-// isOver reports whether the verdict is too old for an event with the same id.
+// isOver reports whether the verdict is so old that an event with the same id no longer receives it.
 func (c *hookCall) isOver() bool {
 	select {
 	case <-c.done:
@@ -88,8 +90,9 @@ func newHookMemory() *hookMemory {
 	}
 }
 
-// once returns the verdict of judge. Several hooks can be registered for one call, so an event with the id of an earlier
-// call gets its verdict and does not count again. An event without an id is always judged.
+// once returns the verdict on an event. Several hooks may be registered for one call and send events with the same id.
+// once calls judge only for the first of these events, and returns the same verdict for the others. For an event
+// without an id, once always calls judge.
 func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client string, event hookEvent, judge func() hookVerdict) hookVerdict {
 	if event.ID == "" {
 		return judge()
@@ -117,7 +120,7 @@ func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client strin
 	return call.verdict
 }
 
-// begin returns the call with this key. isFirst reports whether the call is new.
+// begin returns the call with this key. If there is no such call, begin creates it, and isFirst is true.
 func (m *hookMemory) begin(key, content [sha256.Size]byte) (call *hookCall, isFirst bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,7 +136,7 @@ func (m *hookMemory) putApproved(key [sha256.Size]byte) {
 	m.approved.Put(key, &approvedCall{at: time.Now()})
 }
 
-// takeApproved reports whether a person has approved a call. It returns true once for each approval.
+// takeApproved reports whether a person has approved a call. For each approval, it returns true only once.
 func (m *hookMemory) takeApproved(key [sha256.Size]byte) bool {
 	call, ok := m.approved.Get(key)
 	return ok && time.Since(call.at) < permissionWindow && !call.taken.Swap(true)

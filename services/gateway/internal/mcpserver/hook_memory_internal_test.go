@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 )
 
-// A caller with many calls displaces neither the approvals nor the calls of another caller.
+// A caller with many calls displaces neither the calls nor the approvals that are remembered for other callers.
 func TestHookMemories_CallersHaveTheirOwn(t *testing.T) {
 	t.Parallel()
 	m := newHookMemories()

@@ -33,7 +33,7 @@ func addHost(t testing.TB, deps *mcpserver.Deps, client string) {
 	deps.Servers[hosttools.ServerName(client)] = servers.Config{Upstream: up, Timeout: time.Minute, Identity: "host " + client, Host: client}
 }
 
-// newHookGateway starts a gateway that knows the tools of Claude Code and Codex.
+// newHookGateway starts a gateway that evaluates calls to the built-in tools of Claude Code and Codex.
 func newHookGateway(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "")
@@ -44,7 +44,7 @@ func newHookGateway(t *testing.T) *testGateway {
 
 type verdict struct{ Verdict, Reason, Code, Decision string }
 
-// hook sends an event as ana.
+// hook sends an event as the caller ana and returns the verdict.
 func (w *testGateway) hook(client, event string) verdict {
 	w.t.Helper()
 	got := w.do("POST", "/hook/"+client, event, nil)
@@ -59,7 +59,7 @@ func bash(id, command string) string {
 	return fmt.Sprintf(`{"event":"call","tool":"Bash","input":{"command":%q},"id":%q,"session":"s1","turn":"t1"}`, command, id)
 }
 
-// Policy evaluates an event like a call. The records say that the client executes the call.
+// The policy service evaluates an event like a call. The records state that the client itself executes the call.
 func TestHook_TakesTheStepsOfACall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,8 @@ func TestHook_TakesTheStepsOfACall(t *testing.T) {
 	})
 }
 
-// Two hooks that are registered for one call send the same event twice. It counts once, also while it is evaluated.
+// Two hooks are registered for one call and send the same event. The call counts once, even if the second event arrives
+// while the first one is being evaluated.
 func TestHook_CountsACallOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +122,8 @@ func TestHook_CountsACallOnce(t *testing.T) {
 	})
 }
 
-// A tool that is not known is evaluated as the tool "other", whose arguments are the name and the input.
+// A call to an unknown tool is evaluated as a call to the tool "other", with the unknown tool's name and input as
+// arguments.
 func TestHook_EvaluatesUnknownToolsAsOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +138,8 @@ func TestHook_EvaluatesUnknownToolsAsOther(t *testing.T) {
 	})
 }
 
-// Hosts are servers only for hooks: MCP clients can neither list nor call them.
+// The gateway treats the built-in tools of a client with hooks as the tools of a server, but only for that client's
+// hooks. MCP clients can neither list nor call these tools.
 func TestHook_MCPDoesNotReachTheToolsOfClients(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,16 +28,16 @@ func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink)
 	return x
 }
 
-// refuseHTTP records the refusal of an HTTP request without a message from an authenticated caller, and answers with
-// it.
+// refuseHTTP refuses an HTTP request from an authenticated caller if the request contains no message. It records the
+// refusal and sends it as the response.
 func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := sse.NewWriter(w, nil)
 	to.Answer(s.request(r, c, to).Refuse(r.Context(), refused))
 }
 
-// listen opens a session's stream for server messages that do not belong to a request (MCP 2025-11-25, Transports,
-// Listening for Messages from the Server). A session has only one stream of this kind. A client that has lost the
-// stream can open another one that continues after the last received event.
+// listen opens a session's stream for those server messages that do not belong to a request (MCP 2025-11-25,
+// Transports, Listening for Messages from the Server). A session has at most one stream of this kind. A client that has
+// lost the stream can open a new one, which continues after the last event that the client has received.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := s.request(r, c, to)

@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/lru"
 )
 
-// Errors of [Server.Do]. Compare with errors.Is.
+// These errors are returned by [Server.Do]. Compare with errors.Is.
 var (
-	// ErrServer means that no server with that name is configured, or that policy hides it from the caller.
+	// ErrServer means that no server with that name is configured, or that the policy hides the server from the caller.
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")
@@ -29,16 +29,16 @@ var (
 )
 
 const (
-	// initialize is the request that opens a session for a service of the mesh that calls on behalf of a principal.
-	// initialized is the notification that completes the initialization.
+	// initialize is the request that the gateway uses to open a session for a mesh service that makes calls on behalf
+	// of a principal. initialized is the notification that completes the initialization.
 	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxSessionIDs is the maximum number of these sessions that are stored. There is one session for each pair of caller
-	// and server.
+	// maxSessionIDs is the maximum number of session ids that are stored. There is one session for each pair of
+	// principal and server for which a mesh service makes calls.
 	maxSessionIDs = 10_000
 )
 
-// Request is a request from a service of the mesh on behalf of a principal.
+// Request is a request that a mesh service makes on behalf of a principal.
 type Request struct {
 	// Principal is the principal on whose behalf the service sends the request. It is never nil.
 	Principal *identityv1.Principal
@@ -46,8 +46,7 @@ type Request struct {
 	Server string
 	// Message is the request as an MCP client would send it. It is parsed as strictly as a client's request.
 	Message []byte
-	// Hold is the time for which the request is held while it waits for approvers. If it is nil, the configured time
-	// applies.
+	// Hold is how long the request is held while it waits for approvers. If Hold is nil, the configured time applies.
 	Hold *time.Duration
 	// Event is called for each message that the server sends before its answer, one message at a time. It may be nil.
 	Event func(message []byte)
@@ -59,18 +58,19 @@ type Response struct {
 	Answer []byte
 	// Refusal is the refusal of the request, or nil if the server has answered.
 	Refusal *refusal.Refusal
-	// TooLarge reports whether the server's answer was larger than 7 MiB. Answer is then empty.
+	// TooLarge is true if the server's answer was larger than 7 MiB. In that case, Answer is empty.
 	TooLarge bool
-	// ID is the id of the decision, and Decision is policy's decision on the call. Both are zero if policy has not
-	// evaluated the call.
+	// ID is the id of the decision, and Decision is the policy service's decision on the call. Both are zero if the
+	// policy service has not evaluated the call.
 	ID       string
 	Decision *policyv1.Decision
-	// Approved reports whether a person has approved this very call.
+	// Approved is true if a person has approved this particular call.
 	Approved bool
 }
 
-// Do executes a request on behalf of a principal. The request is handled like a request from an MCP client, with the
-// same quotas, in the principal's session with the server. Do returns [ErrServer], [ErrStopping] or [ErrSession].
+// Do executes a request on behalf of a principal. The gateway handles the request like a request from an MCP client,
+// with the same quotas, in the principal's session with the server. Do returns [ErrServer], [ErrStopping] or
+// [ErrSession].
 func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	c := httpserver.Caller{Principal: req.Principal, Revoked: func() bool { return false }}
 	if s.IsAbsent(ctx, c, req.Server) {
@@ -79,10 +79,11 @@ func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	return s.do(ctx, c, req, s.NewRequest)
 }
 
-// newRequest returns the request for a message to a server, such as [protocol.Router.NewRequest].
+// newRequest is a function that returns the request for a message to a server, as [protocol.Router.NewRequest] does.
 type newRequest func(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *protocol.Request
 
-// do executes a request in the principal's session with the server. The server must not be absent.
+// do executes a request in the principal's session with the server. The caller must have checked that the server exists
+// and is not hidden from the principal.
 func (s *Server) do(ctx context.Context, c httpserver.Caller, req Request, newRequest newRequest) (Response, error) {
 	if !s.Background.Begin() {
 		return Response{}, ErrStopping
@@ -136,6 +137,6 @@ func newSessionIDs() *lru.Cache[session.Key, string] {
 	return lru.New[session.Key](maxSessionIDs, maxSessionIDs, func(string) int { return 1 })
 }
 
-// Drain makes later calls of [Server.Do] return [ErrStopping]. It then waits until the requests of [Server.Do] and the
-// calls of tasks that are in flight have ended, or until ctx ends.
+// Drain makes later calls to [Server.Do] return [ErrStopping]. It then waits until all requests of [Server.Do] and all
+// calls of tasks that are in flight have ended, or until ctx is done.
 func (s *Server) Drain(ctx context.Context) { s.Background.Drain(ctx) }

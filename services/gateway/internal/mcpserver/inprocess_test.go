@@ -29,8 +29,9 @@ func internalRequest(message string) mcpserver.Request {
 	return mcpserver.Request{Principal: internalPrincipal(), Server: "files", Message: []byte(message)}
 }
 
-// A request from a service of the mesh is handled like a message from an MCP client: policy evaluates it, and it is
-// recorded for the principal. All requests of the principal use one session.
+// The gateway handles a request from a mesh service like a message from an MCP client: the policy service evaluates it,
+// and the records contain the principal on whose behalf the service calls. All requests of the principal use one
+// session.
 func TestServerDo_TakesTheStepsOfAClientsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestServerDo_ReturnsErrorsWhenNotRun(t *testing.T) {
 	})
 }
 
-// Messages that the server sends before its answer are forwarded in order, and the answer follows them.
+// Messages that the server sends before its answer are forwarded to the mesh service in order, before the answer.
 func TestServerDo_ForwardsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,8 +146,8 @@ func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	})
 }
 
-// Case I6. An MCP client cannot use a session that Server.Do has opened, even if it is a client of the principal that
-// created the agent.
+// Case I6. Server.Do has opened a session for an agent. No MCP client can use this session, not even a client of the
+// principal that created the agent.
 func TestServerDo_SessionsAreNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
 	w := newTestGateway(t)

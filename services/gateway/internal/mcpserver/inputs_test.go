@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Cases U1, T4. Policy evaluates each request in a server's answer as a request from the server. If policy denies one,
-// the client does not receive the answer.
+// Cases U1, T4. The policy service evaluates each request in a server's answer as a request from the server. If the
+// policy denies one of them, the client does not receive the answer.
 func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	t.Parallel()
 	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
@@ -83,9 +83,9 @@ func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	})
 }
 
-// Case U1. Some answers must not contain requests: answers in revisions with sessions, whose clients might act on the
-// requests, and answers to the gateway's own requests. Clients do not receive such answers, and a client's responses to
-// such requests are refused.
+// Case U1. Two kinds of answers must not contain requests to the client: answers in revisions that use sessions,
+// because the client might act on the requests, and answers to the gateway's own requests. Clients do not receive such
+// answers. If a client responds to such a request, the gateway refuses the response.
 func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
@@ -170,7 +170,8 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	})
 }
 
-// Case U1. A server sends a request on a stream without a session. No client receives it, and the refusal is recorded.
+// Case U1. A server sends a request to the client on the stream of a call in revision 2026-07-28, which has no
+// sessions. No client receives the request, and the refusal is recorded.
 func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +191,8 @@ func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	})
 }
 
-// A client's responses to a server's requests are sent to the server only if policy allows it to send requests.
+// If a client responds to a server's requests, the gateway sends the responses to the server only if the policy allows
+// the server to send requests.
 func TestInputResponses_NeedAServerThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,8 @@ func (r httpResponse) code() string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// do sends a request as ana. The given headers are added to the default headers, and replace those with the same name.
+// do sends a request as the caller ana. The given headers are added to the default headers. A given header replaces a
+// default header with the same name.
 func (w *testGateway) do(method, path, body string, header http.Header) httpResponse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
@@ -72,7 +73,8 @@ func (w *testGateway) connect() http.Header {
 	return w.connectAs(initialize)
 }
 
-// connectAs opens a session with the given initialize request, and returns the headers for requests in the session.
+// connectAs opens a session with the given initialize request, and returns the headers for further requests in the
+// session.
 func (w *testGateway) connectAs(initialize string) http.Header {
 	w.t.Helper()
 	got := w.do("POST", w.path, initialize, nil)
@@ -85,7 +87,7 @@ func (w *testGateway) connectAs(initialize string) http.Header {
 
 const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
 
-// dial returns a connection on which a test sends raw bytes.
+// dial returns a connection on which a test can send raw bytes.
 func (w *testGateway) dial() net.Conn {
 	w.t.Helper()
 	c, err := w.listener.DialContext(w.t.Context(), "", "")

@@ -36,10 +36,11 @@ type testGateway struct {
 	tokens   *authn.Tokens
 	listener *pipeListener
 	client   *http.Client
-	// files is the server at path. notes is a second server, or nil if there is none.
+	// files is the server that the URL path in the field path addresses. notes is a second server, or nil if there is
+	// none.
 	files, notes *gatewaytest.Server
 	path         string
-	// hosts are the clients whose own tools the gateway evaluates.
+	// hosts contains the clients for which the gateway evaluates calls to the client's built-in tools.
 	hosts []string
 
 	notReady []string
@@ -49,13 +50,14 @@ type testGateway struct {
 	admissions []string
 }
 
-// newTestGateway starts a gateway with a server that answers every request. It must be called inside a synctest bubble.
+// newTestGateway starts a gateway with a fake server that answers every request. It must be called inside a synctest
+// bubble.
 func newTestGateway(t *testing.T) *testGateway {
 	t.Helper()
 	return newTestGatewayWithTransport(t, "")
 }
 
-// newTestGatewayWithTransport is like newTestGateway, but sets the server's transport.
+// newTestGatewayWithTransport is like newTestGateway, but the server has the given kind of transport.
 func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, kind)
@@ -138,7 +140,7 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: gatewaytest.Tenant, Subject: name, Agent: "dev", Role: role}}
 }
 
-// withOwner sets the owner of a token.
+// withOwner sets the owner of the token in t, and returns t.
 func withOwner(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
 	t.Token.Owner = owner
 	return t
@@ -156,7 +158,8 @@ func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.Policy.Change(func() { w.Policy.Access = access })
 }
 
-// runPipeline runs the pipeline until stop is called. The pipeline then also records its counts.
+// runPipeline runs the pipeline until stop is called. While it is running, the pipeline also writes the records that
+// contain counts.
 func (w *testGateway) runPipeline() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})

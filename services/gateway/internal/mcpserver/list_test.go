@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X1. A caller disconnects during its list request. The gateway cancels the request at the server.
+// Case X1. A caller disconnects while it waits for a list. The gateway cancels its own request to the server.
 func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	})
 }
 
-// Case X1. At most two lists of one principal are filtered at a time. This does not delay the principal's calls or
+// Case X1. At most two of a principal's lists are filtered at a time. This does not delay the principal's calls or
 // other principals' lists.
 func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	t.Parallel()
@@ -91,7 +91,8 @@ func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	})
 }
 
-// Case X1. A request holds no time slice while it waits for policy to filter a list, so that other lists can be parsed.
+// Case X1. While a request waits until the policy service has filtered its list, it holds no time slice, so that other
+// lists can be parsed.
 func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, standing := range map[string]*policyv1.CheckServerResponse{
@@ -141,8 +142,8 @@ func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	}
 }
 
-// Case X1. Policy filters a long list in parts, and other requests are served between the parts. If two policy
-// revisions filter parts of the same list, the list is refused.
+// Case X1. The policy service filters a long list in parts, and other requests are served between the parts. If the
+// policy changes between two parts of a list, the list is refused.
 func TestList_LongOneIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	const listed, part = 1100, 512
@@ -184,8 +185,9 @@ func TestList_LongOneIsFilteredInParts(t *testing.T) {
 	}
 }
 
-// Case T1. A server lists another definition to one session. Policy evaluates this session's calls with that
-// definition, and other sessions' calls with the accepted one. The same applies to an ambiguous list.
+// Case T1. A server sends a different tool definition to one session. That session's calls are evaluated with the
+// different definition. Other sessions' calls are evaluated with the accepted definition. The same applies if the list
+// that the session receives is ambiguous.
 func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 	t.Parallel()
 	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`

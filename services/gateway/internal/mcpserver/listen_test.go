@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newEventGateway returns a gateway. Its server sends exactly the given events on its stream.
+// newEventGateway returns a gateway whose policy allows the methods in open. The gateway's server sends exactly the
+// given events on its stream.
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -42,7 +43,8 @@ func notificationEvent(method string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
 }
 
-// openStream opens a session's stream and returns its lines. The channel is closed when the stream ends.
+// openStream opens a session's stream and returns the lines that arrive on it. The channel is closed when the stream
+// ends.
 func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -90,8 +92,8 @@ func readLines(lines <-chan string) (out []string) {
 	}
 }
 
-// Case T4. A client's stream contains log messages and the notifications for methods that the client may use. Their
-// bytes are unchanged.
+// Case T4. A client's stream contains log messages, and those notifications that are related to methods that the client
+// may use. The bytes of the messages are unchanged.
 func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
@@ -128,7 +130,8 @@ func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	}
 }
 
-// An idle stream contains comments. A client can resume the stream after an event that it has received.
+// The gateway sends comments on an idle stream. A client can resume the stream after the last event that it has
+// received.
 func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,8 +174,8 @@ func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	})
 }
 
-// Requests that a server sends on its session's stream are handled like requests on a call's stream. They are forwarded
-// if policy allows them and the client can answer them.
+// Requests that a server sends on its session's stream are handled like requests that it sends during a call. They are
+// forwarded if the policy allows them and the client can answer them.
 func TestStream_CarriesServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +187,7 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
 		got := w.files.Notified(2)
-		// The second request has the same id as the first.
+		// The server has used the same id for both of its requests.
 		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` {
 			t.Errorf("the server got %q", got)
 		}
@@ -195,8 +198,8 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 	})
 }
 
-// A request that a server has sent on its session's stream waits for an answer. Meanwhile the timeout of the session's
-// calls is paused, as for a request on a call's stream.
+// A server has sent a request on its session's stream and waits for the client's answer. Meanwhile, the timeouts of the
+// session's calls are paused, as they are when the server sends a request during a call.
 func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +235,7 @@ func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	})
 }
 
-// A request from a server is answered with an error when its stream ends.
+// A server has sent a request on a stream. When the stream ends, the gateway answers the request with an error.
 func TestStream_EndCancelsServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,8 +249,8 @@ func TestStream_EndCancelsServerRequests(t *testing.T) {
 	})
 }
 
-// A session has one stream: a second stream replaces the first. A stream ends when its session ends or its token is
-// revoked.
+// A session has only one stream, so a second stream replaces the first one. A stream ends when its session ends or its
+// token is revoked.
 func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +281,7 @@ func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	})
 }
 
-// If a client may not open a stream, the gateway refuses with an HTTP status that clients understand.
+// If a client may not open a stream, the gateway refuses the request with an HTTP status that clients understand.
 func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -325,7 +328,8 @@ func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	})
 }
 
-// The notification that a client's roots have changed is sent only to a server that may request the roots.
+// The notification that a client's roots have changed is sent to a server only if the policy allows that server to
+// request the roots.
 func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,9 +347,9 @@ func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	})
 }
 
-// A stream may end before the server has opened its own. If the session has ended, the client has to open another
-// session. Otherwise the stream ends without a refusal, because a client opens another session if the response says
-// that its session is unknown (MCP 2025-11-25, Transports, Session Management).
+// A client's stream ends before the server has opened its own stream. If the session has ended, the client must open
+// another session. Otherwise the stream must end without a refusal, because a client opens another session if the
+// response says that its session is unknown (MCP 2025-11-25, Transports, Session Management).
 func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -390,8 +394,8 @@ func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	})
 }
 
-// A request for a stream does not count as a use of its server, because some clients request a stream again and again.
-// Otherwise the gateway would start an unused stdio server for each listing.
+// A request for a stream does not count as a use of the server, because some clients request a stream again and again.
+// If it counted, the gateway would start an unused stdio server each time it lists the server's tools.
 func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

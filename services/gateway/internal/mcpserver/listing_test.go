@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X9. Policy hides tools from the caller. A call to a tool that is not in the caller's list gets the same answer
-// as a call to an unknown tool. A tool that the server has added is found after 30 s, because the gateway lists the
-// server at most once in that time.
+// Case X9. The policy hides tools from the caller. If a tool is not in the caller's list, a call to it receives the
+// same answer as a call to an unknown tool. If the server adds a tool, the gateway finds it after 30 s, because the
+// gateway lists the server's tools at most once in that time.
 func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	})
 }
 
-// Case X9. The server's list is unavailable. A call to a tool that the session has not listed is refused, whether or
-// not the tool is hidden.
+// Case X9. The gateway cannot read the server's list. A call to a tool that the session has not listed is refused,
+// whether or not the tool is hidden.
 func TestCall_IsRefusedWhenTheServerCannotBeListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package mcpserver serves MCP over Streamable HTTP, in the revisions with sessions (2024-11-05 to 2025-11-25) and in
-// 2026-07-28. It authenticates callers, and parses and routes their messages. Package pipeline determines which calls
-// are executed.
+// Package mcpserver serves MCP over Streamable HTTP, in the revisions that use sessions (2024-11-05 to 2025-11-25) and
+// in the stateless revision 2026-07-28. It authenticates callers, and parses and routes their messages. Package
+// pipeline determines which calls are executed.
 package mcpserver
 
 import (
@@ -41,7 +41,8 @@ type Config struct {
 	HTTP httpserver.Config
 	// Version is the version of this build, which is sent to clients.
 	Version string
-	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway's spans only link to it.
+	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway starts a new trace that only links
+	// to the client's trace.
 	TrustParent bool
 }
 
@@ -56,16 +57,16 @@ type Deps struct {
 	Servers  map[string]servers.Config
 	// Catalogue receives the tool lists of servers.
 	Catalogue *toolreport.Reporter
-	// AnswerMemory is the memory budget for answers until clients have read them.
+	// AnswerMemory is the memory budget for answers that clients have not read yet.
 	AnswerMemory *limits.Budget
-	// Forms stores which clients answer the gateway's forms.
+	// Forms stores which clients answer the forms that the gateway sends.
 	Forms *forms.Memory
 	// Secret is a secret of this gateway that does not change when the gateway restarts.
 	Secret []byte
 	// Admission is called to count a request that was refused before its caller was authenticated.
 	Admission func(code, peer string)
-	// Ready returns the reasons for which the gateway is not ready, or nil if it is ready. Degraded returns sentences
-	// about unavailable services, even if the gateway is ready.
+	// Ready returns the reasons why the gateway is not ready, or nil if it is ready. Degraded returns sentences about
+	// unavailable services. It may return some even if the gateway is ready.
 	Ready, Degraded func() []string
 
 	Tracer     trace.Tracer
@@ -81,7 +82,7 @@ type Server struct {
 	deps    Deps
 	http    *httpserver.Server
 	servers map[string]*servers.Server
-	// sessionIDs caches the ids of the sessions in which services of the mesh call on behalf of principals.
+	// sessionIDs caches the ids of the sessions in which mesh services make calls on behalf of principals.
 	sessionIDs *lru.Cache[session.Key, string]
 	hooks      *hookMemories
 }
@@ -148,13 +149,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return e, err
 }
 
-// Discover lists every server for the catalog, and repeats this on a schedule until ctx ends.
+// Discover lists the tools of every server for the catalog. It repeats this on a schedule until ctx is done.
 func (s *Server) Discover(ctx context.Context) error {
 	servers.Discover(ctx, s.servers, func() bool { return s.deps.Revision() != "" })
 	return nil
 }
 
-// Versions returns the revisions that a server is known to support, newest first, or nil if none is known.
+// Versions returns the revisions that a server is known to support, with the newest first, or nil if none is known.
 func (s *Server) Versions(server string) []string {
 	if found, ok := s.servers[server]; ok {
 		return found.Versions()
@@ -162,7 +163,8 @@ func (s *Server) Versions(server string) []string {
 	return nil
 }
 
-// Faults returns the known reasons for which elements are omitted from a server's lists, or nil for an unknown server.
+// Faults returns the known reasons why elements are omitted from a server's lists. If no server has this name, it
+// returns nil.
 func (s *Server) Faults(server string) []*gatewayv1.ListFault {
 	if found, ok := s.servers[server]; ok {
 		return found.Faults()
@@ -175,7 +177,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)
-	// The patterns match the URL for all servers and the URLs for one server.
+	// These patterns match the URL for all servers and the URLs for one server.
 	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} {
 		mux.HandleFunc("POST "+at, s.authenticated(s.post))
 		mux.HandleFunc("DELETE "+at, s.authenticated(s.end))
@@ -193,8 +195,8 @@ func (s *Server) Handler() http.Handler {
 	return s.http.Guard(mux)
 }
 
-// notFound answers a request for any other path with the paths that exist. The answer names no server, because the
-// caller is not authenticated.
+// notFound answers a request for any other path with a text about the paths that exist. The text contains no server's
+// name, because the caller is not authenticated.
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
 		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")

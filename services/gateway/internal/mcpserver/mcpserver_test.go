@@ -29,7 +29,7 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// Health probes may have any Host header and need no token. The responses contain only the state.
+// Health probes may have any Host header and need no token. The responses contain only the gateway's state.
 func TestHandler_ReportsHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestHandler_ReportsHealth(t *testing.T) {
 	})
 }
 
-// Requests with unused paths and methods are refused. For paths that clients often try, the response lists the valid
-// paths.
+// Requests for unknown paths or with unsupported methods are refused. For paths that clients often try, the response
+// says which paths are valid.
 func TestHandler_RefusesOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 	})
 }
 
-// A client sends a token that was revoked, or one that has expired. The refusal says which, and what to do.
+// A client sends a token that was revoked or has expired. The refusal says which of the two happened, and what to do.
 func TestAdmission_NamesTheEndOfAToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
 			{"Origin": {"https://app.example"}}, {"Origin": {"http://localhost:3000"}}, {"Origin": {"http://[::1]:3000"}},
 		} {
-			// The request is refused only because it has no session, not because of these headers.
+			// The request is refused only because it has no session, and not because of these headers.
 			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 {
 				t.Errorf("%v: %d %s", h, got.status, got.body)
 			}
@@ -176,7 +176,7 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 	})
 }
 
-// Each refused request from an authenticated caller has one record. The record contains the code, the id that the
+// Each refused request from an authenticated caller is recorded once. The record contains the code, the id that the
 // caller received, and the caller's trace. No request reaches a server.
 func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	t.Parallel()
@@ -226,7 +226,8 @@ func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	})
 }
 
-// A notification that no rule allows is recorded as refused. The response to its sender does not reveal the refusal.
+// A notification that no rule allows is refused, and the refusal is recorded. The HTTP response does not tell the
+// sender about the refusal.
 func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +257,8 @@ func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	})
 }
 
-// A list contains only the tools that policy declares visible. If policy does not answer, the list is refused.
+// A list contains only the tools that the policy service reports as visible. If the policy service does not respond,
+// the list is refused.
 func TestList_ShowsVisibleTools(t *testing.T) {
 	t.Parallel()
 	const (
@@ -313,7 +315,8 @@ func TestList_ShowsVisibleTools(t *testing.T) {
 	}
 }
 
-// If a call's outcome is not yet in the journal, the answer is marked, both as JSON and as an event stream.
+// If a call's outcome has not been written to the journal yet, the answer says so. This applies to answers in JSON and
+// to answers on an event stream.
 func TestCall_UnrecordedOutcomeIsMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -376,7 +379,7 @@ func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	})
 }
 
-// Case S1. Messages from a server are logged only at level debug, because they may repeat data from a client.
+// Case S1. Messages from a server may contain data from a client, so they are logged only at debug level.
 func TestLog_QuotesNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// asked contains each method except tools/call that may need an approval, with the name and params of an example
-// request.
+// asked contains all methods, other than tools/call, that may need an approval. Each has the name and params of an
+// example request.
 var asked = map[string]struct{ name, params string }{
 	"prompts/get":    {"letter", `"name":"letter","arguments":{"to":"all"}`},
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
@@ -42,7 +42,8 @@ func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params s
 	}
 }
 
-// Without a session, all methods in asked wait for approvals in round trips, and none becomes a task.
+// Without a session, requests with the methods in the variable asked wait for approvals in round trips. None of them
+// becomes a task.
 func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, name, params string) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
@@ -69,7 +70,7 @@ func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 	})
 }
 
-// In a session, a request is held and then refused with a JSON-RPC error. A request that an approver has denied is
+// In a session, a request is held and then refused with a JSON-RPC error. If an approver denies the request, it is
 // refused in the same way.
 func TestOtherMethods_WaitInSessions(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
@@ -92,7 +93,7 @@ func TestOtherMethods_WaitInSessions(t *testing.T) {
 	})
 }
 
-// Cases A1, A2. The server receives the approved request once.
+// Cases A1, A2. The server receives an approved request once, exactly as it was approved.
 func TestOtherMethods_RunAsApproved(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
@@ -127,8 +128,8 @@ func TestOtherMethods_RunAsApproved(t *testing.T) {
 	})
 }
 
-// Other methods are not confirmed in a form, even if policy requires an approval, because clients of some revisions
-// cannot wait for their answers.
+// Requests with methods other than tools/call are not confirmed by the user in a form, even if the policy requires an
+// approval, because clients of some revisions cannot wait for the answers to such requests.
 func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

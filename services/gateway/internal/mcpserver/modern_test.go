@@ -19,8 +19,8 @@ import (
 // everything contains the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
-// newModernGateway returns a gateway whose policy allows the given methods. Its server supports only 2026-07-28. It
-// must be called inside a synctest bubble.
+// newModernGateway returns a gateway whose policy allows the methods in open. The gateway's server supports only
+// revision 2026-07-28. newModernGateway must be called inside a synctest bubble.
 func newModernGateway(t *testing.T, open ...string) *testGateway {
 	t.Helper()
 	w := newTestGatewayWithTransport(t, "http")
@@ -42,7 +42,8 @@ func newModernGateway(t *testing.T, open ...string) *testGateway {
 
 const discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
 
-// modern returns a request of 2026-07-28 with the given params, and matching headers. name may be empty.
+// modern returns the body of a request of revision 2026-07-28 with the given params, and headers that match the body.
+// name may be empty.
 func modern(method, name, params string) (body string, head http.Header) {
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{}},"tasks":{}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}`
 	if params != "" {
@@ -61,8 +62,8 @@ func (w *testGateway) doModern(method, name, params string) httpResponse {
 	return w.do("POST", "/mcp/files", body, head)
 }
 
-// A call without a session reaches its server with the bytes that policy has evaluated, without the capabilities that
-// policy denies. The client receives the server's answer and status.
+// A call without a session reaches its server. The server receives the bytes that were evaluated, except for the client
+// capabilities that the policy denies. The client receives the server's answer and HTTP status.
 func TestModern_CallNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestModern_CallNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. Headers do not affect policy's decision. A message with headers that disagree with its body is refused.
+// Case T1. Headers do not affect the decision on a call. A message is refused if its headers do not match its body.
 func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,8 +159,8 @@ func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// The client receives the server's features that policy allows, in an answer that only this caller may cache. If no
-// rule can allow the caller any request, the gateway sends no request to the server.
+// The client receives those of the server's features that the policy allows. Caches must not share the answer with
+// other callers. If no rule can allow any request from the caller, the gateway sends no request to the server.
 func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +200,7 @@ func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	})
 }
 
-// Case X9. Header errors do not reveal whether a hidden tool exists.
+// Case X9. Errors about headers do not reveal whether a hidden tool exists.
 func TestModern_HeaderErrorsRevealNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +221,7 @@ func TestModern_HeaderErrorsRevealNoHiddenTools(t *testing.T) {
 	})
 }
 
-// The methods of 2026-07-28 are refused in other revisions.
+// Methods that only revision 2026-07-28 defines are refused in a session of another revision.
 func TestModern_RemovedMethodsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +241,7 @@ func TestModern_RemovedMethodsAreRefused(t *testing.T) {
 	})
 }
 
-// An answer with a ttlMs and without a cacheScope becomes private.
+// An answer that has a ttlMs but no cacheScope is marked as private.
 func TestModern_AnswersArePrivateToCaches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +267,7 @@ func TestModern_AnswersArePrivateToCaches(t *testing.T) {
 	})
 }
 
-// A client of an older revision gets a session, although the server has no sessions.
+// The server does not use sessions. A client of an older revision nevertheless receives a session from the gateway.
 func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,7 +282,7 @@ func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	})
 }
 
-// The gateway learns the server's revision while it opens a session. The client still receives its session.
+// The gateway finds out the server's revision while it opens a session. The client still receives its session.
 func TestModern_ServerIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -302,8 +303,9 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 	})
 }
 
-// A server that supports both kinds of revisions answers initialize with a temporary error. The gateway must not
-// conclude that it supports only 2026-07-28: after the error, clients with sessions are served.
+// A server supports both revision 2026-07-28 and revisions that use sessions. It answers initialize with a temporary
+// error. The gateway must not conclude that the server supports only 2026-07-28. After the error, clients that use
+// sessions are served.
 func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,8 +335,8 @@ func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	})
 }
 
-// Case X1. A client disconnects during its call. The call is cancelled at the server, and the journal records that it
-// was sent.
+// Case X1. A client disconnects during its call. The gateway cancels the call at the server. The journal still records
+// that the call was sent.
 func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -363,8 +365,8 @@ func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	})
 }
 
-// A server does not support 2026-07-28. The gateway probes it once for many clients, and then uses a session. The
-// probes are not recorded as refusals.
+// A server does not support revision 2026-07-28, but many clients use it. The gateway probes the server once, and then
+// uses a session with the server. The probes are not recorded as refusals.
 func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -406,7 +408,8 @@ func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	})
 }
 
-// Case S1. Callers without sessions share no state, and a client cannot select state by name.
+// Case S1. In revision 2026-07-28, the gateway keeps a state for each caller in place of a session. Different callers
+// do not share a state, and a client cannot select a state by a name.
 func TestModern_CallersShareNoState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,8 +435,9 @@ func TestModern_CallersShareNoState(t *testing.T) {
 	})
 }
 
-// Case S1. A caller with many clients cannot evict another caller's state. The state declares the client's capabilities
-// to the server even if the client's first request was refused.
+// Case S1. In revision 2026-07-28, the gateway keeps a state for each caller in place of a session. A caller with many
+// clients cannot displace another caller's state. The gateway declares the client's capabilities to the server even if
+// the client's first request was refused.
 func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,15 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// distinguishNames returns policy's response for a caller with rules that distinguish prompts and resources by name.
+// distinguishNames returns a response of the policy service for a caller whose rules distinguish prompts and resources
+// by name.
 func distinguishNames() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
 func isSecret(name string) bool { return strings.Contains(name, "secret") }
 
-// namedLists contains lists that a server sends. want is the list that a client receives if policy hides names that
-// contain "secret".
+// namedLists contains lists that a server may send. want is the list that a client receives if the policy hides names
+// that contain "secret".
 var namedLists = []struct{ name, method, result, want string }{
 	{
 		"prompts", "prompts/list",
@@ -94,7 +95,7 @@ func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 	}
 }
 
-// If no rule distinguishes names, the gateway does not ask policy, and the list is unchanged.
+// If no rule distinguishes names, the gateway does not call the policy service, and the list is unchanged.
 func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +121,7 @@ func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	})
 }
 
-// Case T4. A list is refused if policy does not filter it, or if it is ambiguous.
+// Case T4. A list is refused if the policy service does not filter it, or if the list is ambiguous.
 func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ result, code string }{
@@ -165,7 +166,7 @@ func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A long list is filtered in parts. The gateway asks policy once about each name.
+// A long list is filtered in parts. The gateway asks the policy service about each name exactly once.
 func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +230,8 @@ func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	})
 }
 
-// Case T4. A client is notified of a changed resource only if policy does not hide the resource's URI from it.
+// Case T4. A client is notified of a changed resource only if the policy does not hide the resource's URI from the
+// client.
 func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	update := func(uri string) upstream.Event {
@@ -262,8 +264,8 @@ func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	})
 }
 
-// The policy changes and now distinguishes names. At the URL for all servers, the client is notified of changed lists.
-// If the client reads the tools list after the change, it is still notified of the other lists.
+// The policy changes and now distinguishes names. At the URL for all servers, the client is notified that the lists
+// have changed. If the client reads the list of tools after the change, it is still notified of the other lists.
 func TestNames_NewPolicyNotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T4. A server's notification reaches a client if MCP defines it and policy does not deny it. A notification with
-// another method is evaluated and recorded, and reaches the client only if a rule allows it.
+// Case T4. A server's notification reaches a client if MCP defines the notification and the policy does not deny it. If
+// MCP does not define it, the policy service evaluates the notification, and the decision is recorded. It then reaches
+// the client only if a rule allows it.
 func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -61,8 +62,8 @@ func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	}
 }
 
-// Case T4. MCP does not define the method of a client's notification. If policy allows it, the evaluated bytes are sent
-// to the server. Otherwise the refusal is recorded.
+// Case T4. A client sends a notification that MCP does not define. If the policy allows it, the server receives the
+// bytes that were evaluated. Otherwise the refusal is recorded.
 func TestVendorNotifications_OfClientsNeedARule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

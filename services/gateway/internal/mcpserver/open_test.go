@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The gateway declares to the server only the client capabilities that policy does not deny. It declares to the client
-// only the server capabilities that policy does not deny.
+// The gateway declares to the server only those client capabilities that the policy does not deny. It declares to the
+// client only those server capabilities that the policy does not deny.
 func TestInitialize_OpensASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,8 +44,9 @@ func TestInitialize_OpensASession(t *testing.T) {
 	})
 }
 
-// If policy does not deny a feature's method, the gateway declares the server's feature to the caller with its known
-// options. It does not declare a feature that the server lacks, or declares in a form that MCP does not define.
+// The gateway declares a server's feature to the caller if the policy does not deny the feature's method. It declares
+// only those options of the feature that it knows. It does not declare a feature that the server does not have, or that
+// the server declares in a form that MCP does not define.
 func TestInitialize_CapabilitiesAreFiltered(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
@@ -143,7 +144,8 @@ func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	}
 }
 
-// Case U1. Keys that only the gateway may use are removed, even from values that the gateway replaces.
+// Case U1. Keys that are reserved for the gateway are removed from a server's message, even from values that the
+// gateway replaces anyway.
 func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +182,8 @@ func TestInitialize_SizeIsBounded(t *testing.T) {
 	})
 }
 
-// Open sessions and sessions that are being opened count against the limit. At the limit, a request is refused, and the
-// refusal is recorded.
+// The limit applies to open sessions and to sessions that are being opened. At the limit, the next request to open a
+// session is refused, and the refusal is recorded.
 func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +244,8 @@ func TestSession_IsEndedByDelete(t *testing.T) {
 	})
 }
 
-// If the list of valid tokens may be outdated, requests to open sessions, list tools and call tools are refused.
+// If the gateway's list of valid tokens may be outdated, requests to open sessions, list tools and call tools are
+// refused.
 func TestStaleToken_IsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,9 +273,9 @@ func TestStaleToken_IsRefused(t *testing.T) {
 	})
 }
 
-// Case I2. The principal is always the token's current principal, with the session and run from the message. Other
-// members of the message do not affect it. If the token's principal changes after the session was opened, the change
-// applies immediately.
+// Case I2. The caller of a message is the token's current principal, together with the session and run in the message.
+// No other member of the message affects the principal. If the token's principal changes after the session was opened,
+// the change applies immediately.
 func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -336,7 +339,7 @@ func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	})
 }
 
-// A client requests an unsupported revision. The span contains the same error code that the client receives.
+// A client requests an unsupported revision. The span contains the same error code as the client's answer.
 func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,8 +360,8 @@ func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	})
 }
 
-// Case X9. A caller has no permissions on a server. In revisions with and without sessions, the caller receives nothing
-// that the server says about itself.
+// Case X9. A caller has no permissions on a server. The caller receives nothing that the server says about itself. This
+// applies to revisions with and without sessions.
 func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	t.Parallel()
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`

@@ -20,8 +20,8 @@ import (
 
 const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// Case X4. The number of messages that need no rule is limited for each principal. Their counts are recorded every
-// minute.
+// Case X4. The number of messages for which no rule is needed is limited for each principal. The gateway counts these
+// messages and records the counts every minute.
 func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	})
 }
 
-// Case X4. A message that needs no rule may have at most 64 KiB.
+// Case X4. A message for which no rule is needed may have at most 64 KiB.
 func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	})
 }
 
-// Case X4. A cursor that the server has not sent in this session is refused.
+// Case X4. If a client sends a cursor that the server has not sent in this session, the request is refused.
 func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,8 +172,9 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	})
 }
 
-// Case X4. If no rule can allow a caller any request, initialize and tools/list are answered from the gateway's own
-// discovery, which all callers share. If a server is unavailable, its discovery is retried later.
+// Case X4. If no rule can allow any request from a caller, the gateway answers initialize and tools/list with what it
+// has discovered about the server itself. All callers share this discovery. If a server is unavailable, the gateway
+// tries the discovery again later.
 func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newer contains requests with which clients of a newer revision check whether a server supports it.
+// newer contains requests that clients of a newer revision send to find out whether a server supports that revision.
 var newer = []struct {
 	name, body, requested string
 	header                http.Header
@@ -22,8 +22,8 @@ var newer = []struct {
 	{"an unknown method", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 }
 
-// A probe for an unsupported revision is answered with the supported ones. Probes are counted, but not recorded as
-// refusals.
+// A probe for an unsupported revision is answered with the revisions that are supported. Probes are counted, but not
+// recorded as refusals.
 func TestProbe_IsAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestProbe_IsAnswered(t *testing.T) {
 	})
 }
 
-// The body of initialize determines the revision. The headers do not matter.
+// The body of initialize determines the revision, regardless of the headers.
 func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	})
 }
 
-// Case X4. If there are too many probes, further ones are refused and the refusals are recorded, as for all messages
-// that need no rule.
+// Case X4. Probes count as messages for which no rule is needed. If a client sends too many, further probes are refused
+// and the refusals are recorded.
 func TestProbe_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

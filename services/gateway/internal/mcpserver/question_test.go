@@ -18,14 +18,15 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// serverRequestCase is a test case for a server's request. offers contains the client's declared capabilities, and
-// question the request's JSON from the method on. asked reports whether the client receives the request.
+// serverRequestCase is a test case for a server's request to a client. offers contains the capabilities that the client
+// declares. question contains the JSON members of the request, beginning with the method. asked is true if the client
+// must receive the request.
 type serverRequestCase struct {
 	name, offers, question string
 	asked                  bool
 }
 
-// serverRequestCases returns requests that have the same outcome in 2025-11-25 and 2026-07-28.
+// serverRequestCases returns requests that have the same outcome in revisions 2025-11-25 and 2026-07-28.
 func serverRequestCases() []serverRequestCase {
 	const bare, context, tools = `"sampling":{}`, `"sampling":{"context":{}}`, `"sampling":{"tools":{}}`
 	const form, url, both = `"elicitation":{"form":{}}`, `"elicitation":{"url":{}}`, `"elicitation":{"form":{},"url":{}}`
@@ -82,7 +83,7 @@ func serverRequestCases() []serverRequestCase {
 }
 
 // sendInSession makes the server send the request in a session. It returns the response that the server receives, and
-// the records.
+// the records in the journal.
 func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (sent string, records []journal.Record) {
 	t.Helper()
 	var w *testGateway
@@ -101,8 +102,8 @@ func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (s
 	return w.files.Notified(1)[0], w.Journal.Records(journal.KindRefusal)
 }
 
-// Case U1. In a session, a server may send a request only if the client has declared the capability. Otherwise the
-// server receives an error with the reason.
+// Case U1. In a session, a server may send a request only if the client has declared the required capability. Otherwise
+// the server receives an error with the reason.
 func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -121,8 +122,8 @@ func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A request may contain only members that its revision defines. A server cannot avoid this check by
-// negotiating an older revision than the client has requested.
+// Case U1. A server's request may contain only members that the request's revision defines. A server cannot avoid this
+// check by negotiating a revision that is older than the one that the client has requested.
 func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	t.Parallel()
 	const both, sampling = `"elicitation":{"form":{},"url":{}}`, `"sampling":{"tools":{}}`
@@ -154,8 +155,8 @@ func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	}
 }
 
-// Case U1. Requests in an answer of 2026-07-28 are checked against the client's declared capabilities. The same check
-// applies to requests from a server with sessions to a client without sessions.
+// Case U1. Requests in an answer of revision 2026-07-28 are checked against the capabilities that the client has
+// declared. The same check applies if a server that uses sessions sends a request to a client of revision 2026-07-28.
 func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -199,8 +200,8 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A server requires that the user opens URLs first. They must be valid URLs, and the client must have declared
-// that it can open URLs.
+// Case U1. A server answers with an error that says that the user must first open URLs. The URLs must be valid, and the
+// client must have declared that it can open URLs.
 func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	const both = `"elicitation":{"form":{},"url":{}}`
@@ -228,8 +229,8 @@ func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. At the URL for all servers, no server may request context in a sampling request, because the client would
-// include all servers' context.
+// Case U1. At the URL for all servers, a server's sampling request must not ask for context, because the client would
+// include the context of all servers.
 func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"thisServer", "allServers"} {

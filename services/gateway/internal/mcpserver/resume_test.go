@@ -22,8 +22,8 @@ func (w *testGateway) resumeStream(h http.Header, last string) httpResponse {
 	return w.do("GET", "/mcp/files", "", back)
 }
 
-// A client that has lost an answer's stream can resume it and receive the remaining messages and the answer, but only
-// in its own session.
+// A client that has lost the stream of an answer can resume the stream, but only in its own session. It then receives
+// the remaining messages and the answer.
 func TestResume_LostAnswerIsContinued(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +67,9 @@ func TestResume_LostAnswerIsContinued(t *testing.T) {
 	})
 }
 
-// A server ends its stream before the answer and expects the client to reconnect, but the stream cannot be resumed
-// there. The client reconnects to the gateway and receives the messages and the answer that the gateway has stored.
+// A server closes its stream before it has sent the answer, and expects the client to reconnect. The gateway cannot
+// resume the server's stream. The client reconnects to the gateway and receives the messages and the answer that the
+// gateway has stored.
 func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 }
 
 // The gateway itself answers a request at the URL for all servers, and the client loses the answer's stream. The client
-// can resume the stream if it may use at least one of the servers.
+// can resume the stream as long as it may use at least one of the servers.
 func TestResume_OwnAnswerAtTheURLOfAllServersIsContinued(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

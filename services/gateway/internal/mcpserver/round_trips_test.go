@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newRoundTripGateway returns a gateway without sessions. In each round trip, a call waits 35 s for an approval.
+// newRoundTripGateway returns a gateway whose clients use no sessions. In each round trip, the gateway holds a call for
+// 35 s while the call waits for an approval.
 func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGateway {
 	t.Helper()
 	w := newModernGateway(t)
@@ -28,7 +29,8 @@ func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGate
 	return w
 }
 
-// setRoundTripApproval sets the approval for calls to a gateway from newRoundTripGateway. change may be nil.
+// setRoundTripApproval sets the approval for calls to a gateway that newRoundTripGateway has returned. The function
+// change may modify the approval first, or be nil.
 func (w *testGateway) setRoundTripApproval(state approvalv1.ApprovalState, change func(*approvalv1.Approval)) {
 	a := newWaitApproval(state)
 	a.Terms = &policyv1.ApprovalTerms{Quorum: 1}
@@ -48,8 +50,8 @@ func (w *testGateway) callWithState(state string) httpResponse {
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
 }
 
-// A call without a session waits for its approval in round trips. It is refused with the approval's id before clients
-// would time out. The server receives no request.
+// A call without a session waits for its approval in round trips. Before clients would time out, the call is refused,
+// and the refusal contains the approval's id. The server never receives the call.
 func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +74,7 @@ func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	})
 }
 
-// A call that waits in its second round trip is answered as soon as the approval is decided.
+// A call waits for its approval in a second round trip. When an approver decides, the call is answered immediately.
 func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,8 +93,9 @@ func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	})
 }
 
-// Cases A2, A3. A requestState does not authorize a call. If the gateway has not created it, it is refused. If it names
-// another caller's approval, the approval is unknown. If it names a used approval, the answer says so.
+// Cases A2, A3. A requestState does not authorize a call. A requestState that the gateway has not created is refused.
+// If a requestState contains the id of another caller's approval, the refusal says that the approval is unknown. If it
+// contains the id of a used approval, the refusal says that the approval was used.
 func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	t.Parallel()
 	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
@@ -127,7 +130,8 @@ func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	}
 }
 
-// The server receives its own requestState, but not one that the gateway has created.
+// The server receives a requestState that the server itself has created, but not a requestState that the gateway has
+// created.
 func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]bool{"sluice": true, "of the server": true, "sluice-leg.1.a-1": false} {
@@ -149,8 +153,8 @@ func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	}
 }
 
-// A call that contains inputResponses is refused with its approval's id, because the next round trip would not contain
-// the inputResponses.
+// A call that contains inputResponses and needs an approval does not wait in round trips, because the client would not
+// repeat the inputResponses. The call is refused, and the refusal contains the approval's id.
 func TestRoundTrips_InputResponsesAreNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

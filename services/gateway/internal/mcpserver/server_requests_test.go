@@ -22,8 +22,8 @@ import (
 const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// newServerRequestGateway returns a gateway whose policy allows the given methods. Its server sends requests before it
-// answers a call.
+// newServerRequestGateway returns a gateway whose policy allows the methods in open. Before its server answers a call,
+// it runs the function ask, which sends requests to the client.
 func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -38,15 +38,15 @@ func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.C
 	return w
 }
 
-// callStream makes a call, and returns a function that reads the next message in the response. At the end, the function
-// returns "".
+// callStream makes a call, and returns a function that reads the next message in the response. At the end of the
+// response, that function returns "".
 func (w *testGateway) callStream(h http.Header, body string) (next func() string) {
 	w.t.Helper()
 	next, _ = w.callStreamUntil(h, body)
 	return next
 }
 
-// callStreamUntil is like callStream, and also returns a function hangUp that disconnects the client.
+// callStreamUntil is like callStream, but also returns a function hangUp that disconnects the client.
 func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
@@ -77,8 +77,8 @@ func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() s
 
 const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
 
-// If policy allows a server's request and the client can answer it, the request and the response are forwarded
-// unchanged. The request is recorded as the server's.
+// If the policy allows a server's request and the client can answer the request, the request and the client's response
+// are forwarded unchanged. The request is recorded as a request from the server.
 func TestServerRequest_ReachesTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestServerRequest_ReachesTheClient(t *testing.T) {
 	})
 }
 
-// Case U1. A request that a server may not send reaches no client. The server receives an error, and the refusal is
-// recorded.
+// Case U1. If a server may not send a request, the client does not receive it. The server receives an error, and the
+// refusal is recorded.
 func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 	t.Parallel()
 	all := []string{"elicitation/create", "roots/list", "sampling/createMessage"}
@@ -188,8 +188,8 @@ func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	})
 }
 
-// While a server's request waits for the client, the call's timeout is paused. If the client never answers, the
-// server's request fails, but the call continues.
+// While a server's request waits for the client's response, the call's timeout is paused. If the client never responds,
+// the server's request fails, but the call continues.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -231,8 +231,8 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// If the client disconnects, cancels its own request or ends the session, the server's request ends immediately with an
-// error.
+// If the client disconnects, cancels its own request or ends the session, the server's request immediately fails with
+// an error.
 func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(w *testGateway, h http.Header, hangUp func()){
@@ -270,7 +270,7 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	}
 }
 
-// A gRPC server cannot send requests. So the gateway declares no client capabilities to it, and never pauses the
+// A gRPC server cannot send requests. The gateway therefore declares no client capabilities to it, and never pauses the
 // timeouts of its calls.
 func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	t.Parallel()
@@ -290,7 +290,7 @@ func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	})
 }
 
-// The time before and after a server's request counts against the call's timeout.
+// The time before and after a server's request to the client counts toward the call's timeout.
 func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -316,7 +316,7 @@ func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	})
 }
 
-// Case X1. A server may have at most 16 unanswered requests to a client, each with a different id.
+// Case X1. At most 16 of a server's requests to a client may be unanswered at a time, and their ids must be different.
 func TestServerRequests_OpenOnesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestServerRequests_OpenOnesAreLimited(t *testing.T) {
 	})
 }
 
-// If a server cancels its request, the client is notified, and no answer is sent.
+// If a server cancels its request, the client is notified, and no answer is sent to the server.
 func TestServerRequest_CanBeCancelledByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -394,8 +394,8 @@ func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// Cases U1, A1. The gateway replaces the client's capabilities in a message of a session with those that it has
-// declared to the server.
+// Cases U1, A1. If a message in a session contains client capabilities, the gateway replaces them with the capabilities
+// that it has declared to the server.
 func TestSession_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ path, call, want string }{

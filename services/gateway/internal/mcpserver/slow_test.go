@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case X3. An answer cannot be read because the server is too slow or memory is short. The answer to the caller and the
-// record both contain the reason.
+// Case X3. The gateway cannot read a server's answer, because the server is too slow or there is not enough memory. The
+// answer to the caller and the record both contain the reason.
 func TestUnreadAnswer_RefusalNamesTheReason(t *testing.T) {
 	t.Parallel()
 	for why, said := range map[error]string{bodyreader.ErrSlow: "too slowly", limits.ErrMemory: "no memory"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T4. A subscription contains the notifications for methods that policy allows, and updates of the resources to
-// which the caller may subscribe.
+// Case T4. On a subscription's stream, the client receives the notifications that are related to methods that the
+// policy allows, and updates of the resources to which the caller may subscribe.
 func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case A3. A subscription does not contain resources that policy denies. After a client's token was revoked, the client
-// receives no more notifications.
+// Case A3. A subscription does not include resources that the policy denies. Once a client's token has been revoked,
+// the client receives no further notifications.
 func TestSubscription_ResourcesAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,8 +94,8 @@ func TestSubscription_ResourcesAreDecided(t *testing.T) {
 	})
 }
 
-// Case X4. Each resource in a subscription counts as a message that needs no rule. So the limit for these messages also
-// limits the number of evaluated subscriptions.
+// Case X4. Each resource in a subscription counts as a message for which no rule is needed. The limit on these messages
+// therefore also limits how many subscriptions are evaluated.
 func TestSubscription_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

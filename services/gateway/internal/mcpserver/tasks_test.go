@@ -47,8 +47,8 @@ func taskOf(t *testing.T, got httpResponse) string {
 
 var asBen = http.Header{"Authorization": {"Bearer " + benToken}}
 
-// A call waits for an approval. If the client accepts tasks, it immediately receives a task, and the server receives no
-// request. A denial ends the task.
+// A call waits for an approval. If the client accepts tasks, it immediately receives a task, and the server does not
+// receive the call. If an approver denies the call, the task ends.
 func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	})
 }
 
-// A client receives a task only if its request declares that it accepts tasks. A call with inputResponses, or one that
-// already waits in round trips, does not become a task.
+// A client receives a task only if its request declares that the client accepts tasks. A call with inputResponses does
+// not become a task. A call that already waits for its approval in round trips does not become a task either.
 func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// Cases I4, A3. Only the caller that has created a task can use it. For other callers, its id is unknown.
+// Cases I4, A3. Only the caller that created a task can use it. For other callers, its id is unknown.
 func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTask_BelongsToItsCaller(t *testing.T) {
 	})
 }
 
-// Case N2. A caller has a quota of 64 tasks. Further calls are refused with their approval's id.
+// Case N2. A caller may have 64 tasks. Further calls are refused, and the refusals contain the ids of their approvals.
 func TestTask_MemoryIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,8 +163,9 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 	})
 }
 
-// Case I4. The gateway translates the id of a server's task into an id that is bound to the caller. It translates the
-// id back only in this caller's requests. The server, policy and the record then see the server's original id.
+// Case I4. The gateway translates the id of a server's task into an id that only the caller can use. The gateway
+// translates that id back only in requests from this caller. The server, the policy service and the record receive the
+// original id.
 func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +205,7 @@ func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// If policy denies tasks/get to a caller, the gateway does not declare to servers that the client accepts tasks.
+// If the policy denies tasks/get to a caller, the gateway does not declare to servers that the client accepts tasks.
 func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,8 +227,8 @@ func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case U1. A server may answer with a task only if the request declares that the client accepts tasks. A task's result
-// is checked like any other answer.
+// Case U1. A server may answer with a task only if the request declares that the client accepts tasks. The gateway
+// checks a task's result like any other answer.
 func TestTask_AnswersAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -273,7 +274,8 @@ func TestTask_AnswersAreChecked(t *testing.T) {
 	}
 }
 
-// Cases X4, X5. Task requests that need no rule are limited in size, and only a fixed list of methods is allowed.
+// Cases X4, X5. Task requests for which no rule is needed are limited in size. Task requests with methods that are not
+// in a fixed list are refused.
 func TestTask_RequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +297,7 @@ func (w *testGateway) approve() {
 	w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
-// If a task's call fails, the task either ends or waits for the approval again.
+// If the call of a task fails, the task either ends or waits for its approval again.
 func TestTask_CallMayFail(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -350,8 +352,8 @@ func TestTask_CallMayFail(t *testing.T) {
 	}
 }
 
-// If a task is cancelled before its call is sent, the call is not sent. If it is cancelled later, it reports the call's
-// outcome. While another task waits for the same approval, the approval is not cancelled.
+// If a client cancels a task before the task's call is sent, the call is not sent. If the client cancels the task
+// later, the task reports the call's outcome. The approval is not cancelled while another task waits for it.
 func TestTask_IsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -389,7 +391,7 @@ func TestTask_IsCancelled(t *testing.T) {
 	})
 }
 
-// A call that ends before an approval is requested does not count against the quota of tasks.
+// A call that ends before an approval is requested does not count toward the quota of tasks.
 func TestTask_QuotaIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case X3. A client that reads an answer or a stream more slowly than 64 KiB per second is disconnected. A client that
-// reads slightly faster receives all of it.
+// Case X3. The gateway disconnects a client that reads an answer or a stream more slowly than 64 KiB per second. A
+// client that reads slightly faster receives everything.
 func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -74,9 +74,9 @@ func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	}
 }
 
-// Case X3. While an answer to a caller waits for memory, the caller's next requests are refused and recorded before
-// they are sent. Other callers are not affected. The outcomes of requests that were already sent are still recorded and
-// answered.
+// Case X3. While an answer to a caller waits for memory, the caller's next requests are refused before they are sent to
+// a server, and the refusals are recorded. Other callers are not affected. For requests that were already sent, the
+// outcomes are recorded and the caller receives answers.
 func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 const toolsList = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// requireApproval returns a policy that requires approvals for calls to the given tools and hides all other tools.
+// requireApproval returns a policy that requires an approval for calls to the given tools and hides all other tools.
 func requireApproval(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	return func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
@@ -34,7 +34,7 @@ func requireApproval(names ...string) func(*policyv1.FilterToolsRequest) (*polic
 	}
 }
 
-// Some servers end their lists with a null or empty cursor. The wait tool must be listed on such a page.
+// Some servers end their lists with a null or empty cursor. The gateway must add its wait tool to such a last page.
 func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	for cursor, last := range map[string]bool{`""`: true, `null`: true, `"x"`: false, `" "`: false} {
@@ -56,7 +56,7 @@ func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 }
 
 // If one of the caller's calls may need an approval, the list contains the gateway's wait tool once, after the server's
-// tools. A server's own tool with that name is hidden.
+// tools. If the server itself has a tool with that name, the server's tool is hidden.
 func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 	t.Parallel()
 	const own = `{"name":"sluice_approval_wait","title":`
@@ -121,7 +121,8 @@ func newWaitApproval(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// The wait tool waits at most for a call's hold time and returns the approval's state. It sends no request to a server.
+// The wait tool waits for at most as long as the gateway holds a call. Then it returns the approval's state. It sends
+// no request to a server.
 func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	t.Parallel()
 	const (
@@ -171,7 +172,7 @@ func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	}
 }
 
-// Case I4. For the tool, another caller's approval is unknown. The tool accepts no argument except an id.
+// Case I4. The wait tool treats another caller's approval as unknown. It accepts no argument other than an id.
 func TestWaitTool_RefusesApprovalsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

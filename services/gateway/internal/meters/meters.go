@@ -1,5 +1,5 @@
 // Package meters defines the gateway's metrics. Every attribute has a fixed list of values. Strings from clients and
-// servers are unbounded and may be secret, so all of them are counted under the single value other.
+// servers are unbounded and may be secret, so any value that is not in the list is recorded as the value other.
 package meters
 
 import (
@@ -19,25 +19,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other represents all values that an attribute's list does not contain, as in OpenTelemetry's conventions.
+// other is the attribute value that stands for all values not in the attribute's list, as in OpenTelemetry's
+// conventions.
 const other = "_OTHER"
 
-// unlisted is the state under which all other approval states are counted.
+// unlisted is the state under which every approval state that is not in the attribute's list is counted.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
 // methods are the values of the method attribute: the MCP methods and other.
 var methods = append(mcpmethod.All(), other)
 
-// Error types for a message to a server that got no usable answer: the message was not sent, the server did not answer
-// before the timeout, or the message may have been executed.
+// These are the error types for a message to which a server has given no usable answer. They mean that the message was
+// not sent, that the server did not answer before the timeout, or that the message may have been executed.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
 	Unknown     = "outcome_unknown"
 )
 
-// errorTypes are the values of the error type attribute: no error, a result with an error, the error codes of JSON-RPC,
-// MCP and the gateway's refusals, and the error types for a message without a usable answer.
+// errorTypes are the values of the error type attribute: no error, a tool result with an error, the error codes of
+// JSON-RPC, of MCP and of the gateway's refusals, and the error types for a message to which a server has given no
+// usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
@@ -62,7 +64,7 @@ type Meters struct {
 	decided, differed, rested  metric.Int64Counter
 	observed, redacted         metric.Int64Counter
 
-	// Attribute sets are created once, because creating one costs more than recording a value.
+	// Attribute sets are created only once, because creating one takes longer than recording a value.
 	operations map[Operation][]metric.RecordOption
 	states     map[approvalv1.ApprovalState][]metric.RecordOption
 	sessions   map[session][]metric.RecordOption
@@ -160,20 +162,21 @@ func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// RecordServed records the time between the last byte of a client's message and the answer, in two metrics: one
-// includes the time for which the message was held, and one excludes it.
+// RecordServed records the time from the last byte of a client's message to the answer. It records two metrics: one
+// includes the time for which the message was held, and the other excludes it.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// RecordSent records the time between sending a message to a server and receiving the answer.
+// RecordSent records the time from sending a message to a server to receiving the answer.
 func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. Values that are not in the lists are replaced by other.
+// attributesOf returns the attributes of an operation. A value that is not in its attribute's list is replaced with
+// other.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -191,12 +194,14 @@ func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	return m.operations[known]
 }
 
-// RecordClientSession records the duration of a client's session that has ended. version is one of [mcp.Supported].
+// RecordClientSession records the duration of a client's session when the session has ended. version is one of
+// [mcp.Supported].
 func (m *Meters) RecordClientSession(ctx context.Context, version string, took time.Duration) {
 	m.toClients.Record(ctx, took.Seconds(), m.session(version, "tcp")...)
 }
 
-// RecordServerSession records the duration of a session with a server that has ended. transport is `tcp` or `pipe`.
+// RecordServerSession records the duration of a session with a server when the session has ended. transport is `tcp` or
+// `pipe`.
 func (m *Meters) RecordServerSession(ctx context.Context, version, transport string, took time.Duration) {
 	m.toServers.Record(ctx, took.Seconds(), m.session(version, transport)...)
 }
@@ -211,7 +216,7 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// RecordHeld records the time for which a call was held, with the state of its approval at the end.
+// RecordHeld records how long a call was held, and the state of its approval at the end.
 func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
@@ -223,13 +228,13 @@ func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState,
 // CountAllowed counts a request that was allowed.
 func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
 
-// CountObserved counts a call that would have had another result if nothing were observed. effect is the name of an
-// ObservedEffect, for example would_deny.
+// CountObserved counts a call whose result would have been different if the whole policy were enforced, including rules
+// that are only recorded (mode: observe). effect is the name of an ObservedEffect, for example would_deny.
 func (m *Meters) CountObserved(ctx context.Context, effect string) {
 	m.observed.Add(ctx, 1, m.effects[effect]...)
 }
 
-// CountRedacted counts n values that redactions replaced. name is the name of a detector, path or whole.
+// CountRedacted counts n values that redactions have replaced. name is the name of a detector, "path" or "whole".
 func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
 	m.redacted.Add(ctx, n, m.redactions[name]...)
 }
@@ -237,7 +242,7 @@ func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
 // CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.
 func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// CountPause counts the beginning of a pause in which the gateway sends no requests to a server.
+// CountPause counts a pause during which the gateway sends no requests to a server. It is called when the pause begins.
 func (m *Meters) CountPause(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // CountRefused counts a request that was refused.

@@ -25,7 +25,7 @@ func start(t testing.TB, meter metric.Meter) *meters.Meters {
 	return m
 }
 
-// recordedAttributes returns the attributes of the recorded metrics with the number of times that they were recorded.
+// recordedAttributes returns the attribute sets of the recorded metrics, and how often each set was recorded.
 func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -48,7 +48,7 @@ func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 
 	return out
 }
 
-// All values outside an attribute's list are recorded as the same value.
+// All values that are not in an attribute's list are recorded under one common value.
 func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
@@ -130,7 +130,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// The time for which a call waits for approvers does not count as the gateway's processing time.
+// The time that a call spends waiting for approvers does not count as the gateway's processing time.
 func TestRecordServed_ExcludesTimeOfWaitingForApprovers(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

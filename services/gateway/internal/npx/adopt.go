@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// Adopt moves the complete installations of another directory to f. It may be called only while no process uses either
-// directory. An installation that can't be moved stays where it is, and the error says why.
+// Adopt moves the complete installations in the directory other to f. It may be called only while no process uses
+// either directory. If an installation can't be moved, it stays in the directory other, and the error contains the
+// reason.
 func (f Folder) Adopt(other Folder) error {
 	var errs []error
 	for _, name := range other.names("") {
@@ -24,7 +25,7 @@ func (f Folder) Adopt(other Folder) error {
 	return errors.Join(errs...)
 }
 
-// adopt moves one installation. If the directories are in different file systems, it copies the installation.
+// adopt moves one installation. If the two directories are in different file systems, it copies the installation.
 func (f Folder) adopt(other Folder, name string) error {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return err
@@ -42,7 +43,8 @@ func (f Folder) adopt(other Folder, name string) error {
 	if err != nil {
 		return err
 	}
-	// The files are not trusted: root.FS follows no link that leads out of the installation.
+	// The files that npm has installed are not trusted. root.FS does not follow links that lead out of the
+	// installation.
 	if err := errors.Join(os.CopyFS(copied, root.FS()), syncFileSystem(copied)); err != nil {
 		return errors.Join(err, datadir.RemoveAll(copied))
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// Installations are moved within a file system, and copied to another one. An incomplete installation is left out.
+// Complete installations are moved if both directories are in the same file system, and otherwise copied. Incomplete
+// installations are left out.
 func TestAdopt_MovesCompleteInstallations(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]string{"the same file system": t.TempDir(), "another file system": otherFileSystem(t)} {
@@ -61,8 +62,9 @@ func TestAdopt_NothingIsInstalled(t *testing.T) {
 	}
 }
 
-// otherFileSystem returns a directory from which files can't be renamed to the default directory of tests, or "" if
-// there is none. The directory is removed at the end of the test.
+// otherFileSystem returns a directory in a different file system from the tests' default directory, so that files can't
+// be renamed from one to the other. It returns "" if there is no such file system. The directory is removed at the end
+// of the test.
 func otherFileSystem(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "npx-") //nolint:usetesting // another file system

@@ -13,18 +13,19 @@ import (
 
 // Command is the package and program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
 type Command struct {
-	// Package is the package in npm syntax: a name, optionally with a version, a range or a tag; an alias; the address of
-	// a tarball or a git repository; or the absolute path of a tarball.
+	// Package is the package in npm syntax. It is a package name, optionally with a version, a range or a tag. It can
+	// also be an alias, the address of a tarball or a git repository, or the absolute path of a tarball.
 	Package string
-	// Program is the program that the command runs with --package. If Program is empty, the package's own program runs.
+	// Program is the program that the command runs if it has the option --package. If Program is empty, the command
+	// runs the package's own program.
 	Program string
 	// Args are the program's arguments.
 	Args []string
 }
 
-// Parse returns the package and program that a command of npx or `npm exec` runs. If the command runs a package in a
-// way that Parse does not support, it returns nil and the reason. For every other command it returns nil and an empty
-// reason.
+// Parse returns the package and the program that a command with npx or `npm exec` runs. If the command runs a package
+// in a way that Parse does not support, Parse returns nil and the reason. If the command does not run an npm package in
+// one of these ways, Parse returns nil and an empty reason.
 func Parse(command []string) (c *Command, why string) {
 	if len(command) == 0 {
 		return nil, ""
@@ -65,7 +66,7 @@ func Parse(command []string) (c *Command, why string) {
 	return c, ""
 }
 
-// splitArguments returns the packages of the --package flags, and all words that are not flags of npm.
+// splitArguments returns the packages in the --package flags, and all words that are not npm flags.
 func splitArguments(args []string, stopAtFirst bool) (packages, words []string, why string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -95,16 +96,16 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 // maxPackage is the maximum length of a package specification, in bytes.
 const maxPackage = 1024
 
-// local matches local files and directories, except for git repositories. archive matches tarballs with an absolute
-// path. relativeGit matches git repositories without an absolute path.
+// local matches specifications of local files and directories, but not of git repositories. archive matches tarballs
+// with an absolute path. relativeGit matches git repositories without an absolute path.
 var (
 	local       = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 	archive     = regexp.MustCompile(`^(?:(?:@[^/@:\s]+/)?[^/@:\s]+@)?(?:file:(?://)?)?(/[^%#?]*[.](?:(?i)tgz|tar[.]gz|tar))$`)
 	relativeGit = regexp.MustCompile(`^(?:[^:]*@)?git[+]file:(?:[^/]|/[^/]|//[^/])`)
 )
 
-// refusalOf returns the reason for which the gateway does not install a package. It returns "" if the gateway installs
-// it.
+// refusalOf returns the reason why the gateway does not install a package. It returns "" if the gateway installs the
+// package.
 func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
@@ -125,7 +126,7 @@ var (
 	query      = regexp.MustCompile(`\?[^#]*`)
 )
 
-// Name returns a package's name in a registry. It is empty if the package is specified by an address.
+// Name returns the name of the package in a registry. The name is empty if the package is specified by an address.
 func (c *Command) Name() string {
 	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
 		return parts[1]
@@ -141,8 +142,8 @@ func (c *Command) File() string {
 	return ""
 }
 
-// IsExact reports whether the package always has the same version, because it is specified by a version in a registry
-// or by a commit.
+// IsExact reports whether the command always installs the same version of the package. This is the case if the package
+// is specified by a version in a registry or by a commit.
 func (c *Command) IsExact() bool {
 	spec := c.Package
 	if _, aliased, isAlias := strings.Cut(spec, "@npm:"); isAlias {
@@ -154,11 +155,11 @@ func (c *Command) IsExact() bool {
 	return commit.MatchString(spec)
 }
 
-// IsBare reports whether the command names only a package, without a version or a program. npx then runs an installed
-// program with the package's name, if there is one.
+// IsBare reports whether the command specifies only the name of a package, without a version or a program. In that
+// case, npx runs an installed program that has the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
-// DisplayPackage returns the package in a form for messages: without the credentials and the query of an address.
+// DisplayPackage returns the package in a form for messages: without credentials, and without the query of an address.
 func (c *Command) DisplayPackage() string {
 	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
 }

@@ -20,29 +20,29 @@ const (
 	recordFile = "program.json"
 	// project is the directory in which npm has installed the package.
 	project = "program"
-	// work is the directory to which an installation may write while it runs.
+	// work is the directory to which the processes of an installation may write while the installation is in progress.
 	work = "work"
-	// unusedMark is the name of the file that marks an installation as unused by the configuration. The file's
-	// modification time records when the installation was marked.
+	// unusedMark is the name of a file. It marks an installation that the configuration does not use. The file's
+	// modification time is the time at which the installation was marked.
 	unusedMark = "unused"
 	// attemptPrefix is a prefix of the names of incomplete installations.
 	attemptPrefix = "new-"
-	// maxInstallations is the maximum number of installations of one server that are read.
+	// maxInstallations is the maximum number of one server's installations that are read.
 	maxInstallations = 1000
 )
 
-// Grace is the time for which an installation is kept that the configuration does not use. It begins when a gateway
+// Grace is how long an installation is kept after the configuration no longer uses it. The time begins when a gateway
 // first starts with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files are immutable.
 type Installed struct {
-	// Dir is the absolute path of the installation's directory. Program is the absolute path of a file in Dir, or the name
-	// of a program that is looked up first in the directory Bin and then in PATH.
+	// Dir is the absolute path of the installation's directory. Program is the absolute path of a file in Dir, or the
+	// name of a program. A name is looked up first in the directory Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
-	// Since is the time at which the installation was completed.
+	// Since is the time when the installation was completed.
 	Since time.Time
 }
 
@@ -70,7 +70,7 @@ func (f Folder) Latest(digest string) *Installed {
 	return found
 }
 
-// names returns the names of the directory's entries that begin with a prefix.
+// names returns the names of those entries in the directory that begin with the given prefix.
 func (f Folder) names(prefix string) (names []string) {
 	dir, err := os.Open(string(f))
 	if err != nil {
@@ -119,7 +119,7 @@ type Attempt struct {
 	dir    string
 }
 
-// Begin creates the directories of an installation.
+// Begin creates the directories for an installation.
 func (f Folder) Begin() (*Attempt, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
@@ -132,7 +132,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
 		err = errors.Join(err, os.MkdirAll(sub, 0o700))
 	}
-	// This file makes npm use this directory as the project, and not a parent directory.
+	// This file makes npm treat this directory, and not a parent directory, as the project.
 	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
@@ -140,23 +140,24 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the directory to which the installation may write. It contains the attempt's other directories.
+// Work returns the directory to which the processes of the installation may write. It contains the other directories of
+// the attempt.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
 // Project returns the directory in which npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home returns npm's HOME. Commit removes it together with Cache and Temporary.
+// Home returns the directory that npm uses as HOME. Commit removes Home, Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
 // Cache returns the directory of npm's cache.
 func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 
-// Temporary returns npm's TMPDIR.
+// Temporary returns the directory that npm uses as TMPDIR.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
 // Commit makes the attempt the newest installation with this digest. The files that npm has installed are not trusted,
-// so the gateway does not follow links that lead out of the directory.
+// so links that lead out of the directory are not followed.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -196,9 +197,9 @@ func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
 // Sweep removes unused entries from the directories below root: interrupted attempts, installations for which there is
-// a newer one, and installations that the configuration has not used for Grace. in contains the digest of each
-// configured server's package, by server name. Sweep follows no links in root. It may be called only while no process
-// of the configured servers runs and no package is being installed.
+// a newer one, and installations that the configuration has not used for at least the time Grace. The parameter in
+// contains the digest of each configured server's package, by server name. Sweep follows no links in root. It may be
+// called only while the processes of the configured servers are stopped and no package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -229,7 +230,7 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes an entry of a directory, or marks it as unused by the configuration since now.
+// sweep removes an entry of a directory, or marks it as an installation that the configuration no longer uses.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink != 0 {

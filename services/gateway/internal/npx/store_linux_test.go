@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// A removed server's directory is replaced with a link, which must not be followed. An installation is kept while a
-// process that has outlived the gateway runs it.
+// The directory of a removed server was replaced with a link, which Sweep must not follow. An installation is kept as
+// long as a process uses it, even if the process has outlived an earlier gateway.
 func TestSweep_KeepsLinkedFoldersAndUsedInstallations(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()

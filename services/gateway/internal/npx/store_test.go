@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// put writes a project's files. A content that begins with "-> " creates a link. Files in bin are executable.
+// put writes the given files to a directory. If the content of a file begins with "-> ", put creates a link instead.
+// Files in a directory bin are executable.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -32,7 +33,7 @@ func put(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// packed returns the files of a project in which npm has installed a package.
+// packed returns the files of a project after npm has installed a package in it.
 func packed(manifest string, links ...string) map[string]string {
 	files := map[string]string{
 		"package.json": `{"dependencies":{"@acme/server":"1"}}`, "node_modules/@acme/server/package.json": manifest, "node_modules/@acme/server/cli.js": "#!/bin/sh\n",
@@ -112,7 +113,7 @@ func mixed(files map[string]string, more ...string) map[string]string {
 	return files
 }
 
-// Case X21. An install script has replaced files with links. The gateway must not follow a link out of the directory.
+// Case X21. An install script has replaced files with links. Commit must not follow a link out of the directory.
 func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -153,7 +154,8 @@ func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	}
 }
 
-// Case X21. A project that was replaced with a link, or a forged record, is not used.
+// Case X21. An install script has replaced the project with a link, and has forged a file that marks an installation as
+// complete. The installation is not used.
 func TestCommit_RefusesReplacedFolders(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()

@@ -2,5 +2,5 @@
 
 package npx
 
-// syncFileSystem does nothing, because this system has no call for it.
+// syncFileSystem does nothing, because this system has no system call for it.
 func syncFileSystem(string) error { return nil }

@@ -1,5 +1,5 @@
-// Package paramheaders finds the arguments of a tool that calls repeat in HTTP headers (MCP 2026-07-28, Transports,
-// Custom Headers from Tool Parameters). The schemas of these arguments contain `x-mcp-header`.
+// Package paramheaders finds those arguments of a tool that calls must repeat in HTTP headers (MCP 2026-07-28,
+// Transports, Custom Headers from Tool Parameters). The schemas of these arguments contain `x-mcp-header`.
 package paramheaders
 
 import (
@@ -21,23 +21,23 @@ import (
 const headerPrefix = "Mcp-Param-"
 
 const (
-	// annotation is the member of a schema that names a header.
+	// annotation is the member of a schema that contains the name of a header.
 	annotation = "x-mcp-header"
-	// maxDepth is the maximum depth of an annotated property in a schema, and maxBindings is the maximum number of a
-	// tool's headers. Both are limited because the head of a request is limited.
+	// maxDepth is the maximum depth of an annotated property in a schema. maxBindings is the maximum number of headers
+	// for one tool. Both are limited because the size of a request's head is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxValue is the maximum length of a header value that the gateway adds for a client, in bytes. The length is limited
-	// because the head of a request is limited.
+	// maxValue is the maximum length of a header value that the gateway adds for a client, in bytes. It is limited
+	// because the size of a request's head is limited.
 	maxValue = 4 << 10
 	// maxSafe is the maximum integer in a header. The minimum is -maxSafe.
 	maxSafe = 1<<53 - 1
 )
 
-// ErrMismatch means that a header differs from its argument. Compare with errors.Is.
+// ErrMismatch means that a header differs from the argument that it must repeat. Compare with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding binds an HTTP header to an argument: both have the same value. It is immutable.
+// A Binding binds an HTTP header to an argument: both must have the same value. A Binding is immutable.
 type Binding struct {
 	// Path contains the keys that lead to the argument.
 	Path []string
@@ -45,9 +45,9 @@ type Binding struct {
 	Header string
 }
 
-// Bindings returns the bindings in a tool's definition, sorted by header. Each annotated property in the tool's schema
-// is a binding. If an annotation violates the specification, Bindings returns no bindings, because clients must not
-// list the tool.
+// Bindings returns the bindings in a tool's definition, sorted by header. There is one binding for each annotated
+// property in the tool's schema. If an annotation violates the specification, Bindings returns none, because clients
+// must not list a tool with such an annotation.
 func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -66,14 +66,14 @@ func Bindings(definition []byte) []Binding {
 	return out
 }
 
-// schema contains the members of an argument's schema that this package reads.
+// schema contains those members of an argument's schema that this package reads.
 type schema struct {
 	Type       jsontext.Value    `json:"type"`
 	Header     *string           `json:"x-mcp-header"`
 	Properties map[string]schema `json:"properties"`
 }
 
-// bindings appends the bindings of an object's properties. It returns false if an annotation violates the
+// bindings appends the bindings for an object's properties. It returns false if an annotation violates the
 // specification.
 func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	ok := len(path) < maxDepth
@@ -95,15 +95,16 @@ func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	return out, ok
 }
 
-// isToken reports whether a string can be part of a header's name (RFC 9110, section 5.6.2).
+// isToken reports whether a string may be used as part of a header's name (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }
 
-// Headers returns the headers of a call. arguments is a raw object or empty. given returns the received value of a
-// header, or "". If a received header does not match its argument, the error wraps [ErrMismatch].
+// Headers returns the headers to send with a call. arguments is a raw object or empty. The function given returns the
+// value of a header that was received with the call, or "". If a received header does not match its argument, the error
+// wraps [ErrMismatch].
 func Headers(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -132,8 +133,8 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 	return out, nil
 }
 
-// DerivedHeaders returns the headers for a call from a client that does not send them. It omits arguments that cannot
-// be written in a header. The server then determines how to handle a missing header.
+// DerivedHeaders returns the headers for a call whose client does not send them. It omits arguments that cannot be
+// written in a header. The server then decides how to handle the missing header.
 func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -159,7 +160,7 @@ func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.V
 	return found, nil
 }
 
-// collectArguments reads an object once and stores the arguments of the bindings whose paths lead into the object.
+// collectArguments reads an object once. It stores the arguments for those bindings whose paths lead into this object.
 // depth is the number of path keys that lead from the arguments to the object.
 func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
@@ -227,13 +228,14 @@ func (b Binding) value(argument jsontext.Value) (text string, has bool, err erro
 	return "", false, fmt.Errorf("%w: the argument of %s is not a string, integer or boolean", ErrMismatch, b.Header)
 }
 
-// sameNumber reports whether a header contains the argument's integer in another spelling.
+// sameNumber reports whether a header contains the same integer as the argument, possibly written in another way.
 func sameNumber(field, argument string) bool {
 	n, ok := integer(field)
 	return ok && strconv.FormatInt(n, 10) == argument
 }
 
-// integer parses an integer of at most maxSafe in any JSON spelling of the number.
+// integer parses an integer whose absolute value is at most maxSafe. It accepts any notation that is a valid JSON
+// number.
 func integer(text string) (int64, bool) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !jsontext.Value(text).IsValid() || f != math.Trunc(f) || math.Abs(f) > maxSafe {

@@ -44,7 +44,8 @@ func TestBindings_FollowAnnotations(t *testing.T) {
 	}
 }
 
-// Received headers must match the arguments. The gateway derives the sent headers from the arguments.
+// Headers that a client sends must match the arguments. The headers that the gateway sends are derived from the
+// arguments.
 func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	t.Parallel()
 	bindings := paramheaders.Bindings(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
@@ -92,7 +93,8 @@ func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	}
 }
 
-// FuzzHeaders checks that the sent headers decode to the arguments' values, for any schema and arguments.
+// FuzzHeaders generates schemas and arguments. It checks that the headers that the gateway sends decode to the values
+// of the arguments.
 func FuzzHeaders(f *testing.F) {
 	f.Add(`"a":{"type":"string","x-mcp-header":"A"}`, `{"a":"x"}`, "x")
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newApprovalPipeline returns a pipeline whose calls need an approval and have one limit.
+// newApprovalPipeline returns a pipeline in which each call needs an approval and has one limit.
 func newApprovalPipeline() *testPipeline {
 	w := newTestPipeline()
 	d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
@@ -60,7 +60,8 @@ func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	return c
 }
 
-// do makes a call from newApprovalCall and waits until its outcome is reported.
+// do makes a call that newApprovalCall returns, and waits until the call's outcome has been reported to the approval
+// service.
 func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
 	c := w.newApprovalCall(t)
@@ -72,7 +73,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 	return p.Do(t.Context(), c)
 }
 
-// The call runs exactly as it was approved. The steps have a fixed order, and each is recorded.
+// An approved call runs exactly as it was approved. Its steps have a fixed order, and each step is recorded.
 func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
@@ -101,7 +102,7 @@ func TestApproval_CallRunsAsApproved(t *testing.T) {
 }
 
 // A held call continues as soon as approvers have decided. If the caller has requested progress, it receives progress
-// notifications during the hold.
+// notifications while the call is held.
 func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -150,7 +151,8 @@ func codeOf(r *refusal.Refusal) commonv1.Code {
 	return r.Code
 }
 
-// If the caller disconnects or the gateway stops, the hold ends, and the call runs only after another request.
+// If the caller disconnects or the gateway stops, the call is no longer held. It then runs only if the caller makes it
+// again.
 func TestApproval_HeldCallIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
@@ -261,7 +263,8 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 || w.count("refusal") != 1 {
 					t.Errorf("%+v", got.Refusal)
 				}
-				// The refusal is recorded while the claim is released, so their order varies.
+				// The refusal is recorded while the claim is being released, so these two steps may happen in either
+				// order.
 				steps := slices.DeleteFunc(w.steps, func(s string) bool { return s == "refusal" })
 				if diff := cmp.Diff(tt.steps, steps); diff != "" {
 					t.Errorf("steps (-want +got):\n%s", diff)
@@ -271,7 +274,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	}
 }
 
-// If an approval changes between the gateway's read and its claim, the gateway reads it again.
+// If an approval changes after the gateway has read it and before the gateway claims it, the gateway reads it again.
 func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
@@ -313,8 +316,8 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	}
 }
 
-// Case U1. The outcome of an approved call is reported to the approval service. If the call was never sent, the gateway
-// first releases the claim and then the limits.
+// Case U1. The gateway reports the outcome of an approved call to the approval service. If the call was never sent, the
+// gateway first releases the claim and then the limits.
 func TestApproval_OutcomeIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -348,8 +351,8 @@ func TestApproval_OutcomeIsReported(t *testing.T) {
 	}
 }
 
-// If the response to a claim is lost, the gateway retries the claim. If the retry also fails, it releases the claim,
-// because the approval service may have accepted it.
+// If the response to a claim is lost, the gateway retries the claim. If the retry also fails, the gateway releases the
+// claim, because the approval service may have accepted one of the two requests.
 func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -370,8 +373,8 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	})
 }
 
-// A call names an approval that was denied or does not exist. It is refused with that state, and no new approval is
-// requested. If the named approval is approved, the call runs.
+// A call contains the id of an approval. If the approval was denied or does not exist, the call is refused with that
+// state, and no new approval is requested. If the approval was granted, the call runs.
 func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -400,8 +403,8 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	}
 }
 
-// Case N2. The number of one principal's held calls is limited. Its further calls are immediately refused with their
-// approvals' ids, while other principals' calls are still held.
+// Case N2. The number of one principal's held calls is limited. The principal's further calls are refused immediately,
+// and the refusals contain the ids of their approvals. Other principals' calls are still held.
 func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,10 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// errStale is the approval service's error for an outdated decision.
+// errStale is the error that the approval service returns if the decision in a request is outdated.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// recordAttestations makes the fake policy service sign decisions, and returns the requested signatures.
+// recordAttestations makes the fake policy service sign decisions. It returns a list to which each request for a
+// signature is appended.
 func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -30,8 +31,8 @@ func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	return uses
 }
 
-// If policy's decision is too old when it reaches the approval service, the gateway requests a new decision from
-// policy. The number of attempts is limited.
+// If a decision is too old when it reaches the approval service, the gateway requests a new decision from the policy
+// service. It does this only a limited number of times.
 func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -82,7 +83,7 @@ func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	}
 }
 
-// Policy signs decisions only for approval requests.
+// The policy service signs decisions only for approval requests.
 func TestDo_AllowedCallIsNotAttested(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

@@ -23,7 +23,7 @@ func stopped() *policyv1.Decision {
 	}
 }
 
-// beginAfter makes the server's connection take some time. The decision changes during that time.
+// beginAfter makes connecting to the server take the given time. At the beginning of that time, it calls change.
 func (w *testPipeline) beginAfter(wait time.Duration, change func()) {
 	w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
 		change()
@@ -36,8 +36,8 @@ func (w *testPipeline) beginAfter(wait time.Duration, change func()) {
 	}
 }
 
-// Policy allows a call, and the server's connection takes some time. An operator stops the calls meanwhile. A call whose
-// decision is older than a second does not begin: policy evaluates it again.
+// The policy allows a call, and connecting to the server takes some time. Meanwhile, an operator stops the calls. A
+// call whose decision is more than a second old does not start until the policy service has evaluated it again.
 func TestDo_CallBeginsOnlyByAValidDecision(t *testing.T) {
 	t.Parallel()
 	away := func(w *testPipeline) {
@@ -92,7 +92,7 @@ func TestDo_CallBeginsOnlyByAValidDecision(t *testing.T) {
 	}
 }
 
-// A call waits for its server's connection, and its caller's token is revoked meanwhile. The call does not begin, and its
+// While a call waits for a connection to its server, the caller's token is revoked. The call does not start, and its
 // limits are settled.
 func TestDo_CallDoesNotBeginWhenItsTokenWasRevoked(t *testing.T) {
 	t.Parallel()
@@ -132,8 +132,9 @@ func TestDo_StoppedCallNamesTheReason(t *testing.T) {
 	}
 }
 
-// Approvers have approved a call before an operator stops the agent. The call is refused, and the approval is neither
-// claimed nor cancelled, so that the call can run after the calls are resumed.
+// Approvers have approved an agent's call. Before the call runs, an operator stops the agent. The call is refused. The
+// approval is neither claimed nor cancelled, so that the call can run after the operator has allowed the agent's calls
+// again.
 func TestDo_StopKeepsTheApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,7 +176,7 @@ func TestDo_StopKeepsTheApproval(t *testing.T) {
 	})
 }
 
-// A claimed call waits for its server, and an operator stops the agent meanwhile. The claim is released.
+// While a call whose approval is claimed waits for its server, an operator stops the agent. The claim is released.
 func TestDo_StopReleasesTheClaimOfACallThatHasNotBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +193,8 @@ func TestDo_StopReleasesTheClaimOfACallThatHasNotBegun(t *testing.T) {
 	})
 }
 
-// A claimed call waits for its server, and policy denies the call meanwhile. The claim is released.
+// While a call whose approval is claimed waits for its server, the policy changes and denies the call. The claim is
+// released.
 func TestDo_DenialReleasesTheClaimOfACallThatHasNotBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// BenchmarkAnAllowedCall measures the pipeline itself, with and without exported metrics. The services respond
+// BenchmarkAnAllowedCall measures the pipeline itself, with and without exported metrics. The fake services respond
 // immediately.
 func BenchmarkAnAllowedCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")

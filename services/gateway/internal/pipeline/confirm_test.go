@@ -31,7 +31,8 @@ func approvalWithTwoVotes() *approvalv1.Approval {
 	return waits
 }
 
-// answerForm returns a function that answers after the given delay, and appends the form's message to shown.
+// answerForm returns a function that gives the same answer to each form after the given delay, and appends the form's
+// message to shown.
 func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Confirmation {
 		*shown = append(*shown, text)
@@ -44,8 +45,8 @@ func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]strin
 	}
 }
 
-// The answer of the agent's user counts if the approval's terms allow it. Approvers may decide while the user still
-// sees the form.
+// The person who uses the agent answers a form. The answer counts if the approval's terms allow that person to decide.
+// Approvers may decide while the person still sees the form.
 func TestConfirm_AsksTheUser(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -89,8 +90,8 @@ func TestConfirm_AsksTheUser(t *testing.T) {
 	}
 }
 
-// Case X8. The approval service does not allow another form. The agent's user is not asked, and the call waits only for
-// approvers.
+// Case X8. The approval service does not allow another form to be shown. The gateway does not ask the person who uses
+// the agent, and the call waits only for approvers.
 func TestConfirm_FormsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,8 +105,8 @@ func TestConfirm_FormsAreLimited(t *testing.T) {
 	})
 }
 
-// The user confirms the call shortly before the hold ends, and the watch reports nothing. The call must run. It must
-// not be refused with the message that a person must approve it.
+// The user confirms the call shortly before the gateway stops holding it, and the approval service's watch does not
+// report the confirmation. The call must run. It must not be refused on the grounds that a person must approve it.
 func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +120,8 @@ func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	})
 }
 
-// Case A3. The form does not show the server's identity to the agent's user, because an agent that knows it could call
-// the server directly.
+// Case A3. The form does not show the server's identity to the person who uses the agent. If the agent learned the
+// identity, it could call the server directly.
 func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +138,8 @@ func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	})
 }
 
-// The agent's user is not asked if the form cannot show the complete call, or if the terms do not let the user decide.
+// The gateway does not ask the person who uses the agent if the form cannot show the complete call, or if the
+// approval's terms do not allow that person to decide.
 func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *testPipeline){
@@ -165,8 +167,8 @@ func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	}
 }
 
-// Case A3. The user's answer cannot be submitted. A confirmed call does not run, and a declined call does not run even
-// if approvers approve it.
+// Case A3. The gateway cannot submit the user's answer to the approval service. A confirmed call does not run, and a
+// declined call does not run even if approvers approve it.
 func TestConfirm_LostVoteAllowsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

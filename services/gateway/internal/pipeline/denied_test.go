@@ -32,8 +32,8 @@ func refuseRequest(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalRes
 	}
 }
 
-// The message of a denial contains who denied the call, the reason, and for how long equal calls are denied. It also
-// says that the call must not be repeated.
+// The message of a denial says who denied the call, why, and for how long identical calls are denied. It also says that
+// the call must not be repeated.
 func TestDenial_MessageHasItsReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -88,7 +88,8 @@ func TestDenial_MessageHasItsReason(t *testing.T) {
 	}
 }
 
-// checkPermanent checks the message of a refusal that must not be retried.
+// checkPermanent checks that a call was refused with the message want, and that the refusal says that the call must not
+// be retried.
 func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	t.Helper()
 	if got.Refusal == nil || got.Refusal.Text() != want {
@@ -100,7 +101,8 @@ func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	}
 }
 
-// If a caller has too many waiting calls, the refusal contains the limit, its configuration key and what to do.
+// If too many of a caller's calls are waiting for approvals, the refusal of a further call contains the limit, the
+// configuration key of the limit, and what to do.
 func TestApproval_TooManyPendingIsExplained(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// maxExempt is the maximum number of messages without a rule that one principal and the agents that it has created may
-	// send in a minute. maxExemptBytes is the maximum total size of these messages, in bytes. All principals of one person
-	// together may send four times as much.
+	// maxExempt is the maximum number of messages for which no rule is needed that a principal and the agents it has
+	// created may send in a minute. maxExemptBytes is the maximum total size of these messages, in bytes. All
+	// principals of one person together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
 	// maxKinds is the maximum number of pairs of server and method that are counted separately for one principal in a
-	// minute, so that the records of these counts do not fill the journal. Messages of other pairs are counted under the
-	// server "*".
+	// minute. It is limited so that the records of these counts do not fill the journal. Messages of further pairs are
+	// counted under the server "*".
 	maxKinds = 64
 	// otherServers is the server name in the records that count messages beyond maxKinds.
 	otherServers = "*"
 )
 
-// ExemptMessage is a message from an authenticated caller that needs no rule.
+// ExemptMessage is a message from an authenticated caller for which no rule is needed.
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
@@ -41,8 +41,8 @@ type ExemptMessage struct {
 	Bytes int
 }
 
-// CountExempt counts a message that needs no rule. It refuses the message if its principal has sent too many messages
-// or bytes in this minute. The counts are recorded at the end of the minute and when the gateway stops.
+// CountExempt counts a message for which no rule is needed. It refuses the message if its principal has sent too many
+// messages or bytes in this minute. The counts are recorded at the end of the minute and when the gateway stops.
 func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 	err := p.exempt.count(m, time.Now())
 	if err == nil {
@@ -54,12 +54,12 @@ func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 	}
 }
 
-// exemptCounter counts the messages that need no rule, by principal. It is safe for concurrent use.
+// exemptCounter counts, by principal, the messages for which no rule is needed. It is safe for concurrent use.
 type exemptCounter struct {
 	mu      sync.Mutex
 	minutes map[principal.Key]*minute
-	// since is the time at which the current minute began. messages and bytes count the messages of this minute and their
-	// sizes.
+	// since is the time when the current minute began. messages contains the number of messages in this minute, and
+	// bytes contains their total size.
 	since           time.Time
 	messages, bytes *quota.Tally
 }
@@ -76,10 +76,11 @@ func (c *exemptCounter) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
-// minute counts the messages of one principal in one minute, until the counts are recorded.
+// minute contains the counts of the messages that one principal sends in a minute, until the counts are recorded.
 type minute struct {
 	since time.Time
-	// kinds contains the records to write, and counted is the time of the first counted message.
+	// kinds contains the records that will be written. counted is the time of the first message that these records
+	// count.
 	kinds   map[recordKey]*journal.Record
 	counted time.Time
 }
@@ -135,7 +136,7 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// takeEnded removes and returns the records of the minutes that have ended, or of all minutes if all is true.
+// takeEnded removes all minutes that have ended and returns their records. If all is true, it removes every minute.
 func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +152,7 @@ func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.R
 	return records
 }
 
-// recordExempt writes the counts of the minutes that have ended to the journal, or all counts if all is true.
+// recordExempt writes the counts of all minutes that have ended to the journal. If all is true, it writes all counts.
 func (p *Pipeline) recordExempt(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.exempt.takeEnded(now, all) {
 		if err := p.attempts.WritePassed(context.WithoutCancel(ctx), rec); err != nil {

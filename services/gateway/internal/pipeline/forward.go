@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// forward sends the evaluated bytes to the server and records the outcome. The intent must already be in the journal.
+// forward sends the message that was evaluated to the server and records the outcome. The intent must already be in the
+// journal.
 func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	defer p.approvals.RenewClaim(ctx, a)()
 	answer, err := p.send(ctx, a)
@@ -64,7 +65,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// unsentReason returns the reason for which a call was not sent, for approvers.
+// unsentReason returns, for approvers, the reason why a call was not sent.
 func unsentReason(err error) string {
 	if _, withheld := errors.AsType[*attempt.WithheldError](err); withheld {
 		return "policy refused the call when it was about to be sent, or the caller's token was no longer valid"
@@ -84,8 +85,8 @@ type sendContext struct {
 // Deadline implements context.Context.
 func (c sendContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 
-// Value implements context.Context. The values of the cancelling context come first, because package context finds the
-// parent of a derived context through its values.
+// Value implements context.Context. A value in c.Context has priority over the caller's value, because package context
+// uses such a value to find the context that cancels c.
 func (c sendContext) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
@@ -93,10 +94,11 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// serverNotice is the time by which a server that knows the deadline of a call may notice it earlier than the gateway.
+// serverNotice is how much earlier than the gateway a server may notice that a call's deadline has passed, if the
+// server knows the deadline.
 const serverNotice = time.Second
 
-// send sends an allowed request to the server. No other function sends requests.
+// send sends an allowed request to the server. No other function sends callers' requests.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
 	if d := a.Decision.GetTimeout(); d != nil { // progress reported by the server does not extend policy's timeout
@@ -151,8 +153,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extendOnProgress returns a function that forwards messages to events, and restarts the server's timeout at each
-// progress notification.
+// extendOnProgress returns a function that forwards messages to events. The function restarts the server's timeout when
+// it forwards a progress notification.
 func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
@@ -166,7 +168,7 @@ func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) 
 	}
 }
 
-// timeoutError returns an error that names the timeout that the call has exceeded.
+// timeoutError returns an error that says which timeout the call has exceeded.
 func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) attempt.TimeoutError {
 	if a.FromServer {
 		return attempt.TimeoutError{}
@@ -181,9 +183,9 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
-// Prepare returns the request to send to the server for an evaluated message. The bytes are unchanged, with three
+// Prepare returns the request that is sent to the server for an evaluated message. The bytes are unchanged, with three
 // exceptions: this project's `_meta` keys are removed, the client's trace context is replaced with the gateway's, and
-// the client capabilities are replaced with capabilities unless that is nil.
+// the client's capabilities are replaced with the parameter capabilities unless it is nil.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R2. A reservation counts as used if the call was sent, regardless of the answer. It is released only if the call
-// was certainly not sent.
+// Case R2. If a call was sent, its reservation counts as used, regardless of the server's answer. The reservation is
+// released only if the call was certainly not sent.
 func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -102,7 +102,8 @@ func TestForward_OutcomesAreClassified(t *testing.T) {
 	}
 }
 
-// A call's timeout is the one that policy sets, or otherwise the server's configured timeout.
+// The timeout of a call is the one that the policy sets. If the policy sets none, it is the timeout configured for the
+// server.
 func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -141,7 +142,7 @@ func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	}
 }
 
-// The request's Leave function ends the wait for the answer with the given cause.
+// The Leave function of the request makes the call stop waiting for the server's answer. Its argument is the cause.
 func TestForward_DisconnectedCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestForward_DisconnectedCallEnds(t *testing.T) {
 	})
 }
 
-// Stop cancels calls that were sent to servers. Their outcomes are recorded.
+// Stop cancels the calls that were already sent to servers. Their outcomes are recorded.
 func TestStop_CancelsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// claimBrokenCall accepts a claim and returns a stored call with invalid params.
+// claimBrokenCall accepts a claim and returns a stored call whose params are invalid.
 func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
@@ -29,7 +29,8 @@ func denyDecision() *policyv1.Decision {
 	return d
 }
 
-// If a claim is lost, the next claim is recorded with a new id. The refusal of the call has the same id.
+// If the response to a claim is lost, the next claim is recorded with a new id. If the call is then refused, the
+// refusal has that id.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
@@ -51,7 +52,8 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// Policy denies a call that has an approval. The approval is cancelled even if the tool's definition cannot be read.
+// The policy denies a call that has an approval. The approval is cancelled even if the gateway cannot read the
+// definition of the called tool.
 func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,8 +67,8 @@ func TestDo_DenialNeedsNoList(t *testing.T) {
 	})
 }
 
-// An approved call's definition cannot be compared because the policy service does not accept the list. The refusal
-// names the policy service and not the server.
+// The gateway cannot check the tool definition of an approved call, because the policy service does not accept the
+// server's list. The refusal says that the policy service, and not the server, is the cause.
 func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +88,7 @@ func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
 	})
 }
 
-// A stored call that cannot be parsed does not run, and its claim is released.
+// A stored call that cannot be parsed is not sent, and its claim is released.
 func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,8 +101,8 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	})
 }
 
-// Policy evaluates the call again after the agent's user has answered. If the user declines, the call is refused and
-// recorded with policy's last decision.
+// After the person who uses the agent has answered the form, the policy service evaluates the call again. If that
+// person has declined, the call is refused and recorded with the policy service's last decision.
 func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,8 +124,8 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	})
 }
 
-// Case A4. The policy service responds without a decision when a signed decision is requested. The call is refused,
-// even if it was approved and policy would allow it later.
+// Case A4. The gateway requests a signed decision, but the policy service's response contains none. The call is
+// refused, even if it was approved and the policy would allow it later.
 func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

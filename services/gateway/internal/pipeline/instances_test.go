@@ -12,8 +12,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// setInstances makes the fake ratelimit role grant all reservations. Its responses contain the given instances in
-// order.
+// setInstances makes the fake ratelimit service grant all reservations. The nth response names the nth of the given
+// instances. All further responses name the last one.
 func (w *testPipeline) setInstances(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0
@@ -75,8 +75,8 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 	}
 }
 
-// A request is sent before an instance is replaced, and its response arrives later. It must not count as a response
-// from a second instance.
+// The gateway sends a request to an instance of the ratelimit service. The instance is replaced before its response
+// arrives. The late response must not count as a response from a second instance.
 func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

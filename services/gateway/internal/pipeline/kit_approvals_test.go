@@ -16,30 +16,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// fakeApprovals is an approval service with responses that a test sets. Without a response it is unavailable.
+// fakeApprovals is a fake approval service. A test sets its responses. As long as no response is set, the service is
+// unavailable.
 type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	w *testPipeline
-	// view is the approval as approvers see it. votes contains the votes of the agent's user. They are accepted unless
-	// voteErr is set. If silent is true, WatchApprovals does not report them.
+	// view is the approval as approvers see it. votes contains the votes of the person who uses the agent. These votes
+	// are accepted unless voteErr is set. If silent is true, WatchApprovals does not report them.
 	view    *approvalv1.View
 	votes   []approvalv1.Verdict
 	voteErr error
 	silent  bool
-	// limitReached reports whether the service refuses further forms for the agent's user.
+	// limitReached is true if the service refuses to show further forms to the person who uses the agent.
 	limitReached bool
-	// answerRequest answers RequestApproval. After that, WatchApprovals sends the approvals in updates.
+	// answerRequest answers RequestApproval. After that, WatchApprovals sends the approvals that the channel updates
+	// contains.
 	answerRequest func() (*approvalv1.RequestApprovalResponse, error)
 	updates       chan *approvalv1.Approval
 	answerClaim   func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
 	// beforeComplete runs before an outcome is accepted. It may be nil.
 	beforeComplete func()
-	// outcomes contains the reported outcomes. released and renewed contain the claims that were released and renewed.
+	// outcomes contains the outcomes that the gateway has reported. released contains the claims that it has released.
 	outcomes []approvalv1.CallOutcome
 	released []string
-	// cancel answers the n-th CancelApproval. If it is nil, the approval is cancelled. cancelled contains the reasons from
-	// the requests.
+	// cancel answers the n-th CancelApproval request. If cancel is nil, the request succeeds and the approval is
+	// cancelled. cancelled contains the reasons in these requests.
 	cancel    func(n int) error
 	cancelled []string
 	renewed   []*approvalv1.RenewClaimRequest
@@ -181,7 +183,8 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// answerStates returns a function that returns the approvals in states one by one, and then repeats the last one.
+// answerStates returns a function that returns the given approvals one after another, and then the last one again and
+// again.
 func answerStates(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]

@@ -31,8 +31,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// testPipeline contains fakes of a pipeline's dependencies, which a test controls. It records the steps of calls in
-// order.
+// testPipeline contains fakes of the services that a pipeline needs. A test controls the fakes. testPipeline records
+// the steps of calls in the order in which they happen.
 type testPipeline struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -40,14 +40,14 @@ type testPipeline struct {
 	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
-	// approvals is the fake approval service, and hold is the time for which calls are held.
+	// approvals is the fake approval service, and hold is how long calls are held.
 	approvals fakeApprovals
 	hold      time.Duration
 	// meter records metrics. If it is nil, no metrics are recorded.
 	meter metric.Meter
-	// broken contains, for each kind of record, the error that the journal returns.
+	// broken contains, for each kind of record, the error that the fake journal returns.
 	broken map[journal.Kind]error
-	// arguments is the store of the calls' arguments. If it is nil, recorded opens one.
+	// arguments is the store for the arguments of calls. If it is nil, the method recorded opens a store.
 	arguments *arguments.Store
 
 	mu      sync.Mutex
@@ -57,7 +57,7 @@ type testPipeline struct {
 	settled []*ratelimitv1.SettleLeaseRequest
 }
 
-// newTestPipeline returns a testPipeline whose policy allows every call and whose server answers every call.
+// newTestPipeline returns a testPipeline in which the policy allows every call and the server answers every call.
 func newTestPipeline() *testPipeline {
 	return &testPipeline{
 		decide: func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -85,7 +85,7 @@ func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	return p
 }
 
-// recorded returns the store of the calls' arguments.
+// recorded returns the store for the arguments of calls. It opens the store if necessary.
 func (w *testPipeline) recorded(t testing.TB) *arguments.Store {
 	t.Helper()
 	if w.arguments != nil {
@@ -103,7 +103,7 @@ func (w *testPipeline) recorded(t testing.TB) *arguments.Store {
 	return s
 }
 
-// emptyCache returns a decision cache that stays empty because it has no lease.
+// emptyCache returns a decision cache that always stays empty, because it never gets a lease.
 func (w *testPipeline) emptyCache(t testing.TB) *decisioncache.Cache {
 	t.Helper()
 	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
@@ -287,15 +287,16 @@ func (w *testPipeline) call(t testing.TB) attempt.Call {
 	}
 }
 
-// definitionFunc implements attempt.Tools. It returns the definition digest that a server lists for the called tool.
+// definitionFunc implements attempt.Tools. The function returns the digest of the definition that a server lists for
+// the called tool.
 type definitionFunc func(ctx context.Context, now bool) ([]byte, error)
 
-// Known implements attempt.Tools. It returns nil, so that the pipeline must list the server.
+// Known implements attempt.Tools. It returns nil, so that the pipeline must list the server's tools.
 func (definitionFunc) Known(context.Context) []byte { return nil }
 
 func (d definitionFunc) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
 
-// EnsureListed implements attempt.Tools. It returns false, as if the gateway had listed the server before.
+// EnsureListed implements attempt.Tools. It returns false, as if the gateway had already listed the server's tools.
 func (definitionFunc) EnsureListed(context.Context) (bool, *refusal.Refusal) { return false, nil }
 
 func (definitionFunc) Listed(context.Context) (attempt.Listing, error) {

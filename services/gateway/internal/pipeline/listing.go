@@ -12,9 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks policy about a call. If policy denies the call because the tool's definition is not accepted, but the
-// gateway itself has never listed the server, judge lists the server and asks policy again. If that fails, the call is
-// refused because of the failed listing, because it is not known whether the definition is accepted.
+// judge asks the policy service to evaluate a call. A call may be denied because its tool's definition is not accepted,
+// although the gateway has never listed the server's tools itself. In that case, judge lists them and asks the policy
+// service again. If the tools cannot be listed, the gateway does not know whether the definition is accepted, and the
+// call is refused for that reason.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	a, refused := p.judgeDefinition(ctx, a)
 	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
@@ -27,9 +28,9 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.attempts.Judge(ctx, a)
 }
 
-// judgeDefinition asks policy about a call, with the known definition of the called tool. If policy denies the call
-// only because no definition is known, judgeDefinition requests the server's list in the session and asks policy again.
-// If a rule denies the call, it sends no request to the server.
+// judgeDefinition asks the policy service to evaluate a call, together with the definition of the called tool if it is
+// known. If the call is denied only because no definition is known, judgeDefinition requests the server's list in the
+// session and asks the policy service again. If a rule denies the call, judgeDefinition sends no request to the server.
 func (p *Pipeline) judgeDefinition(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
@@ -59,10 +60,10 @@ func definitionUnknown(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 
-// mustBeListed refuses a call to a tool that is missing from the caller's list, if policy hides some of the server's
-// tools from the caller. It takes the same steps for hidden and missing tools and sends no request to policy. A caller
-// could measure the time for writing a record, so the records for hidden and missing tools have the same length. They
-// do not show whether the tool exists or which rule hides it.
+// mustBeListed refuses a call to a tool that is missing from the caller's list, if the policy hides some of the
+// server's tools from the caller. It takes the same steps for hidden tools as for missing tools, and does not ask the
+// policy service to evaluate the call. A caller could measure how long it takes to write a record, so the records for
+// hidden and for missing tools have the same length. They do not show whether the tool exists or which rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	listing, err := a.Tools.Listed(ctx)
 	switch {

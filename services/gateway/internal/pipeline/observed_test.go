@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// observeLimit adds an observed limit of the rule draft/slow to a decision.
+// observeLimit adds a limit to a decision. The limit belongs to the rule slow in the document draft and is only
+// recorded (mode: observe).
 func observeLimit(d *policyv1.Decision) *policyv1.Decision {
 	l := limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
 	l.Rule, l.Limit.Bucket = &policyv1.RuleRef{Document: "draft", Rule: "slow"}, "observed"
@@ -27,20 +28,22 @@ func observeLimit(d *policyv1.Decision) *policyv1.Decision {
 	return d
 }
 
-// observeDenial adds an observed rule draft/no that denies the call to a decision.
+// observeDenial adds a denial to a decision. The denial comes from the rule no in the document draft and is only
+// recorded (mode: observe).
 func observeDenial(d *policyv1.Decision) *policyv1.Decision {
 	d.Observed = &policyv1.Observation{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: &policyv1.RuleRef{Document: "draft", Rule: "no"}}
 	return d
 }
 
-// leaseByBucket makes the limiter grant leases that are named after the first bucket.
+// leaseByBucket makes the fake limiter grant leases. The id of each lease is the first bucket in its request.
 func (w *testPipeline) leaseByBucket() {
 	w.reserve = func(_ context.Context, r *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: &ratelimitv1.Lease{Id: "lease of " + r.GetLimits()[0].GetBucket()}}}, nil
 	}
 }
 
-// exceedObserved makes the limiter refuse the reservation of the observed limit, and grant others.
+// exceedObserved makes the fake limiter refuse to reserve the limit that is only recorded (mode: observe). It grants
+// other reservations.
 func (w *testPipeline) exceedObserved() {
 	w.leaseByBucket()
 	grant := w.reserve
@@ -87,7 +90,7 @@ func TestDo_ObservedDenialReservesNothing(t *testing.T) {
 	}
 }
 
-// A call whose enforced limit is exceeded reserves no observed limits.
+// If a call exceeds an enforced limit, no limits that are only recorded (mode: observe) are reserved for it.
 func TestDo_RefusedCallReservesNoObservedLimits(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -104,7 +107,7 @@ func TestDo_RefusedCallReservesNoObservedLimits(t *testing.T) {
 	}
 }
 
-// A denied call that an observed rule would allow is denied, and its record says so.
+// The policy denies a call, but a rule that is only recorded (mode: observe) would allow it. The call's record says so.
 func TestDo_RefusalRecordsWhatWouldHaveHappened(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -119,7 +122,8 @@ func TestDo_RefusalRecordsWhatWouldHaveHappened(t *testing.T) {
 	}
 }
 
-// A call that is never sent releases the enforced and the observed limits.
+// A call that is never sent releases all its limits: those that are enforced and those that are only recorded (mode:
+// observe).
 func TestDo_UnsentCallReleasesObservedLimits(t *testing.T) {
 	t.Parallel()
 	unsent := func(w *testPipeline) {
@@ -169,7 +173,7 @@ func TestDo_UnsentCallReleasesObservedLimits(t *testing.T) {
 	}
 }
 
-// A call that was sent does not release its observed limits.
+// A call that was sent does not release the limits that are only recorded (mode: observe).
 func TestDo_SentCallKeepsObservedLimits(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -184,7 +188,8 @@ func TestDo_SentCallKeepsObservedLimits(t *testing.T) {
 	}
 }
 
-// The span and a metric contain the observed effect of calls that ran and of calls that were refused.
+// The span and a metric say what would have happened if the whole policy were enforced. This applies to calls that ran
+// and to calls that were refused.
 func TestDo_ReportsTheObservedEffect(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

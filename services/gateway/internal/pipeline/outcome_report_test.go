@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// An approved call is repeated immediately after its answer. The repeated call requests a new approval, because the
-// approval service already has the first call's outcome.
+// A client repeats an approved call as soon as it has received the answer. The repeated call requests a new approval,
+// because the outcome of the first call has already reached the approval service.
 func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	t.Parallel()
 	for range 100 {
@@ -47,8 +47,8 @@ func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	}
 }
 
-// The approval service accepts a call's outcome slowly. The call's answer is delayed by at most 200 ms, and the service
-// still receives the outcome.
+// The approval service is slow to accept a call's outcome. The call's answer is delayed by at most 200 ms, and the
+// service nevertheless receives the outcome.
 func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {
@@ -69,7 +69,7 @@ func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	}
 }
 
-// A claim is renewed while its call runs, and not after that.
+// A claim is renewed while its call is running, and not after that.
 func TestApproval_ClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

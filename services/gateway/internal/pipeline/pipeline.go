@@ -1,7 +1,7 @@
-// Package pipeline executes calls. The steps are: ask policy, wait for approval, reserve limits, record the intent,
-// send the call to the server, record the outcome, and report the outcome of an approved call. If a step before sending
-// fails, the call is refused. Only this package sends clients' messages to servers, except for messages that need no
-// rule.
+// Package pipeline executes calls. The steps are: ask the policy service, wait for approval, reserve limits, record the
+// intent, send the call to the server, record the outcome, and report the outcome if the call was approved. If a step
+// before sending fails, the call is refused. Only this package sends clients' messages to servers, except for messages
+// for which no rule is needed.
 package pipeline
 
 import (
@@ -49,7 +49,7 @@ type Pipeline struct {
 	approvals *approvals.Manager
 	refusals  refusalCounter
 	exempt    *exemptCounter
-	// stopCtx is cancelled by stop when calls in flight must end.
+	// stopCtx is cancelled by the function stop when calls in flight must end.
 	stopCtx context.Context
 	stop    context.CancelFunc
 }
@@ -72,73 +72,78 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// BeginRequest returns the validity of a response that is requested from the policy service now, as for a decision.
+// BeginRequest returns the validity of a response that the gateway is about to request from the policy service. The
+// validity is the same as for a decision.
 func (p *Pipeline) BeginRequest() decisioncache.Validity { return p.deps.Decisions.BeginRequest() }
 
-// Drain stops holding calls that wait for approvers. Each of them is refused with its approval's id.
+// Drain makes the gateway stop holding calls that wait for approvers. Each of these calls is refused, and the refusal
+// contains the id of its approval.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
-// role answer alternately.
+// service respond alternately.
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
 // Stop cancels all calls that were sent to servers, and all later calls. Their outcomes are recorded as unknown, and
-// the callers receive answers. Stop does not wait for that.
+// the callers receive answers. Stop returns without waiting for this.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
-// Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
-// reports. A replay sends them after the next start. No call may be in flight.
+// Wait waits until all outcomes have been reported to the approval service. It may be called only when no call is in
+// flight. If ctx is cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal
+// is replayed.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until approvers have decided, but at most for the client's hold time. It does not execute the call.
+// WaitFor waits until approvers have decided on an approval, but not longer than the gateway would hold the client's
+// call. It does not execute the call.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitDecision(ctx, w)
 }
 
-// Approval returns the current state of one of the principal's approvals.
+// Approval returns the current state of an approval that belongs to the principal.
 func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.Approval(ctx, who, approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending, or approved and not yet used.
+// Withdraw cancels one of the principal's approvals. The approval must be pending, or approved and not yet used.
 func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports outcomes to the approval service that were not reported before the last stop. It retries until the
-// service answers or ctx is cancelled. The pipeline can execute calls in the meantime.
+// Replay reports outcomes to the approval service that had not been reported when the gateway last stopped. It retries
+// until the service accepts them or ctx is cancelled. Meanwhile, the pipeline can execute calls.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
 
 // Result is the result of a call. Exactly one of Answer and Refusal is set.
 type Result struct {
-	// Answer is the server's answer. Status is the HTTP status of the answer, or 0 if the transport is not HTTP.
+	// Answer is the server's answer. Status is the HTTP status of that answer, or 0 if the transport is not HTTP.
 	Answer *jsonrpc.Answer
 	Status int
-	// Refusal is the reason for which there is no answer.
+	// Refusal is the reason why there is no answer.
 	Refusal *refusal.Refusal
-	// ID is the decision's id. Decision is policy's decision, or nil if there is none.
+	// ID is the id of the policy service's decision. Decision is that decision, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
-	// Held is the time for which the call was held open for approvers.
+	// Held is how long the gateway held the call while it waited for approvers.
 	Held time.Duration
-	// StreamEnded reports whether the server has ended the stream before its answer. The server expects the client to
-	// reconnect, but has sent no event id with which the gateway could resume the stream.
+	// StreamEnded is true if the server has closed its stream before its answer. The server expects the client to
+	// reconnect, but has sent no event id, which the gateway would need to resume the stream.
 	StreamEnded bool
-	// Approved reports whether a person has approved this very call. An approval that covers several calls does not count.
+	// Approved is true if a person has approved this particular call. An approval that covers several calls does not
+	// count.
 	Approved bool
-	// Unrecorded reports whether the call's outcome is not in the journal yet.
+	// Unrecorded is true if the call's outcome has not been written to the journal yet.
 	Unrecorded bool
 }
 
-// Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier. In revisions with sessions,
-// a client that disconnects cancels neither the call nor its reservation.
+// Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier. In revisions that use
+// sessions, the call and its reservation are not cancelled when the client disconnects.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
-	// callerCtx is cancelled when the caller disconnects; the call continues.
+	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx
 	// The span is set again, because finding it through WithoutCancel is slow.
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx))
@@ -165,9 +170,9 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	return p.forward(ctx, a)
 }
 
-// admit asks policy to evaluate a call, requests an approval if policy requires one, and reserves limits. If there were
-// so many refusals of the principal's calls that they are only counted, admit first waits until no other call of this
-// principal is being evaluated.
+// admit asks the policy service to evaluate a call, requests an approval if the policy requires one, and reserves
+// limits. A principal may have had so many refusals that further ones are only counted. In that case, admit first waits
+// until no other call by this principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -216,8 +221,8 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
-// reportObserved counts a call that would have had another result if nothing were observed, and describes that result
-// in the span of the call.
+// reportObserved counts a call whose result would have been different if the whole policy were enforced, including
+// rules that are only recorded (mode: observe). It also adds that result to the call's span.
 func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 	if would := a.Observed(); would != (journal.Observed{}) {
 		spans.Observed(trace.SpanFromContext(ctx), would)
@@ -225,8 +230,8 @@ func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 	}
 }
 
-// RecordRefusal records a request from an authenticated caller that was refused before policy evaluated it. It returns
-// the id of the decision.
+// RecordRefusal records a request from an authenticated caller that was refused before the policy service evaluated it.
+// It returns the id of the decision.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.RefusedRequest) string {
 	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))

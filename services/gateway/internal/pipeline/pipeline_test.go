@@ -54,7 +54,8 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// An allowed call has these steps in this order: verify, decide, reserve, record the intent, send, record the outcome.
+// An allowed call has these steps, in this order: request the decision, reserve limits, record the intent, send the
+// call, record the outcome.
 func TestDo_AllowedCallRuns(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -126,8 +127,8 @@ func with(change func(*policyv1.Decision)) func(*testPipeline) {
 	}
 }
 
-// refusedCases lists situations in which a call must not be sent because a service fails or its response is incomplete
-// or not supported.
+// refusedCases contains situations in which a call must not be sent: a service fails, or its response is incomplete or
+// not supported.
 var refusedCases = []struct {
 	name  string
 	given func(*testPipeline)
@@ -251,7 +252,7 @@ func TestDo_UnrecordedRefusalIsARefusal(t *testing.T) {
 	}
 }
 
-// A call whose token may be revoked is refused without a request to any service.
+// If the token of a call's caller may have been revoked, the call is refused, and no service receives a request.
 func TestDo_StaleTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -265,7 +266,8 @@ func TestDo_StaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A call to a hidden tool gets the same answer as a call to a missing tool. Only the record shows the difference.
+// A call to a hidden tool receives the same answer as a call to a missing tool. Only the journal's record shows the
+// difference.
 func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -281,7 +283,7 @@ func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	}
 }
 
-// While the ratelimit role is unavailable, a call is allowed if all its limits are configured to allow it.
+// While the ratelimit service is unavailable, a call is allowed if all its limits are configured to allow that.
 func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){
@@ -301,7 +303,7 @@ func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	}
 }
 
-// Case R2. If the caller disconnects, neither the call nor its reservation is cancelled. Otherwise a caller could evade
+// Case R2. If the caller disconnects, neither the call nor its reservation is cancelled. Otherwise callers could evade
 // a limit by disconnecting.
 func TestDo_DisconnectChangesNothing(t *testing.T) {
 	t.Parallel()

@@ -19,8 +19,8 @@ func startSpan(t testing.TB) (context.Context, trace.SpanContext) {
 	return ctx, span.SpanContext()
 }
 
-// The sent message has the same bytes as the evaluated one, except for this project's `_meta` keys and the trace
-// context.
+// The bytes that the server receives are the bytes that the policy service has evaluated, except for this project's
+// `_meta` keys and the trace context.
 func TestPrepare_SendsTheJudgedBytes(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)
@@ -63,7 +63,7 @@ func TestPrepare_SendsTheJudgedBytes(t *testing.T) {
 	}
 }
 
-// A message of the maximum size is still accepted after Prepare has added members to it.
+// A message of the maximum size is accepted, even after Prepare has added members to it.
 func TestPrepare_AcceptsParsedMessages(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// progressServer is a server that reports progress at the given times after the call, and never answers.
+// progressServer is a fake server that never answers a call. It reports progress at the given times after the call.
 type progressServer []time.Duration
 
 func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -31,7 +31,7 @@ func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events 
 	return upstream.Answer{}, upstream.ErrTimeout
 }
 
-// impatientServer reaches a timeout of its own after a second.
+// impatientServer is a fake server with a timeout of its own, which expires after a second.
 type impatientServer struct{}
 
 func (impatientServer) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
@@ -48,8 +48,8 @@ func (s messageServer) Forward(ctx context.Context, r upstream.Request, events f
 	})
 }
 
-// Each progress notification restarts a call's timeout, up to a maximum. The refusal contains the exceeded timeout and
-// its configuration key. A timeout that a rule sets is not extended.
+// Each progress notification restarts a call's timeout, up to a maximum. The refusal contains the timeout that was
+// exceeded and its configuration key. A timeout that a rule sets is not extended.
 func TestDo_ProgressExtendsACall(t *testing.T) {
 	t.Parallel()
 	every := func(d time.Duration, n int) (all progressServer) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// recordArguments stores a copy of the arguments of a call that is about to be sent, if its server or a rule asks for
-// it. If recordArguments returns an error, the call must not be sent.
+// recordArguments stores a copy of a call's arguments before the call is sent, if a rule or the server's configuration
+// requires this. If recordArguments returns an error, the call must not be sent.
 func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (attempt.Attempt, error) {
 	if !a.RecordArguments && !a.Decision.GetRecordArguments() || !a.Sent.Arguments.Present() {
 		return a, nil
@@ -26,7 +26,8 @@ func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// sharer identifies the person whose share of the space a copy uses: the person at the end of the chain.
+// sharer returns the person to whose share of the storage space a copy counts. This is the person for whom the last
+// principal in the delegation chain works, or for whom the caller works if there is no chain.
 func sharer(a attempt.Attempt) string {
 	last := a.Principal
 	if chain := a.Principal.GetChain(); len(chain) > 0 {

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// recordedBy returns the arguments that the intent of a call describes, and the call's result code.
+// recordedBy makes a call. It returns the copy of the arguments to which the call's intent refers, and the intent's
+// description of that copy.
 func recordedBy(t *testing.T, w *testPipeline, c attempt.Call) (text string, recorded journal.Recorded) {
 	t.Helper()
 	p := w.pipeline(t)
@@ -42,7 +43,8 @@ func recordedBy(t *testing.T, w *testPipeline, c attempt.Call) (text string, rec
 const callWithSecret = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":` +
 	`{"to":"a@example.com","text":"key ghp_0123456789abcdefghijABCDEFGHIJ012345"}}}`
 
-// A copy has the arguments, without secrets and without what the redactions of the call find, also in results alone.
+// The stored copy of the arguments contains no secrets. Everything that the call's redactions find is also removed from
+// the copy, even if a redaction applies only to results.
 func TestDo_RecordsArgumentsWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	results := redacting()
@@ -107,7 +109,8 @@ func TestDo_CallIsRefusedIfItsArgumentsCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// A rule begins to record arguments while a call waits for its server. The call does not begin without its copy.
+// While a call waits for its server, a rule changes and now requires that a copy of the arguments is stored. The call
+// does not start without the copy.
 func TestDo_CallDoesNotBeginWithoutACopyThatIsNewlyAskedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,7 +130,7 @@ func TestDo_CallDoesNotBeginWithoutACopyThatIsNewlyAskedFor(t *testing.T) {
 	})
 }
 
-// A copy whose intent can't be recorded belongs to no call.
+// A copy of the arguments is stored, but the intent can't be recorded. The call is not sent.
 func TestDo_CallIsNotSentIfOnlyItsArgumentsAreRecorded(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

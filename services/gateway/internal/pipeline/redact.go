@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// redactArguments makes the decision's redactions in the arguments of a permitted call, so that approvers see, and the
-// server receives, the replaced arguments. It sets the redactor for the messages of the server. The call is refused if
-// the redactions can't be made.
+// redactArguments applies the decision's redactions to the arguments of an allowed call, so that approvers and the
+// server receive the redacted arguments. It also sets the redactor for the server's messages. If the redactions can't
+// be applied, the call is refused.
 func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	list := a.Decision.GetRedactions()
 	if len(list) == 0 || a.Refusal() != nil {
@@ -38,8 +38,9 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// addRedactions adds the redactions of results in the decision for the claim of an approval. That decision has no further
-// redactions of arguments, because the approval would not have been claimed.
+// addRedactions adds redactions of results to the call's redactor. They come from the decision that the policy service
+// made for the claim of an approval. That decision contains no new redactions of arguments, because otherwise the
+// approval would not have been claimed.
 func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	if list := a.Decision.GetRedactions(); !a.Redactor.Makes(list) {
 		a.Redactor = a.Redactor.With(list, timeslices(ctx, a))
@@ -47,18 +48,18 @@ func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	return a
 }
 
-// ofResults reports whether a redaction concerns results.
+// ofResults reports whether a redaction applies to results.
 func ofResults(r *policyv1.Redaction) bool {
 	return r.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
 }
 
-// timeslices returns the function with which a redactor waits for the processor on behalf of the call's caller.
+// timeslices returns a function. A redactor calls it to wait for one of the caller's time slices.
 func timeslices(ctx context.Context, a attempt.Attempt) func(bytes int) (end func(), err error) {
 	memory := a.Memory // a function that reads a would allocate a for every call
 	return func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) }
 }
 
-// notRedacted returns the refusal of a call whose redactions can't be made.
+// notRedacted returns the refusal for a call whose redactions can't be applied.
 func notRedacted(a attempt.Attempt, why string) *refusal.Refusal {
 	first := a.Decision.GetRedactions()[0].GetRule()
 	return &refusal.Refusal{

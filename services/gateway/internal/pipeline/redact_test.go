@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// redacting returns a decision that allows a call and replaces addresses in arguments and results.
+// redacting returns a decision that allows a call and redacts email addresses in arguments and results.
 func redacting() *policyv1.Decision {
 	d := allow()
 	rule := &policyv1.RuleRef{Document: "files", Rule: "clean"}
@@ -55,7 +55,7 @@ func TestDo_RedactsArgumentsResultAndEvents(t *testing.T) {
 	}
 }
 
-// A call whose redactions can't be made is not sent, and the refusal names the rule and what to do.
+// If a call's redactions can't be applied, the call is not sent. The refusal contains the rule's name and what to do.
 func TestDo_CallIsRefusedIfItsRedactionsCannotBeMade(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -84,12 +84,13 @@ func TestDo_CallIsRefusedIfItsRedactionsCannotBeMade(t *testing.T) {
 	}
 }
 
-// manyAddresses returns a call with more addresses than are replaced in one message, in one argument.
+// manyAddresses returns a call with one argument that contains more email addresses than can be replaced in one
+// message.
 func manyAddresses() string {
 	return strings.ReplaceAll(callWithAddress, "a@example.com", strings.Repeat("a@example.com ", 10_001))
 }
 
-// Policy demands a further redaction while a call waits for its server. The call does not begin.
+// While a call waits for its server, the policy changes and requires an additional redaction. The call does not start.
 func TestDo_CallDoesNotBeginWithoutANewRedaction(t *testing.T) {
 	t.Parallel()
 	for name, later := range map[string]func(*policyv1.Decision){
@@ -116,8 +117,9 @@ func TestDo_CallDoesNotBeginWithoutANewRedaction(t *testing.T) {
 	}
 }
 
-// While a call waits for an approval, a rule begins to redact arguments. The call does not run with the arguments of its
-// caller, and the approval is not used. A further redaction of results is made.
+// While a call waits for an approval, a rule changes and now redacts arguments. The call does not run with its original
+// arguments, and the approval is not used. If the rule only adds a redaction of results, the call runs and that
+// redaction is applied.
 func TestApproval_CallDoesNotRunWithoutANewRedactionOfArguments(t *testing.T) {
 	t.Parallel()
 	rule := &policyv1.RuleRef{Document: "files", Rule: "clean"}

@@ -15,32 +15,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A refused call costs the caller nothing, but writes a record to the journal. So only a limited number of a
-// principal's refusals is recorded individually, and further refusals are only counted. Otherwise a principal could
+// A refused call costs the caller nothing, but writes a record to the journal. The gateway therefore records only a
+// limited number of a principal's refusals individually and only counts the others. Otherwise a principal could
 // displace other principals' records from the journal.
 const (
 	// maxRefusals is the maximum number of a principal's refusals that are recorded individually in a window of one
 	// minute.
 	maxRefusals = 1000
-	// maxBytes is the size of a principal's token bucket for records, in bytes, and bytesPerSecond is its refill rate.
-	// Together they allow 84 MiB a day and one burst. The journal has space for 256 MiB.
+	// maxBytes is the size of a principal's token bucket for records, in bytes. bytesPerSecond is the rate at which the
+	// bucket is refilled. Together they allow 84 MiB a day and one burst. The journal has space for 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	windowTime     = time.Minute
-	// flushEvery is the interval at which the pipeline writes the counts of ended windows.
+	// flushEvery is the interval at which the pipeline writes the counts of one-minute windows that have ended.
 	flushEvery = 10 * time.Second
 )
 
-// refusalCounter counts refusals by principal. A recorded refusal also counts against every principal and person in the
-// principal's chain. It is safe for concurrent use.
+// refusalCounter counts refusals by principal. A refusal that is recorded individually also counts against every
+// principal in the caller's delegation chain, and against the persons for whom they work. A refusalCounter is safe for
+// concurrent use.
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
 	groups  map[group]*window
 }
 
-// group identifies a principal together with the agents that it has created, or a person. For requests from a server,
-// the key also contains the server.
+// group is the key of a quota for recorded refusals. It identifies either a principal together with the agents that it
+// has created, or a person. For requests from a server, it also contains the server.
 type group struct {
 	offender
 
@@ -51,8 +52,8 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// groupsOf returns the groups to which a record is charged. Each value is the group's quota as a multiple of a
-// principal's quota.
+// groupsOf returns the groups to which a record is charged. The map's values say how many times larger a group's quota
+// is than the quota of a principal.
 func groupsOf(rec *journal.Record) map[group]int {
 	out := make(map[group]int, 2+2*len(rec.Chain))
 	server := offenderOf(rec).server
@@ -64,8 +65,8 @@ func groupsOf(rec *journal.Record) map[group]int {
 	return out
 }
 
-// charge charges a refusal to all groups of its record. If a group has no quota left, charge returns false and charges
-// no group.
+// charge charges a refusal to all groups of its record. If the quota of one of the groups is used up, charge returns
+// false and charges no group.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	all, allowed := groupsOf(rec), true
 	for g, times := range all {
@@ -87,15 +88,15 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// offender identifies refusals that are counted together: the refusals of a principal's requests, or the refusals of
-// requests from one server to a principal's client.
+// offender identifies refusals that are counted together. These are either the refusals of a principal's own requests,
+// or the refusals of requests from one server to a principal's client.
 type offender struct {
 	principal.Key
 
 	server string // empty for the principal's own refusals
 }
 
-// offenderOf returns the key under which a recorded refusal is counted.
+// offenderOf returns the key under which the refusal in a record is counted.
 func offenderOf(rec *journal.Record) offender {
 	out := offender{Key: principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}}
 	if rec.FromServer {
@@ -104,7 +105,7 @@ func offenderOf(rec *journal.Record) offender {
 	return out
 }
 
-// offenderOfCall returns the key under which a refusal of the call is counted.
+// offenderOfCall returns the key under which a refusal of the call would be counted.
 func offenderOfCall(c *attempt.Call) offender {
 	out := offender{Key: principal.Of(c.Principal)}
 	if c.FromServer {
@@ -113,22 +114,24 @@ func offenderOfCall(c *attempt.Call) offender {
 	return out
 }
 
-// window contains the counts of refusals in one minute. A principal's window uses overflow and slot. A group's window
-// uses recorded and bytes.
+// window contains the counts of refusals in one minute. The window of an offender uses overflow and slot. The window of
+// a group uses recorded and bytes.
 type window struct {
 	since    time.Time
 	recorded int
-	// bytes is the used fraction of the token bucket, in bytes.
+	// bytes is how many bytes of the token bucket are used.
 	bytes int
-	// overflow is the record that counts further refusals. It is nil while all refusals are recorded individually.
+	// overflow is the record that counts the refusals that are not recorded individually. It is nil as long as all
+	// refusals are recorded individually.
 	overflow *journal.Record
-	// slot contains an element while a call is being evaluated. It is nil while all refusals are recorded individually.
+	// slot contains an element while a call is being evaluated. It is nil as long as all refusals are recorded
+	// individually.
 	slot chan struct{}
 }
 
-// count counts a refusal. It returns the decision id for the answer, and the records to write: the count of the
-// previous window, if there is one, and the record of the refusal. When refusals are only counted, the first one writes
-// a count record, and later ones write no record.
+// count counts a refusal. It returns the decision id for the answer, and the records to write. These are the count of
+// the previous window, if there is one, and the record of the refusal. Once refusals are only counted, the first of
+// them is written as a count record, and later ones are not written.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,8 +155,8 @@ func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, r
 	}
 }
 
-// newCountRecord returns the record that counts a principal's further refusals. It is written before the answer to the
-// first counted refusal, and has the same id as that answer.
+// newCountRecord returns the record that counts a principal's further refusals. A copy of it is written before the
+// first refusal that is only counted is answered. The record has the same id as that answer.
 func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),
@@ -169,7 +172,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record that counts the refusals after the first counted one, if there are any.
+// summary appends the record that counts refusals to records, if any refusals were counted after the first one.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
@@ -177,7 +180,7 @@ func (s *window) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.overflow)
 }
 
-// next returns the window that follows s, or a first window if s is nil.
+// next returns the window that follows s. If s is nil, next returns a first window.
 func (s *window) next(now time.Time) *window {
 	if s == nil {
 		return &window{since: now}
@@ -186,8 +189,8 @@ func (s *window) next(now time.Time) *window {
 	return &window{since: now, bytes: max(0, s.bytes-allowed)}
 }
 
-// takeEnded closes the windows that have ended, or all windows if all is true, and returns their records to write. It
-// removes a window after its token bucket is full again.
+// takeEnded closes the windows that have ended, or all windows if all is true. It returns the records to write for
+// them. A window is removed when its token bucket is full again.
 func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,7 +212,7 @@ func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.
 	return records
 }
 
-// recordRefusal records or counts a refusal, and returns the id of its record.
+// recordRefusal records a refusal or only counts it, and returns the decision id for the answer.
 func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) string {
 	id, records := p.refusals.count(rec, time.Now())
 	p.write(ctx, records)
@@ -222,8 +225,8 @@ func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	}
 }
 
-// Run writes the counts of refusals and of messages that need no rule, until ctx is cancelled. It then writes the
-// remaining counts and returns nil.
+// Run periodically writes the counts of refusals and of messages for which no rule is needed. When ctx is cancelled, it
+// writes the remaining counts and returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()

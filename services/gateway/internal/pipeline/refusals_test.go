@@ -17,7 +17,7 @@ import (
 
 const recordedOneByOne = 1000
 
-// denyAllExceptBen makes policy deny all calls except calls to the server open.
+// denyAllExceptBen makes the fake policy deny all calls except calls to the server named "open".
 func denyAllExceptBen(w *testPipeline) {
 	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
@@ -42,7 +42,7 @@ func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	}
 }
 
-// countRefusals returns the number of refusals that the records count, and checks that the records contain each id.
+// countRefusals returns how many refusals the records count. It also checks that there is a record for each id in ids.
 func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
 	t.Helper()
 	onRecord := make(map[string]bool)
@@ -59,7 +59,7 @@ func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (
 }
 
 // After 1,000 refusals in a minute, a principal's further refusals are only counted. Each answer still contains the
-// reason and the id of a recorded decision, and allowed calls run.
+// reason and the id of a recorded decision. Allowed calls still run.
 func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// The counts are written when the pipeline stops, and when a minute ends before the next flush.
+// The pipeline writes the counts of refusals when it stops. It also writes them if a minute ends before the next flush.
 func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,8 @@ func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	})
 }
 
-// The count of concurrent refusals is exact. It includes requests that are refused before policy evaluates them.
+// Refusals that happen concurrently are counted exactly, including requests that are refused before the policy service
+// evaluates them.
 func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -201,8 +202,8 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	}
 }
 
-// Case X1. A server's refused requests are counted for that server. The refusals of the caller's requests and of other
-// servers' requests are still recorded individually.
+// Case X1. If requests that a server sends are refused, the refusals are counted for that server. Refusals of the
+// caller's own requests and of other servers' requests are still recorded individually.
 func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -226,7 +227,7 @@ func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	}
 }
 
-// A request that is refused before policy evaluates it is recorded with the values that could be read.
+// A request that is refused before the policy service evaluates it is recorded with the values that could be read.
 func TestRecordRefusal_RecordsRejectedRequests(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

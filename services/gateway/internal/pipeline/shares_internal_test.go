@@ -13,7 +13,7 @@ import (
 
 var bot = &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
 
-// agentOf returns an agent that was created by another agent. The principal bot has created that other agent.
+// agentOf returns an agent that another agent has created. The principal bot has created that other agent.
 func agentOf(i int) *identityv1.Principal {
 	middle := &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/m", i%2), Owner: "olga"}
 	return &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
@@ -46,8 +46,8 @@ func TestCountExempt_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	}
 }
 
-// Agents share their creator's quota of recorded refusals. Otherwise many agents could displace other principals'
-// records from the journal.
+// Agents share the quota for recorded refusals with the principal that has created them. Otherwise many agents could
+// displace other principals' records from the journal.
 func TestRefusals_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	a, now, recorded := newRefusalCounter(), time.Now(), 0

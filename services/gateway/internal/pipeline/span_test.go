@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 )
 
-// The span of a call contains its approval's id and the time for which the call was held.
+// The span of a call contains the id of the call's approval, and how long the call was held.
 func TestDo_SpanNamesTheApproval(t *testing.T) {
 	t.Parallel()
 	call := func(ctx context.Context, t *testing.T, w *testPipeline, p *pipeline.Pipeline) {

@@ -21,15 +21,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// approvalUntil returns an approval in the given state, with expiry times.
+// approvalUntil returns an approval with the given state and with times at which it expires.
 func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := approvalIn(state)
 	a.DecideBefore = timestamppb.New(time.Now().Add(15 * time.Minute))
 	return a
 }
 
-// newPendingCall returns a pipeline in which a call was refused with its approval's id. After that, approvers have
-// approved the call, and policy has changed to the decision d. The list of recorded steps is empty.
+// newPendingCall returns a pipeline in which a call was refused because it needs an approval. After the refusal,
+// approvers have approved the call, and the policy has changed so that it now returns the decision d. The list of
+// recorded steps is empty.
 func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
 	w := newApprovalPipeline()
@@ -50,11 +51,11 @@ func allowDecision() *policyv1.Decision {
 	return d
 }
 
-// errEnded is the approval service's error for an approval that was claimed or has ended.
+// errEnded is the error that the approval service returns for an approval that was claimed or has ended.
 var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 
-// Policy allows a call that has an unclaimed approval. The approval is cancelled before the call is sent, so that its
-// votes cannot allow a later call. If the approval cannot be cancelled, the call is not sent.
+// The policy allows a call that has an unclaimed approval. The approval is cancelled before the call is sent, because
+// its votes could otherwise allow a later call. If the approval cannot be cancelled, the call is not sent.
 func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	isIn := func(state approvalv1.ApprovalState) func(*testPipeline) {
@@ -122,8 +123,8 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Policy now allows a call that names its approval, for example the call of a resumed task. The call runs once. If it
-// is repeated, it is refused, because its caller may have lost the answer to the first one.
+// The policy now allows a call that contains its approval's id, for example the call of a resumed task. The call runs
+// once. If the client repeats the call, it is refused, because the client may have lost the first answer.
 func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]approvalv1.ApprovalState{"pending": pending, "approved": approved} {
@@ -158,8 +159,8 @@ func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	})
 }
 
-// If policy denies a call, its approval is cancelled. The call is refused with policy's message even if the
-// cancellation fails.
+// If the policy denies a call, the call's approval is cancelled. The call is refused with the policy's message even if
+// the cancellation fails.
 func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -198,8 +199,8 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Only an equal call finds the approval, and only until the approval expires. The gateway sends no request to the
-// approval service for other calls.
+// Only an identical call uses the approval, and only until the approval expires. For other calls, the gateway sends no
+// request to the approval service.
 func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	t.Parallel()
 	message := func(params string) func(*testing.T, *attempt.Call) {
@@ -248,7 +249,7 @@ func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	}
 }
 
-// After an approval has ended, the gateway reads it once and then forgets it.
+// The gateway reads an approval that has ended once, and then forgets it.
 func TestApproval_EndedOneIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,20 +8,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay is the delay of a principal's next call after a refused call, while the principal's refusals are only
-// counted. It limits the principal and its agents to 200 policy requests per second. A principal may have at most 512
-// calls in flight, so an allowed call waits less than three seconds.
+// refusalDelay is how long a principal's next call is delayed after a refused call, once the principal's refusals are
+// only counted and not recorded individually. It limits the principal and its agents to 200 requests to the policy
+// service per second. A principal may have at most 512 calls in flight, so an allowed call waits less than three
+// seconds.
 const refusalDelay = 5 * time.Millisecond
 
-// judgeSlot is a principal's slot for a call that is being evaluated. A call that needs no slot has a nil judgeSlot.
+// judgeSlot is the slot that a principal's call occupies while the call is being evaluated. If a call needs no slot,
+// its judgeSlot is nil.
 type judgeSlot struct {
 	taken chan struct{} // contains an element while the slot is in use
 	ended bool
 }
 
 // takeSlot waits until no other call of the same principal is being evaluated, and returns the slot. If the principal's
-// refusals are still recorded individually, takeSlot immediately returns nil. If the caller disconnects during the
-// wait, takeSlot returns a refusal.
+// refusals are still recorded individually, takeSlot immediately returns nil. If the caller disconnects while it waits,
+// takeSlot returns a refusal.
 func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*judgeSlot, *refusal.Refusal) {
 	a.mu.Lock()
 	s := a.windows[key]
@@ -42,8 +44,8 @@ func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*jud
 	}
 }
 
-// end releases the slot for the principal's next call. If this call was refused, it releases the slot after
-// refusalDelay, and otherwise immediately. It is idempotent.
+// end releases the slot for the principal's next call. If the current call was refused, end releases the slot after
+// refusalDelay. Otherwise it releases the slot immediately. It is idempotent.
 func (t *judgeSlot) end(refused bool) {
 	if t != nil && !t.ended {
 		t.ended = true

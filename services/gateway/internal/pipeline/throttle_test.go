@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 policy requests per second, no matter how
-// many requests it sends. The principal's allowed calls are delayed slightly, and other principals' calls are not
-// delayed.
+// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 requests to the policy service per second,
+// no matter how many requests the principal sends. The principal's allowed calls are delayed slightly. Other
+// principals' calls are not delayed.
 func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	})
 }
 
-// Case R11. A caller disconnects while its call waits for a slot. Policy does not evaluate the call, and the refusal is
+// Case R11. A caller disconnects while its call waits for a slot. The call is not evaluated, and the refusal is
 // counted.
 func TestThrottle_DisconnectedCallIsNotJudged(t *testing.T) {
 	t.Parallel()

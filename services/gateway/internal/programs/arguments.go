@@ -9,27 +9,28 @@ import (
 	"strings"
 )
 
-// interpreters are programs that run the file in their first non-option argument. The names contain no versions.
+// interpreters are programs that run the file given by their first argument that is not an option. The names do not
+// include versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
 // packageManagers are programs that run a command that a package defines. The package is in the working directory or in
-// a directory that an option names. packageRunners are programs that run a package that they install or that is
-// installed in the working directory.
+// a directory that an option gives. packageRunners are programs that run a package. They install the package themselves
+// unless it is installed in the working directory.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
 )
 
-// gitSource matches the address of a local git repository, and fileSource the path of a local tarball, in the forms
-// that package runners accept.
+// gitSource matches the address of a local git repository, and fileSource matches the path of a local tarball. Both
+// match the forms that package runners accept.
 var (
 	gitSource  = regexp.MustCompile(`(?:^|[@=])git[+]file://(/[^#?]+)`)
 	fileSource = regexp.MustCompile(`(?:@|(?:^|[@=])file:(?://)?)(/[^#?]+[.](?:(?i)tgz|tar[.]gz|tar|whl|zip))$`)
 )
 
-// projectOptions are the options that name a package's directory.
+// projectOptions are the options whose value is the directory of a package.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
 // codeExtensions are the extensions of files that contain code for any interpreter.
@@ -51,7 +52,7 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			// A command of a package manager, such as run, comes before the program.
+			// For a package manager, the program comes after a command such as run.
 			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
@@ -71,7 +72,8 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages that options name by directories, and that arguments name by local addresses.
+// addProjects adds the packages whose directories are given in options, and the packages whose local addresses are
+// given in arguments.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
@@ -90,7 +92,7 @@ func (f *finder) addProjects() {
 	}
 }
 
-// addCode adds a file, or a directory that contains code, and reports whether the path exists.
+// addCode adds a file with code, or a directory that contains code. It reports whether the path exists.
 func (f *finder) addCode(path string) bool {
 	switch {
 	case path == "" || !exists(path):
@@ -107,7 +109,7 @@ func (f *finder) addCode(path string) bool {
 }
 
 // absolute returns the absolute form of a path in the program's arguments. It returns "" for a relative path if each
-// process has its own private directory.
+// process has its own working directory.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -120,7 +122,7 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file with code, according to its extension, or to its mode and first bytes. The
+// isScript reports whether a path is a file with code. It checks the file's extension, or its mode and first bytes. The
 // mode alone is not sufficient, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
@@ -138,20 +140,21 @@ func isProgram(path string) bool {
 	return strings.HasPrefix(string(head[:n]), "#!") || string(head[:n]) == "\x7fELF"
 }
 
-// pathParts returns the parts of an argument that could be paths, as in `--import=/opt/x.mjs` or in a shell command.
+// pathParts returns the parts of an argument that could be paths, for example in `--import=/opt/x.mjs` or in a shell
+// command.
 func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// codeVariables are the environment variables that name trusted certificates, or code for interpreters and the dynamic
-// loader. Their values are lists of paths, or options with paths.
+// codeVariables are environment variables whose values are paths, lists of paths, or options that contain paths. The
+// paths lead to trusted certificates, or to code for interpreters and the dynamic loader.
 var codeVariables = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in codeVariables, and the directories in the operator's home directory from which
-// Python loads code.
+// addEnvironment adds the paths that the variables in codeVariables contain. It also adds the directories in the
+// operator's home directory from which Python loads code.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

@@ -1,5 +1,5 @@
-// Package programs finds the files that stdio servers execute, so that the gateway can protect these files from the
-// servers' processes.
+// Package programs finds the files that stdio servers execute, so that the gateway can protect these files from being
+// changed by the servers' processes.
 package programs
 
 import (
@@ -13,13 +13,13 @@ import (
 
 // Command is a server's command.
 type Command struct {
-	// Program is the absolute path of the program's file, and Args are its arguments without its name.
+	// Program is the absolute path of the program's file, and Args are the program's arguments without its name.
 	Program string
 	Args    []string
-	// Env is the environment of the server's processes. Files reads PATH from it.
+	// Env contains the environment variables of the server's processes. Files uses the PATH in Env.
 	Env map[string]string
 	// Dir is the absolute path of the working directory of all processes. It is empty if each process has its own
-	// directory.
+	// working directory.
 	Dir string
 	// Home is the operator's home directory, or empty if there is none.
 	Home string
@@ -46,7 +46,8 @@ func Files(c *Command) []string {
 }
 
 // System returns the existing directories that contain the system's programs, libraries, settings and certificates. It
-// also returns files elsewhere to which links in the resolver settings and certificates lead.
+// also returns files outside these directories if they are the targets of links in the resolver settings and
+// certificates.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -74,7 +75,7 @@ type finder struct {
 	seen    map[string]bool
 }
 
-// addFile adds a program, the directories of its code, and its interpreter.
+// addFile adds a program, the directories from which its code is loaded, and its interpreter.
 func (f *finder) addFile(path string) {
 	if !filepath.IsAbs(path) || f.seen[path] || !exists(path) {
 		return
@@ -89,7 +90,8 @@ func (f *finder) addFile(path string) {
 	f.addFile(f.interpreter(path))
 }
 
-// addFolder adds a directory if it may be read-only for all servers, and reports whether it was added.
+// addFolder adds a directory if it may be made read-only for all servers, and reports whether it has added the
+// directory.
 func (f *finder) addFolder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
@@ -131,7 +133,7 @@ func isPackage(dir string) bool {
 	return slices.ContainsFunc(manifests, func(name string) bool { return exists(filepath.Join(dir, name)) })
 }
 
-// interpreter returns the program that the first line of a script names, or "" if there is none.
+// interpreter returns the program that is given in the first line of a script, or "" if there is none.
 func (f *finder) interpreter(path string) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -174,7 +176,7 @@ func (f *finder) lookUp(name string) string {
 	return ""
 }
 
-// linkChain returns the links on the path to a file, and the file itself.
+// linkChain returns the symbolic links on the way to a file, and the file itself.
 func linkChain(path string) []string {
 	const most = 40 // the limit of Linux
 	var out []string
@@ -200,7 +202,7 @@ func linkChain(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether users and other programs share a directory, or a directory inside it.
+// isShared reports whether users and other programs share the given directory or a directory inside it.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true

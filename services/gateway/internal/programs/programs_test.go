@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// writeTree creates files with the given contents. A file that contains a script is executable. A content that begins
-// with "->" creates a link.
+// writeTree creates files with the given contents and returns the directory that contains them. A file that contains a
+// script is executable. If a content begins with "->", writeTree creates a link.
 func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -47,8 +47,8 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
 		files map[string]string
-		// In command, dir, env and want, ROOT stands for the root of the tree. want lists the tree's directories and files
-		// that must be found.
+		// In command, dir, env and want, ROOT stands for the root of the tree. want lists the directories and files in
+		// the tree that Files must find.
 		command string
 		dir     string
 		env     map[string]string
@@ -155,7 +155,8 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	}
 }
 
-// Case X15. System finds the system's directories, and files elsewhere to which links in the system's settings lead.
+// Case X15. System finds the system's directories, and those files elsewhere to which links in the system's settings
+// lead.
 func TestSystem_FindsSettingsAndCertificates(t *testing.T) {
 	t.Parallel()
 	found := programs.System()

@@ -12,12 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// serverName is the grammar of configured names. The gateway asks policy only about names that match it.
+// serverName matches the server names that a configuration can contain. The gateway asks the policy service only about
+// names that match.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // IsAbsent reports whether the gateway must answer that the server does not exist. It returns true if no server with
-// this name is configured, or if policy hides the server from the caller. Both cases take the same steps, so that
-// response times don't reveal a hidden server.
+// this name is configured, or if the policy hides the server from the caller. IsAbsent takes the same steps in both
+// cases, so that response times don't reveal a hidden server.
 func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	return f.isAbsent(ctx, c, server, f.Servers)
 }

@@ -11,36 +11,38 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Protocol implements the parts of handling a message that differ between MCP revisions with and without sessions.
-// Package v2025 implements the revisions with sessions, and package v2026 implements 2026-07-28. Differences that are
-// plain values are in [dispatch.Terms]. A Protocol belongs to one [Request].
+// Protocol implements the parts of message handling that differ between the stateless revision 2026-07-28 and the
+// earlier revisions, which use sessions. Package v2025 implements the revisions that use sessions, and package v2026
+// implements revision 2026-07-28. Differences that are plain values are in [dispatch.Terms]. A Protocol belongs to one
+// [Request].
 type Protocol interface {
 	// Route handles a message by its method.
 	Route(ctx context.Context) dispatch.Response
 	dispatch.Era
 
-	// SetTerms sets the message's [dispatch.Terms] after its session was found.
+	// SetTerms sets the message's [dispatch.Terms] once the message's session has been found.
 	SetTerms(sess *session.Session)
 	// The methods below are for messages to the URL for all servers.
 
-	// OwnAnswer returns the function with which the gateway itself answers the message, or nil if a server answers it.
+	// OwnAnswer returns a function that answers the message if the gateway itself can answer the message. It returns
+	// nil if a server must answer it.
 	OwnAnswer() func(context.Context) dispatch.Response
-	// DiscoveryOf returns the gateway's discovery of a server, in the revision in which the gateway sends the message to
-	// that server.
+	// DiscoveryOf returns the gateway's discovery of a server, in the MCP revision that the gateway uses to send the
+	// message to that server.
 	DiscoveryOf(*servers.Server) *discovery.Server
-	// ForMember returns the protocol for the request that is sent to one of the servers.
+	// ForMember returns the Protocol for the request that is sent to one of the servers.
 	ForMember(*Request) Protocol
-	// Restore replaces values that the gateway translated for the client, such as task ids, with the server's original
-	// values.
+	// Restore replaces values that the gateway has translated for the client, such as task ids, with the server's
+	// original values.
 	Restore(ctx context.Context) *refusal.Refusal
-	// MemberKey determines the revision in which the gateway sends the message to its server, and returns the key of the
-	// message's member session.
+	// MemberKey determines the MCP revision that the gateway uses to send the message to its server. It returns the key
+	// by which the member session for the message is stored.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
-	// OpenMember prepares a new member session, which is opened with the server later.
+	// OpenMember prepares a new member session. The session is opened at the server later.
 	OpenMember(sess *session.Session, access visibility.Access)
 }
 
-// Handler is the protocol of a message that has not been read yet.
+// Handler is the Protocol of a received message. It is created before the message is read.
 type Handler interface {
 	Protocol
 	// Post executes the message.

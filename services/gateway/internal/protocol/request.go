@@ -9,35 +9,37 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Request is a message from an authenticated caller while it is handled. [Router.NewRequest] creates it. One goroutine
-// handles a Request. It must set Cleanup before it calls [Request.Serve], and must call [Request.End] after that.
+// Request is a message from an authenticated caller, together with the state of its handling. [Router.NewRequest]
+// creates it. One goroutine handles a Request. That goroutine must set Cleanup before it calls [Request.Serve], and
+// must call [Request.End] afterwards.
 type Request struct {
 	*Router
 	dispatch.Exchange
 
-	// isHook reports whether the message comes from a client's hook. It is for one of [Deps.Hosts].
+	// isHook is true if the message comes from a client's hook. Such a message is addressed to one of [Deps.Hosts].
 	isHook bool
 	// Header is the HTTP header of the message.
 	Header http.Header
 	// span is the span of the message, or nil before the message is read.
 	span trace.Span
-	// Release releases the session. It is nil before the session is found.
+	// Release releases the session. It is nil until the session is found.
 	Release func()
-	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup. If the client has
-	// used the URL for all servers, it points to OwnCleanup of the client's request.
+	// Cleanup contains functions that are called after the message has been answered. It usually points to OwnCleanup.
+	// If the gateway has derived this request from a message to the URL for all servers, Cleanup points to the
+	// OwnCleanup of the client's original request.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
 	// Aggregate is the message's aggregate session, or nil if the client has not used the URL for all servers.
 	Aggregate *session.Session
-	// Protocol implements the differences between the kinds of MCP revisions.
+	// Protocol implements the behavior that depends on the MCP revision.
 	Protocol Protocol
 }
 
-// Cleanup is a list of functions that are called after a message is answered. The zero value is empty. A Cleanup is not
-// safe for concurrent use.
+// Cleanup is a list of functions that are called after a message has been answered. The zero value is empty. A Cleanup
+// is not safe for concurrent use.
 type Cleanup []func()
 
-// Add appends a function.
+// Add appends a function to the list.
 func (f *Cleanup) Add(step func()) { *f = append(*f, step) }
 
 // Run calls the functions in reverse order, and empties the list.

@@ -47,7 +47,8 @@ func TestCleanup_RunsInReverseOrderEvenIfAFunctionPanics(t *testing.T) {
 	}
 }
 
-// A response body is in the request's memory, which is reused after the request has ended.
+// A response's body is stored in the request's memory, which is reused after the request has ended. The copy that Copy
+// returns stays valid.
 func TestCopy_KeepsTheBodyUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	body := [][]byte{[]byte("ab"), []byte("c")}
@@ -65,8 +66,8 @@ func TestCopy_KeepsTheBodyUpToItsLimit(t *testing.T) {
 	}
 }
 
-// A request from inside the gateway is released like an HTTP client's request. It declares no client capabilities to
-// the server.
+// The resources of a request from inside the gateway are released like those of a request from an HTTP client. The
+// request declares no client capabilities to the server.
 func TestDo_HandlesAMessageWithoutAClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +185,7 @@ func TestSessionKey_NamesCallerAndServer(t *testing.T) {
 	}
 }
 
-// If the handling of a server's message panics, its request must no longer be counted.
+// If a cleanup function panics, End still ends the request's spans and releases its session.
 func TestEnd_RunsEverythingEvenIfACleanupPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

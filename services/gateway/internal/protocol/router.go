@@ -1,6 +1,6 @@
-// Package protocol reads authenticated callers' messages, and passes each to the package for its MCP revision: v2025 or
-// v2026. Both use package allservers for messages to the URL for all servers, and package dispatch for requests to one
-// server.
+// Package protocol reads authenticated callers' messages, and passes each message to the package for its MCP revision:
+// v2025 or v2026. These packages use package allservers for messages to the URL for all servers, and package dispatch
+// for requests to one server.
 package protocol
 
 import (
@@ -34,18 +34,19 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
-	// Hosts are the servers with the tools of clients, by name. Only requests of hooks reach them.
+	// Hosts are servers that represent the tools that clients have themselves, by name. Only requests from clients'
+	// hooks can use them.
 	Hosts map[string]*servers.Server
 	// InFlight counts the requests in flight.
 	InFlight *limits.Requests
-	// Changes broadcasts that the tool list of a server has changed.
+	// Changes signals that the tool list of a server has changed.
 	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
 	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway's spans only link to it.
 	TrustParent bool
-	// Sessionful returns the handler for a message of a revision with sessions. Stateless returns the handler for a
-	// message of 2026-07-28.
+	// Sessionful returns the handler for a message of an MCP revision that uses sessions. Stateless returns the handler
+	// for a message of revision 2026-07-28.
 	Sessionful, Stateless func(*Request) Handler
 
 	Tracer     trace.Tracer
@@ -53,13 +54,13 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Router reads the messages of authenticated callers, and passes each message to the protocol of its revision. It is
-// safe for concurrent use. Deps must be set before the first message.
+// Router reads the messages of authenticated callers, and passes each message to the Protocol of its MCP revision. It
+// is safe for concurrent use. Deps must be set before the first message.
 type Router struct {
 	Deps
 
 	pieces bodyreader.Pieces
-	// Background counts the requests for which no client waits.
+	// Background counts the requests in flight whose answers no client waits for.
 	Background Background
 }
 
@@ -68,20 +69,21 @@ func SessionKey(c httpserver.Caller, server string) session.Key {
 	return session.Key{Key: principal.Of(c.Principal), Server: server}
 }
 
-// LogPanic logs a recovered panic. The panic ends only the request that caused it.
+// LogPanic logs a panic that was recovered. A panic must end only the request that caused it.
 func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
-// Background counts the requests in flight that come from services of the mesh or from tasks. The zero value has
-// counted none. A Background is safe for concurrent use.
+// Background counts the requests in flight that come from mesh services or from tasks. The count of the zero value is
+// zero. A Background is safe for concurrent use.
 type Background struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
 }
 
-// Begin counts a request until [Background.Done]. It returns false if the gateway is shutting down.
+// Begin counts a request until [Background.Done] is called. It returns false if Drain was called, because the gateway
+// is then shutting down.
 func (b *Background) Begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +94,7 @@ func (b *Background) Begin() bool {
 	return true
 }
 
-// Done ends a request that Begin has counted.
+// Done ends the counting of a request that Begin has counted.
 func (b *Background) Done() { b.running.Done() }
 
 // Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// End releases the resources of the request. It must be called once, after resp was sent.
+// End releases the resources of the request. It must be called once, after the response resp has been sent.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
 		defer x.Slot.End()
@@ -38,8 +38,8 @@ func (x *Request) End(resp dispatch.Response) {
 	x.OwnCleanup.Run()
 }
 
-// NewRequest returns the request for a message to a server. If the server name is empty, the message is for all
-// servers. ctx must be cancelled when the caller disconnects.
+// NewRequest returns the request for a message to a server. If the server name is empty, the message is addressed to
+// the URL for all servers. ctx must be cancelled when the caller disconnects.
 func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
@@ -47,14 +47,15 @@ func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server str
 	return x
 }
 
-// NewHookRequest is like NewRequest, for a message from a client's hook to the server with the client's own tools.
+// NewHookRequest is like NewRequest, but for a message from a client's hook. server is the server that represents the
+// client's own tools.
 func (f *Router) NewHookRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := f.NewRequest(ctx, c, server, header, to)
 	x.isHook = true
 	return x
 }
 
-// Serve handles the message in body, and returns its answer. size is the size of the message in bytes, or -1 if the
+// Serve handles the message in body, and returns the response. size is the size of the message in bytes, or -1 if the
 // size is unknown.
 func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	ctx := x.ClientCtx
@@ -110,7 +111,8 @@ func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	return nil
 }
 
-// Resolve finds the server in the message's URL. It refuses the message if the server is absent for the caller.
+// Resolve finds the server that the message's URL addresses. It refuses the message if the server is not configured or
+// is hidden from the caller.
 func (x *Request) Resolve() *refusal.Refusal {
 	if x.IsForAllServers() {
 		return nil
@@ -153,9 +155,9 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkMessage refuses ambiguous messages, messages of a revision that the gateway does not support, and messages that
-// need no rule but are too large. In initialize, the revision in the headers is ignored, because the body negotiates
-// the revision.
+// checkMessage refuses three kinds of messages: ambiguous messages, messages of an unsupported revision, and messages
+// that need no rule but are too large. For initialize, it ignores the revision in the headers, because the body
+// negotiates the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // two parsers could use different lines
@@ -176,7 +178,8 @@ func (x *Request) checkMessage() *refusal.Refusal {
 			return x.UnsupportedVersion(version)
 		}
 	}
-	// Only the session knows whether a request waits for this response.
+	// The size of a response is checked later, because only the session knows whether a server's request waits for the
+	// response.
 	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response {
 		return x.CheckSize()
 	}
@@ -214,7 +217,7 @@ func UnknownSession() *refusal.Refusal {
 // SetProtocol sets the protocol of the message.
 func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 
-// Enter sets the session of the message.
+// Enter assigns the message to a session.
 func (x *Request) Enter(sess *session.Session) {
 	if x.Session = sess; len(sess.Client.Offer.Abilities) > 0 {
 		x.Deadline = new(upstream.PausableDeadline)
@@ -222,8 +225,8 @@ func (x *Request) Enter(sess *session.Session) {
 	x.Protocol.SetTerms(sess)
 }
 
-// SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. It refuses
-// repeated headers, because two parsers could use different values.
+// SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. A repeated
+// header is not accepted, because two parsers could use different values.
 func SingleHeader(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

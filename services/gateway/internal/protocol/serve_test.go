@@ -116,7 +116,7 @@ func TestServe_RefusesABodyThatCannotBeRead(t *testing.T) {
 }
 
 // At the URL for all servers, the gateway adds the server's name to the ids of servers' requests. Clients repeat these
-// ids in their responses.
+// ids in their responses, so ids may be longer.
 func TestServe_IDsMayBeTwiceAsLongAtAllServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -249,8 +249,8 @@ func TestEnd_ReleasesTheRequest(t *testing.T) {
 	})
 }
 
-// Case X9. A request to a hidden server gets the same answer as a request to a server that is not configured, after the
-// same request to policy.
+// Case X9. A request to a hidden server gets the same answer as a request to a server that is not configured. In both
+// cases the gateway first sends the same request to the policy service.
 func TestServe_HiddenServerIsAnsweredLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,8 +331,8 @@ func TestServe_TrustedParentContinuesTheTraceOfTheClient(t *testing.T) {
 	}
 }
 
-// A server's request to the client is handled in another goroutine. Its span belongs to the trace of the client's
-// message.
+// The gateway handles a server's request to the client in another goroutine. The span of that request belongs to the
+// trace of the client's message.
 func TestServe_ServersRequestsAreInTheTraceOfTheMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestServe_ServersRequestsAreInTheTraceOfTheMessage(t *testing.T) {
 	})
 }
 
-// The gateway lists a stdio server again only if the server was used after the last list.
+// The gateway lists the tools of a stdio server again only if a client has used the server after the last listing.
 func TestServe_MessageToAProgramMakesTheGatewayListItAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 
 var addresses = map[string]string{"one server": "files", "all servers": ""}
 
-// forEachAddress runs story in a subtest for the URL for one server and for the URL for all servers.
+// forEachAddress runs the function story in two subtests: one for the URL for one server, and one for the URL for all
+// servers.
 func forEachAddress(t *testing.T, story func(t *testing.T, server string)) {
 	t.Helper()
 	for name, server := range addresses {
@@ -36,8 +37,8 @@ func request(method, version string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `"` + params + `}`
 }
 
-// A request without a session gets a different refusal in each kind of revision. In revisions with sessions, the
-// session is missing. In 2026-07-28, the capabilities are missing.
+// The reason why a request without a session is refused shows which revisions' code has handled the request. In the
+// revisions that use sessions, the session is missing. In revision 2026-07-28, the capabilities are missing.
 func TestServe_RevisionDecidesWhichFamilyHandlesAMessage(t *testing.T) {
 	t.Parallel()
 	const sessions, stateless, mismatch = "session_required", "params_invalid", "header_mismatch"
@@ -101,8 +102,8 @@ func TestServe_AnswerToAnUnsupportedRevisionNamesTheSupported(t *testing.T) {
 	})
 }
 
-// A probe is a request of a newer revision outside a session. All other messages of an unsupported revision are
-// recorded as refusals.
+// A probe is a request of a newer, unsupported revision outside a session. All other messages of an unsupported
+// revision are recorded as refusals.
 func TestServe_OnlyProbesAreNotRecordedAsRefusals(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server string) {

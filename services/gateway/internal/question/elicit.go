@@ -36,7 +36,8 @@ func (o Offer) checkElicitation(params map[string]jsontext.Value) *Error {
 	}
 }
 
-// checkForm checks a request that shows a form. A client that declares no mode of elicitation supports forms.
+// checkForm checks a request that shows a form to the user. A client that declares elicitation without modes supports
+// forms.
 func (o Offer) checkForm(params map[string]jsontext.Value) *Error {
 	offered, declared := o.option(mcp.MethodElicit, "form")
 	schema := params["requestedSchema"]
@@ -71,8 +72,8 @@ func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// isAllowedURL reports whether a request may ask users to open a URL. The URL must have the scheme https or, on
-// loopback, http. Only visible ASCII is accepted, because parsers treat other characters differently (RFC 3986). User
+// isAllowedURL reports whether a request may ask users to open a URL. The URL must have the scheme https or, for a
+// loopback host, http. Only visible ASCII is accepted, because parsers disagree about other characters (RFC 3986). User
 // names are not accepted, because users could mistake them for the host.
 func isAllowedURL(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
@@ -93,9 +94,9 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// checkFormLines checks a form at the URL for all servers. There, the server's name is added to each string of a form
-// that users see. It cannot be added to keys and values, because clients return them to the server unchanged. So keys
-// and values must not contain line breaks.
+// checkFormLines checks a form at the URL for all servers. There, the gateway adds the server's name to each string of
+// the form that users see. It cannot add the name to keys and values, because clients return keys and values to the
+// server unchanged. Keys and values must therefore not contain line breaks.
 func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""

@@ -1,6 +1,6 @@
 // Package question checks requests from servers to clients: sampling/createMessage, elicitation/create and roots/list,
-// and their equivalents in results of 2026-07-28 and in the error -32042. A server may use only capabilities that the
-// client offers, in the form that the protocol revision defines.
+// and their equivalents in results of revision 2026-07-28 and in the error -32042. A server may use only capabilities
+// that the client offers, in the form that the protocol revision defines.
 package question
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Offer describes the client's capabilities as the server received them. The zero Offer allows no request. It is
-// read-only.
+// Offer describes those of the client's capabilities that were declared to the server. The zero Offer allows no
+// request. It is read-only.
 type Offer struct {
 	// Abilities are the client's capabilities, with the options that were sent to the server.
 	Abilities []mcp.Ability
@@ -24,18 +24,20 @@ type Offer struct {
 	// RequestedRevision is the revision that the client has requested. It may be newer than Revision. If it is empty, the
 	// client has requested Revision.
 	RequestedRevision string
-	// Aggregated means that the client uses several servers at one URL. A request must then name the server that sends it.
-	// Check expects that its caller replaces includeContext with "none", as package aggregate does.
+	// Aggregated is true if the client uses several servers at one URL. A request must then contain a message to which
+	// the name of the server can be added. The caller of Check must replace includeContext with "none", as package
+	// aggregate does.
 	Aggregated bool
 }
 
-// Error is the reason for which a server may not send a request. Detail never quotes the request.
+// Error is the reason why a server may not send a request. Detail never quotes the request.
 type Error struct {
-	// Code is METHOD_DENIED if the client does not offer a feature, and METHOD_INVALID if MCP has no such request.
+	// Code is METHOD_DENIED if the client does not offer a feature that the request needs, and METHOD_INVALID if MCP
+	// does not define such a request.
 	Code commonv1.Code
-	// Method means that the client does not offer the method itself.
+	// Method is true if the client does not offer the method itself.
 	Method bool
-	// Detail is a sentence without a full stop.
+	// Detail is a sentence that explains the reason, without a full stop at the end.
 	Detail string
 }
 
@@ -62,8 +64,8 @@ func (o Offer) Methods() (out []string) {
 // Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns the reason for which the server may not send a request, or nil if it may. Methods of extensions are not
-// checked.
+// Check returns the reason why a server may not send a request, or nil if the server may send it. Methods of extensions
+// are not checked.
 func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -87,8 +89,8 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	return nil
 }
 
-// fields are the members of requests by their folded names. Another spelling of a member's name is refused, because a
-// client that ignores case would mistake it for the member.
+// fields contains the known member names of requests. The keys are the case-folded names. A name that differs from a
+// known name only in its spelling is refused, because a client that ignores case would mistake it for the known name.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
@@ -125,7 +127,7 @@ func has(of map[string]jsontext.Value, key string) bool {
 	return is && value.Kind() != 'n'
 }
 
-// text returns the value of a member that is a string.
+// text returns the value of a member if it is a string. Otherwise it returns false.
 func text(of map[string]jsontext.Value, key string) (string, bool) {
 	value := of[key]
 	if value.Kind() != '"' {
@@ -135,8 +137,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the client's capability, as the server received it, has the option name. declared reports
-// whether the capability has any option.
+// option reports whether the client's capability, as it was declared to the server, has the option with the given name.
+// declared is true if the capability was declared with any option.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

@@ -19,7 +19,7 @@ const (
 	allowed = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// ability returns a client capability with these options.
+// ability returns a client capability with the given options.
 func ability(method string, options ...string) mcp.Ability {
 	out := mcp.Ability{Method: method}
 	for _, name := range options {
@@ -31,12 +31,12 @@ func ability(method string, options ...string) mcp.Ability {
 func sampling(options ...string) mcp.Ability    { return ability(mcp.MethodSample, options...) }
 func elicitation(options ...string) mcp.Ability { return ability(mcp.MethodElicit, options...) }
 
-// offer returns the offer of a client with this revision.
+// offer returns an Offer with the given revision and capabilities.
 func offer(revision string, abilities ...mcp.Ability) question.Offer {
 	return question.Offer{Abilities: abilities, Revision: revision}
 }
 
-// check returns the error for a request with these params, or nil if it is allowed.
+// check returns the error for a request with the given params, or nil if the request is allowed.
 func check(t *testing.T, o question.Offer, method, params string) *question.Error {
 	t.Helper()
 	text := `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`
@@ -50,7 +50,8 @@ func check(t *testing.T, o question.Offer, method, params string) *question.Erro
 	return o.Check(m)
 }
 
-// checkCode reports an error unless the request is refused with this code. If want is 0, the request must be allowed.
+// checkCode reports an error unless the request is refused with the code want. If want is 0, checkCode reports an error
+// unless the request is allowed.
 func checkCode(t *testing.T, name string, o question.Offer, method, params string, want commonv1.Code) {
 	t.Helper()
 	err := check(t, o, method, params)
@@ -112,7 +113,8 @@ func TestMethods_NeedARevisionThatHasThem(t *testing.T) {
 	}
 }
 
-// Case U1. A request may use only options that the client has declared, in every revision that has the option.
+// Case U1. In revisions in which clients can declare options, a request may use only the options that the client has
+// declared.
 func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	t.Parallel()
 	const message = `[{"role":"user","content":%}]`
@@ -160,8 +162,8 @@ func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	}
 }
 
-// Clients of older revisions could not declare options. A server must not get more permissions if it answers in an
-// older revision than the client has requested.
+// Clients of older revisions could not declare options, so the options are implied. A server must not gain permissions
+// by answering in a revision that is older than the one that the client has requested.
 func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -182,7 +184,8 @@ func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	}
 }
 
-// At the URL for all servers, the gateway replaces the value of includeContext with none.
+// At the URL for all servers, a request with includeContext is not refused, because the gateway replaces the value with
+// none.
 func TestCheck_ContextIsNotRefusedAtAllServers(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", sampling())
@@ -236,7 +239,7 @@ func TestCheck_FormsAndURLsNeedTheirModes(t *testing.T) {
 	checkCode(t, "a form before there were modes", offer("2025-06-18", both), mcp.MethodElicit, `{"message":"m"}`, allowed)
 }
 
-// A URL is refused if a person could not see where it leads, or if a parser could read another host in it.
+// A URL is refused if a person could not see where it leads, or if parsers could disagree about the URL's host.
 func TestCheck_URLsAreUnambiguous(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", elicitation("url"))
@@ -275,8 +278,8 @@ func TestCheck_URLsAreUnambiguous(t *testing.T) {
 	}
 }
 
-// Case U1. At the URL for all servers, a request must have a message to which the gateway can add the server's name.
-// The parts of a form to which it cannot add the name must not contain line breaks.
+// Case U1. At the URL for all servers, a request must have a message to which the gateway can add the server's name. If
+// the gateway cannot add the name to a part of a form, that part must not contain line breaks.
 func TestCheck_RequestsAtAllServersNameTheirServer(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", elicitation("form", "url"))

@@ -23,9 +23,9 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkContext checks includeContext. Before 2025-11-25, it was part of sampling, and clients could not declare it
-// separately, so checkContext allows it in these revisions. It does not allow it if the client has requested a revision
-// in which it could have declared includeContext.
+// checkContext checks the member includeContext. Before revision 2025-11-25, includeContext was part of sampling, and
+// clients could not declare it separately. In those revisions, checkContext allows it unless the client has requested a
+// revision in which clients can declare it.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil
@@ -48,7 +48,8 @@ func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 // hasToolsAndURLs reports whether a revision supports sampling with tools and elicitation with a URL.
 func hasToolsAndURLs(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
-// isBeforeOptions reports whether a revision's clients could not declare any options. An unknown revision may be newer.
+// isBeforeOptions reports whether clients of the revision could not declare any options. It returns false for an
+// unknown revision, which may be newer.
 func isBeforeOptions(revision string) bool {
 	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
 }

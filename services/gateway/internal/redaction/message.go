@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/detect"
 )
 
-// Reasons for which a message can't be searched. They are shown to clients.
+// These errors say why a message can't be searched. Clients receive their texts.
 var (
 	errTask = errors.New("it is a task, and the redactions of a call can't be made in the outcome of a task")
 	errMany = errors.New("more than 10000 values would have to be replaced")
@@ -23,8 +23,9 @@ var (
 // maxReplacements is the maximum number of replacements in one message.
 const maxReplacements = 10_000
 
-// Answer returns a server's answer to a request with this method after all redactions of results. It returns a itself
-// if nothing is found. If a can't be searched, the result is replaced by a text with the reason.
+// Answer applies all redactions of results to a server's answer to a request with the given method, and returns the
+// redacted answer. If nothing is found, it returns a itself. If the answer can't be searched, its result is replaced
+// with a text that contains the reason.
 func (r *Redactor) Answer(method string, a *jsonrpc.Answer) *jsonrpc.Answer {
 	if r == nil || a == nil || r.results.isEmpty() {
 		return a
@@ -65,7 +66,8 @@ func (r *Redactor) answer(method string, a *jsonrpc.Answer) (*jsonrpc.Answer, ma
 	return out, found, nil
 }
 
-// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks; the extension of 2026-07-28).
+// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks; the extension of revision
+// 2026-07-28).
 func isTask(a *jsonrpc.Answer) bool {
 	if a.TaskID.Present() || jsonrpc.Unquote(a.ResultType.Of(a.Raw)) == mcp.ResultTask {
 		return true
@@ -73,7 +75,7 @@ func isTask(a *jsonrpc.Answer) bool {
 	return hasObject(a.Result.Of(a.Raw), "task")
 }
 
-// hasObject reports whether an object has a member with a name whose value is an object.
+// hasObject reports whether an object has a member with the given name whose value is an object.
 func hasObject(object []byte, name string) bool {
 	dec := jsontext.NewDecoder(bytes.NewReader(object))
 	if _, err := dec.ReadToken(); err != nil {
@@ -94,8 +96,9 @@ func hasObject(object []byte, name string) bool {
 	return false
 }
 
-// redact returns a copy of raw in which the values in the part at a span are replaced, and the numbers of replacements
-// by name. It returns raw itself and no numbers if nothing is found.
+// redact searches a part of the message. The part is at the span at of raw. It returns a copy of raw in which the
+// values that were found are replaced, and the number of replacements under each name. If nothing is found, it returns
+// raw itself and no numbers.
 func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
 	if r.timeslice != nil {
 		end, err := r.timeslice(len(raw))
@@ -127,8 +130,9 @@ func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte
 	return out, w.found, nil
 }
 
-// wholeAnswer returns the answer that replaces an answer that can't be searched. The result of a tool becomes an error
-// for the model, because a result without structured content would violate the output schemas of some tools.
+// wholeAnswer returns the answer that the client receives in place of an answer that can't be searched. For a tool
+// call, the result becomes an error for the model, because a successful result without structured content would violate
+// some tools' output schemas.
 func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 	text := quoted("[redacted: the whole result, because " + why.Error() + "]")
 	body := fmt.Appendf(nil, `"error":{"code":%d,"message":%s}`, mcp.CodeRefused, text)
@@ -146,9 +150,9 @@ func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 	return out
 }
 
-// Event returns a message that a server sends before its answer, after all redactions of results. It returns nil if the
-// message must be dropped because it can't be searched. A request is then returned without its params, so that the
-// server receives an answer.
+// Event applies all redactions of results to a message that a server sends before its answer, and returns the redacted
+// message. If a message can't be searched, Event returns nil, and the caller must drop the message. However, if a
+// request can't be searched, Event returns the request without its params, so that the server receives an answer.
 func (r *Redactor) Event(raw []byte) []byte {
 	if r == nil || r.results.isEmpty() || raw == nil {
 		return raw
@@ -183,8 +187,8 @@ func (r *Redactor) Event(raw []byte) []byte {
 	return out
 }
 
-// Events returns the function that makes the redactions in each message and passes it to events. It returns events
-// itself if nothing is replaced in results.
+// Events returns a function that redacts each message and passes the redacted message to events. If there are no
+// redactions of results, Events returns events itself.
 func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	if r == nil || r.results.isEmpty() || events == nil {
 		return events
@@ -196,8 +200,8 @@ func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	}
 }
 
-// Arguments returns a request whose arguments are replaced by the redactions of arguments. It returns m itself if
-// nothing is found. An error means that the arguments can't be searched, so the request must not be sent.
+// Arguments applies the redactions of arguments to a request, and returns the redacted request. If nothing is found, it
+// returns m itself. An error means that the arguments can't be searched, so the request must not be sent.
 func (r *Redactor) Arguments(m *jsonrpc.Message) (*jsonrpc.Message, error) {
 	if r == nil || r.arguments.isEmpty() || !m.Arguments.Present() {
 		return m, nil

@@ -6,12 +6,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxRounds is the maximum number of searches of one text. After a replacement the text is searched again, because a
-// part of it may be found only without what was next to it.
+// maxRounds is the maximum number of times that one text is searched. After each replacement, the text is searched
+// again, because some values can be found only after the text next to them has been replaced.
 const maxRounds = 4
 
-// plain returns a text in which everything that the detectors find is replaced. name is the name of the member with the
-// text, or empty.
+// plain replaces everything that the detectors find in a text, and returns the new text. name is the name of the member
+// whose value is the text, or empty.
 func (w *walker) plain(name, text string) (string, error) {
 	if w.plan.set.IsEmpty() {
 		return text, nil
@@ -38,7 +38,7 @@ func (w *walker) plain(name, text string) (string, error) {
 	return replacement(Whole), nil
 }
 
-// replaced returns the number of replacements so far.
+// replaced returns the number of replacements that were made so far.
 func (w *walker) replaced() (n int64) {
 	for _, one := range w.found {
 		n += one
@@ -46,10 +46,10 @@ func (w *walker) replaced() (n int64) {
 	return n
 }
 
-// replacement returns the text that replaces a value. No detector finds it.
+// replacement returns the text that replaces a value. The detectors find nothing in this text.
 func replacement(name string) string { return "[redacted: " + name + "]" }
 
-// quoted returns a text as a JSON string.
+// quoted returns the text as a JSON string.
 func quoted(text string) []byte {
 	out, err := jsontext.AppendQuote(nil, text)
 	if err != nil { // the text is not UTF-8
@@ -58,7 +58,7 @@ func quoted(text string) []byte {
 	return out
 }
 
-// mayBeJSON reports whether a text begins like an object or an array.
+// mayBeJSON reports whether a text begins with what could be a JSON object or array.
 func mayBeJSON(text string) bool {
 	text = strings.TrimLeft(text, space)
 	if rest, isArray := strings.CutPrefix(text, "["); isArray {
@@ -68,12 +68,12 @@ func mayBeJSON(text string) bool {
 	return strings.HasPrefix(text, "{")
 }
 
-// isLikeJSON reports whether a text begins like an object, or like an array of objects, arrays or strings.
+// isLikeJSON reports whether a text begins like a JSON object, or like a JSON array of objects, arrays or strings.
 func isLikeJSON(text string) bool {
 	rest, isArray := strings.CutPrefix(strings.TrimLeft(text, space), "[")
 	rest = strings.TrimLeft(rest, space)
 	return !isArray || rest != "" && strings.IndexByte(`{["`, rest[0]) >= 0
 }
 
-// space contains the white space of JSON.
+// space contains the whitespace characters of JSON.
 const space = " \t\r\n"

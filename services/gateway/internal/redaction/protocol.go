@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// A part is the part of a message that is searched.
+// A part identifies which part of a message is searched.
 type part uint8
 
 const (
@@ -23,7 +23,8 @@ const (
 	inCancelled // params of notifications/cancelled
 )
 
-// paramsOf returns the part for the params of a message that a server sends before its answer.
+// paramsOf returns the part that identifies the params of a message with this method. A server sends such messages
+// before its answer.
 func paramsOf(method string) part {
 	switch method {
 	case mcp.MethodProgress:
@@ -34,8 +35,8 @@ func paramsOf(method string) part {
 	return inParams
 }
 
-// kept are members that MCP defines and that contain no data: their values select how a message is read, or belong to
-// the receiver. They are not replaced if they have a value of the form that MCP defines.
+// kept contains members that redactions do not replace if their values have the form that MCP defines. These members
+// contain no data: their values determine how a message is read, or the receiver of the message has chosen them.
 var kept = map[part][]keptMember{
 	inResult: {
 		{steps("isError"), isBoolean}, {steps("resultType"), isKeyword}, {steps("content/*/type"), isKeyword},
@@ -47,7 +48,7 @@ var kept = map[part][]keptMember{
 	inCancelled: {{steps("requestId"), isID}},
 }
 
-// A keptMember is a member that is not replaced if its value has a form.
+// A keptMember is a member that redactions do not replace if isForm returns true for its value.
 type keptMember struct {
 	at     []step
 	isForm func(raw jsontext.Value) bool
@@ -61,7 +62,7 @@ func isNumber(raw jsontext.Value) bool { return raw.Kind() == jsontext.KindNumbe
 
 func isID(raw jsontext.Value) bool { return isNumber(raw) || raw.Kind() == jsontext.KindString }
 
-// isKeyword reports whether a value is a string like those that MCP defines, for example "resource_link".
+// isKeyword reports whether a value is a string in the form of an MCP keyword, for example "resource_link".
 func isKeyword(raw jsontext.Value) bool {
 	if raw.Kind() != jsontext.KindString {
 		return false
@@ -70,10 +71,10 @@ func isKeyword(raw jsontext.Value) bool {
 	return len(word) <= maxKeyword && !bytes.ContainsFunc(word, func(c rune) bool { return (c < 'a' || c > 'z') && c != '_' })
 }
 
-// maxKeyword is the maximum length of a keyword, in bytes. The keywords of MCP have at most 14.
+// maxKeyword is the maximum length of a keyword, in bytes. MCP's own keywords have at most 14 bytes.
 const maxKeyword = 32
 
-// A step leads from a value to one of its members or items.
+// A step leads from a JSON value to one of its members or items.
 type step struct {
 	// name is the name of the member. It is empty for an item.
 	name   string
@@ -83,7 +84,7 @@ type step struct {
 // item is the step to any item of an array.
 var item = step{isItem: true}
 
-// steps reads a location. In it, `*` stands for every item of an array.
+// steps parses a location, such as `content/*/data`. In a location, `*` stands for every item of an array.
 func steps(location string) (out []step) {
 	for name := range strings.SplitSeq(location, "/") {
 		if name == "*" {
@@ -95,18 +96,19 @@ func steps(location string) (out []step) {
 	return out
 }
 
-// dataRoots are the members at which paths begin, besides the whole part.
+// dataRoots contains, for each part, a member at which paths can also begin, in addition to the part's own root.
 var dataRoots = map[part]string{
 	inResult: "structuredContent", inError: "data", inParams: "data", inProgress: "data", inCancelled: "data",
 }
 
-// base64Members are the members with base64 (MCP, Content and Resource Contents).
+// base64Members are the locations of the values that MCP defines as base64 (MCP, Content and Resource Contents).
 var base64Members = [][]step{
 	steps("content/*/data"), steps("content/*/resource/blob"), steps("contents/*/blob"), steps("messages/*/content/data"),
 	steps("messages/*/content/resource/blob"),
 }
 
-// objects are replacements for objects and arrays that MCP defines. Anything else becomes a string.
+// objects contains the replacements for values that MCP defines as objects or arrays. Any other value is replaced with
+// a string.
 var objects = []struct {
 	at   []step
 	with string
@@ -125,10 +127,12 @@ var objects = []struct {
 
 const textContent = `{"type":"text","text":"[redacted: path]"}`
 
-// isAt reports whether the current value of the message is at a location. It is false in the content of a string.
+// isAt reports whether the current value of the message is at the given location. It returns false if the current value
+// is inside a string that contains JSON.
 func (w *walker) isAt(location []step) bool { return !w.text && slices.Equal(w.location, location) }
 
-// keptForm returns the function that reports whether the current value is never replaced, or nil if it may be.
+// keptForm returns the function that reports whether the current value must not be replaced. It returns nil if every
+// value at this location may be replaced.
 func (w *walker) keptForm() func(raw jsontext.Value) bool {
 	for _, k := range kept[w.part] {
 		if w.isAt(k.at) {
@@ -138,7 +142,7 @@ func (w *walker) keptForm() func(raw jsontext.Value) bool {
 	return nil
 }
 
-// isRoot reports whether paths begin at the current value.
+// isRoot reports whether paths can also begin at the current value, because it is the value of a member in dataRoots.
 func (w *walker) isRoot() bool {
 	return !w.text && len(w.location) == 1 && !w.location[0].isItem && w.location[0].name == dataRoots[w.part]
 }
@@ -148,14 +152,14 @@ func (w *walker) isBase64() bool {
 	return w.part != inArguments && slices.ContainsFunc(base64Members, w.isAt)
 }
 
-// mayBeBase64 reports whether a text has only characters of base64 (RFC 4648, sections 4 and 5) and line breaks.
+// mayBeBase64 reports whether a text contains only base64 characters (RFC 4648, sections 4 and 5) and line breaks.
 func mayBeBase64(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("+/-_=\r\n", c)
 	})
 }
 
-// selectedText returns the replacement of a value that a path selects.
+// selectedText returns the text that replaces a value that a path selects.
 func (w *walker) selectedText(raw jsontext.Value) []byte {
 	text := replacement(ByPath)
 	switch isObject := raw.Kind() == jsontext.KindBeginObject || raw.Kind() == jsontext.KindBeginArray; {

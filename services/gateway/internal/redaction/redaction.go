@@ -1,11 +1,13 @@
-// Package redaction replaces values in messages: the values that a policy's paths select, and what its detectors find.
+// Package redaction replaces values in messages: the values that the paths in a policy select, and what the policy's
+// detectors find.
 //
-// In a result, a path begins at four places: at the result itself, at its structuredContent, at the data of an error,
-// and at every text that is JSON, also in another such text. The message stays valid JSON-RPC, and the parts of it that
-// MCP defines keep their types. A result that can't be searched is replaced as a whole.
+// In a result, a path can begin at four places: at the result itself, at its structuredContent, at the data of an
+// error, and at every string that contains JSON, even if that string is inside another string that contains JSON. The
+// message stays valid JSON-RPC, and those of its parts that MCP defines keep their types. A result that can't be
+// searched is replaced as a whole.
 //
-// A text in JSON is searched in its decoded form. The base64 of images, audio and blobs is replaced only by paths. What
-// is not base64 in its place is searched.
+// Strings are searched in their decoded form. The base64 of images, audio and blobs is replaced only if a path selects
+// it. A value that should be base64 but is not is searched.
 package redaction
 
 import (
@@ -17,19 +19,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// Names under which replacements are counted, besides the names of detectors.
+// These are the names under which replacements are counted, in addition to the names of detectors.
 const (
 	// ByPath counts values that a path selects.
 	ByPath = "path"
-	// Whole counts results and messages that were replaced or dropped as a whole, because they could not be searched, and
-	// members of messages that were removed, because JSON-RPC does not define them.
+	// Whole counts results and messages that were replaced or dropped as a whole, because they could not be searched.
+	// It also counts members that were removed from messages because JSON-RPC does not define them.
 	Whole = "whole"
 )
 
 // Names returns all names under which replacements are counted.
 func Names() []string { return append(detect.Names(), ByPath, Whole) }
 
-// A Count is the number of replacements with one name.
+// A Count is the number of replacements under one name.
 type Count struct {
 	// Name is one of [Names].
 	Name string
@@ -42,14 +44,14 @@ type Count struct {
 type Redactor struct {
 	list               []*policyv1.Redaction
 	results, arguments plan
-	// timeslice waits until the caller may use the processor for a message of a size. It may be nil.
+	// timeslice waits until the caller may use a processor to search a message of the given size. It may be nil.
 	timeslice func(bytes int) (end func(), err error)
 
 	mu     sync.Mutex
 	counts map[string]int64
 }
 
-// A plan says what is replaced in one kind of content.
+// A plan describes what is replaced in results or in arguments.
 type plan struct {
 	paths []valuepath.Path
 	set   detect.Set
@@ -57,14 +59,14 @@ type plan struct {
 
 func (p *plan) isEmpty() bool { return len(p.paths) == 0 && p.set.IsEmpty() }
 
-// Supports reports whether this package can make all of the redactions of a decision.
+// Supports reports whether this package can apply all redactions in the list, which comes from a decision.
 func Supports(list []*policyv1.Redaction) bool {
 	_, ok := compile(list)
 	return ok
 }
 
 // New returns the redactor for the redactions of a decision, which [Supports] must have accepted. It returns nil if the
-// list is empty. timeslice is called before a message is searched, with the size of the message in bytes; it may be
+// list is empty. timeslice is called before a message is searched, with the size of the message in bytes. It may be
 // nil.
 func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if len(list) == 0 {
@@ -75,7 +77,7 @@ func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err 
 	return r
 }
 
-// Makes reports whether the redactor makes all of these redactions.
+// Makes reports whether the redactor applies all redactions in the list.
 func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
 	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
 		return r == nil || !slices.ContainsFunc(r.list, func(own *policyv1.Redaction) bool {
@@ -84,15 +86,15 @@ func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
 	})
 }
 
-// MakesInArguments reports whether the redactor makes all of these redactions that concern arguments.
+// MakesInArguments reports whether the redactor applies all those redactions in the list that concern arguments.
 func (r *Redactor) MakesInArguments(list []*policyv1.Redaction) bool {
 	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
 		return one.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_RESULT && !r.Makes([]*policyv1.Redaction{one})
 	})
 }
 
-// With returns a redactor that also makes the redactions of another decision on the call. It returns r itself if r
-// makes them already. timeslice is as for [New].
+// With returns a redactor that also applies the redactions of another decision on the same call. If r already applies
+// them, With returns r itself. timeslice has the same meaning as for [New].
 func (r *Redactor) With(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if r.Makes(list) {
 		return r
@@ -135,7 +137,8 @@ func appendIf[T any](list []T, value T, add bool) []T {
 	return list
 }
 
-// Counts returns the numbers of all replacements so far, in the order of [Names]. It contains no zeros.
+// Counts returns the number of replacements so far under each name, in the order of [Names]. It omits names without
+// replacements.
 func (r *Redactor) Counts() (out []Count) {
 	if r == nil {
 		return nil

@@ -48,7 +48,7 @@ func read(t testing.TB, raw string) *jsonrpc.Answer {
 	return a
 }
 
-// secret is an invented key of AWS.
+// secret is a made-up AWS access key.
 var secret = "AKIA" + "Q3EGRZ7TKMNVXW2P"
 
 func TestAnswer_ReplacesValues(t *testing.T) {
@@ -169,7 +169,7 @@ func TestAnswer_ErrorKeepsItsCode(t *testing.T) {
 	}
 }
 
-// A result that can't be searched is replaced as a whole, and the text says why.
+// A result that can't be searched is replaced as a whole, with a text that contains the reason.
 func TestAnswer_UnsearchableResultIsReplaced(t *testing.T) {
 	t.Parallel()
 	many := strings.Repeat(`"a@example.com",`, 10_001)
@@ -231,7 +231,8 @@ func TestEvents_AreReplacedOrDropped(t *testing.T) {
 	}
 }
 
-// A server chooses names and values so that they look like those that are never replaced.
+// A server chooses names and values that resemble those that MCP defines and that redactions never replace. Redactions
+// replace the server's names and values nevertheless.
 func TestMessages_OnlyMembersOfMCPAreKept(t *testing.T) {
 	t.Parallel()
 	for _, result := range []string{
@@ -260,7 +261,8 @@ func TestMessages_OnlyMembersOfMCPAreKept(t *testing.T) {
 	}
 }
 
-// The memory for a value does not grow with the length of the names of the members that contain it.
+// A value may be inside a member with a long name. The memory that is needed to redact the value does not depend on the
+// length of that name.
 func TestAnswer_LongNamesAreNotCopiedForEachValue(t *testing.T) { //nolint:paralleltest // other tests allocate, too
 	a := read(t, `{"jsonrpc":"2.0","id":7,"result":{"`+strings.Repeat("k", 60<<10)+`":[`+strings.Repeat("1,", 20_000)+`1]}}`)
 	r := redaction.New(list("email", "/*/*/x"), nil)
@@ -352,7 +354,8 @@ func TestWith_MakesTheRedactionsOfBothDecisions(t *testing.T) {
 	}
 }
 
-// FuzzAnswer checks that a redacted answer is valid, has the same id, and contains no hit.
+// FuzzAnswer checks that a redacted answer is valid, has the same id as before, and contains nothing that a detector
+// finds.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
 		`{"content":[{"type":"text","text":"a@example.com 4111 1111 1111 1111 +14155552671 123-45-6789"}]}`,
@@ -380,7 +383,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// checkClean reports a hit in a string of a result, except for base64.
+// checkClean reports an error if a detector finds something in a string of an answer's result. It ignores base64.
 func checkClean(t *testing.T, a *jsonrpc.Answer) {
 	t.Helper()
 	set, err := detect.NewSet(detect.Names()...)
@@ -406,7 +409,7 @@ func checkClean(t *testing.T, a *jsonrpc.Answer) {
 	}
 }
 
-// BenchmarkAnswer measures all detectors and a path on an answer of 64 KiB.
+// BenchmarkAnswer measures the redaction of a 64 KiB answer with all detectors and one path.
 func BenchmarkAnswer(b *testing.B) {
 	for name, item := range map[string]string{
 		"no hits": `{"id":17,"title":"The quick brown fox","state":"open","labels":["a","b"]}`,

@@ -15,19 +15,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// maxDepth is the maximum nesting of a value that is searched. A message has at most 512 levels, and a text that is
-// JSON may have as many.
+// maxDepth is the maximum nesting depth of a value that is searched. A message has at most 512 levels, and a string in
+// it that contains JSON may have as many.
 const maxDepth = 520
 
 var errDepth = errors.New("it is nested too deep")
 
-// A walker finds the values of one JSON value that must be replaced.
+// A walker searches one JSON value and finds the values in it that must be replaced.
 type walker struct {
 	plan   *plan
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// text reports whether the value is the content of a string. texts is the number of strings that contain it.
+	// text is true if the walker searches JSON that is the content of a string. texts is how many nested strings
+	// contain that JSON.
 	text  bool
 	texts int
 	// location contains the steps from the root to the current value.
@@ -36,10 +37,10 @@ type walker struct {
 	found    map[string]int64
 }
 
-// A match is a path that selects values below the current one. next is the index of its next token.
+// A match is a path that may select values below the current value. next is the index of the path's next token.
 type match struct{ path, next int }
 
-// roots returns the matches at a value where all paths begin.
+// roots returns the matches for a value at which all paths begin.
 func (w *walker) roots() []match {
 	out := make([]match, len(w.plan.paths))
 	for i := range out {
@@ -48,7 +49,7 @@ func (w *walker) roots() []match {
 	return out
 }
 
-// below returns the matches for a member or an item, and reports whether a path selects it.
+// below returns the matches for a member or an item, and reports whether a path selects that member or item.
 func (w *walker) below(active []match, name string) (next []match, selected bool) {
 	for _, m := range active {
 		path := w.plan.paths[m.path]
@@ -63,7 +64,7 @@ func (w *walker) below(active []match, name string) (next []match, selected bool
 	return next, false
 }
 
-// walk returns the edits for a raw JSON value.
+// walk returns the edits that must be applied to a raw JSON value.
 func (w *walker) walk(raw []byte) ([]jsonrpc.Edit, error) {
 	w.dec = jsontext.NewDecoder(bytes.NewReader(raw))
 	if err := w.value(w.roots(), ""); err != nil {
@@ -72,7 +73,8 @@ func (w *walker) walk(raw []byte) ([]jsonrpc.Edit, error) {
 	return w.edits, nil
 }
 
-// value reads a value that no path selects. name is the name of its member; it is empty for an item.
+// value reads a value that no path selects. name is the name of the member whose value it is. For an item of an array,
+// name is empty.
 func (w *walker) value(active []match, name string) error {
 	if len(w.location) > maxDepth {
 		return errDepth
@@ -128,7 +130,7 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads a member's value or an item. at is the step to it.
+// element reads the value of a member or an item. The parameter at is the step that leads to the value.
 func (w *walker) element(active []match, at step, selected bool) error {
 	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
@@ -151,13 +153,13 @@ func (w *walker) element(active []match, at step, selected bool) error {
 	return w.scalar(at.name, raw)
 }
 
-// spanOf returns the span of the value that was read last.
+// spanOf returns the span of the value that the decoder has read last. raw contains the bytes of that value.
 func (w *walker) spanOf(raw []byte) jsonrpc.Span {
 	end := int(w.dec.InputOffset())
 	return jsonrpc.Span{Start: end - len(raw), End: end}
 }
 
-// replace adds an edit and counts it.
+// replace adds an edit and counts it under the given name.
 func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
 	if len(w.edits) == maxReplacements {
 		return errMany
@@ -169,8 +171,8 @@ func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
 	return nil
 }
 
-// name replaces what the detectors find in the name of a member. Names that become equal get a number, because names
-// must be unique. n counts the replaced names of the object.
+// name replaces what the detectors find in the name of a member. From the second replaced name in an object on, a
+// number is added to the name, because names must be unique. n counts the replaced names in the object.
 func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	out, err := w.plain("", name)
 	if err != nil || out == name {
@@ -182,7 +184,8 @@ func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	return w.replace(at, quoted(out), "")
 }
 
-// scalar replaces what is found in a scalar that was just read. name is as for [walker.value].
+// scalar replaces what the detectors find in a scalar that was just read. name has the same meaning as for
+// [walker.value].
 func (w *walker) scalar(name string, raw jsontext.Value) error {
 	at := w.spanOf(raw)
 	switch raw.Kind() { //nolint:exhaustive // the other scalars contain no text
@@ -211,12 +214,12 @@ func (w *walker) scalar(name string, raw jsontext.Value) error {
 	}
 }
 
-// minNumber is the minimum length of a number that a detector can find. maxNumber is the maximum length of a number with
-// an exponent that is written without it.
+// minNumber is the minimum length of a number that a detector can find. maxNumber applies to numbers that wholeNumber
+// rewrites: it is the maximum length of the mantissa, and the maximum absolute value of the exponent.
 const minNumber, maxNumber = 12, 64
 
-// wholeNumber returns a number without its fraction and exponent, because some programs write whole numbers as 1234.0 or
-// 1.234e3. Any other number is returned unchanged.
+// wholeNumber returns a whole number in a form without fraction and exponent, because some programs write whole numbers
+// as 1234.0 or 1.234e3. Any other number is returned unchanged.
 func wholeNumber(raw string) string {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(raw), "e")
 	whole, fraction, _ := strings.Cut(mantissa, ".")
@@ -231,10 +234,11 @@ func wholeNumber(raw string) string {
 	return raw
 }
 
-// maxTexts is the maximum number of strings that are read as JSON, each in the one before.
+// maxTexts is the maximum number of strings that are nested in one another and are all read as JSON.
 const maxTexts = 4
 
-// string returns a text after its redactions. A text that is JSON is searched as JSON, and then as text.
+// string applies the redactions to the content of a string and returns the new content. Content that is JSON is
+// searched first as JSON, and then as plain text.
 func (w *walker) string(name, text string) (string, error) {
 	if mayBeJSON(text) {
 		inner := walker{plan: w.plan, search: w.search, text: true, texts: w.texts + 1, found: make(map[string]int64)}
@@ -258,7 +262,8 @@ func (w *walker) string(name, text string) (string, error) {
 	return w.plain(name, text)
 }
 
-// content returns the content of a string after its redactions. It returns an error if the content is not JSON.
+// content applies the redactions to the JSON in a string and returns the new content. It returns an error if the
+// content is not JSON.
 func (w *walker) content(text string) (string, error) {
 	if w.texts > maxTexts {
 		return "", errTexts
@@ -279,7 +284,8 @@ var (
 	errTexts      = errors.New("too many strings contain the text")
 )
 
-// isFatal reports whether an error means that the message can't be searched, and not that a text is not JSON.
+// isFatal reports whether an error means that the whole message can't be searched. Other errors mean only that a string
+// does not contain JSON.
 func isFatal(err error) bool {
 	return errors.Is(err, detect.ErrTooLarge) || errors.Is(err, errMany) || errors.Is(err, errDepth)
 }

@@ -7,10 +7,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// protocolError is the HTTP status and JSON-RPC error code of the answer to a message that is not accepted.
+// protocolError contains the HTTP status and the JSON-RPC error code of the answer to a message that is not accepted.
 type protocolError struct{ status, rpc int }
 
-// protocolErrors contains the codes with an HTTP status other than 400 or an error code other than -32600.
+// protocolErrors contains those refusal codes whose answers have an HTTP status other than 400 or an error code other
+// than -32600.
 var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_UNAUTHENTICATED:      {http.StatusUnauthorized, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},
@@ -40,7 +41,7 @@ func (r *Refusal) protocolError() protocolError {
 	return protocolError{http.StatusBadRequest, mcp.CodeInvalidRequest}
 }
 
-// Status returns the HTTP status of the answer. It is 200 for a valid request that was refused.
+// Status returns the HTTP status of the answer. If the request was valid but refused, the status is 200.
 func (r *Refusal) Status() int {
 	if !r.IsProtocolError {
 		return http.StatusOK

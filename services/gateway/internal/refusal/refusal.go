@@ -1,4 +1,5 @@
-// Package refusal defines the answer to a request that was not executed, and the forms of this answer for MCP clients.
+// Package refusal defines the answer to a request that was not executed, and how this answer is written for MCP
+// clients.
 package refusal
 
 import (
@@ -11,11 +12,11 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A Refusal means that a request was not executed, and contains the reason.
+// A Refusal says that a request was not executed, and why.
 type Refusal struct {
-	// ID is the decision's identifier, or "" if no decision was recorded.
+	// ID is the identifier of the decision, or "" if no decision was recorded.
 	ID string
-	// Code is the reason.
+	// Code is the reason for the refusal.
 	Code commonv1.Code
 	// Message contains details for the caller in addition to the code. It may be empty.
 	Message string
@@ -24,22 +25,24 @@ type Refusal struct {
 	// RetryAfter is the time after which the same call may succeed, or zero if it is not known. The caller receives it
 	// only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey is the key by which the exceeded per-session limit distinguishes sessions. It is unspecified if the
-	// request was refused for another reason.
+	// SessionKey says how the exceeded per-session limit distinguishes sessions. It is unspecified if the request was
+	// refused for another reason.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the policy revision that evaluated the request, or "" if policy did not evaluate it.
+	// PolicyRevision is the policy revision with which the request was evaluated, or "" if the request was not
+	// evaluated.
 	PolicyRevision string
-	// Permanent reports whether the same call will be refused until an operator makes a change. It overrides a code for
-	// which a retry may succeed.
+	// Permanent is true if the same call will be refused until an operator makes a change. Such a refusal is not
+	// retryable, even if the code normally allows a retry.
 	Permanent bool
-	// Approval is the approval for which the call waits or because of which it was refused. It is nil if there is none.
+	// Approval is the approval that the call waits for, or the approval that caused the refusal. It is nil if there is
+	// none.
 	Approval *Approval
-	// IsProtocolError reports whether the message itself was not accepted, because it violates the protocol or because
-	// there is no capacity for it. If it is true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC
-	// error. If it is false, a valid request was refused, and the form of the answer depends on the method (MCP
+	// IsProtocolError is true if the message itself was not accepted, because it violates the protocol or because there
+	// is no capacity for it. In that case, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error.
+	// If IsProtocolError is false, a valid request was refused, and the form of the answer depends on the method (MCP
 	// 2025-11-25, Tools, Error Handling).
 	IsProtocolError bool
-	// Versions are the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
+	// Versions contains the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
 	// Extension is the extension that the client must declare. It is empty unless Code is CODE_CAPABILITY_MISSING.
 	Extension string
@@ -57,17 +60,17 @@ func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
-// Approval contains an approval's data that its caller may see.
+// Approval contains the data of an approval that the caller may see.
 type Approval struct {
-	// ID identifies the approval. URL is the address at which an approver can decide on it. It may be empty.
+	// ID identifies the approval. URL is the address at which an approver can decide on the approval. URL may be empty.
 	ID, URL string
 	// Expires is the time at which the approval expires, or zero if that is not known.
 	Expires time.Time
-	// DeniedUntil is the time until which an equal call is denied, or zero if no person has denied the approval.
+	// DeniedUntil is the time until which an identical call is denied. It is zero if no person has denied the call.
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call may succeed later without anyone's action.
+// Retryable reports whether the same call may succeed later even if no person does anything about it.
 func (r *Refusal) Retryable() bool {
 	if r.Permanent {
 		return false
@@ -95,7 +98,7 @@ func tenths(d time.Duration) string {
 	return strconv.FormatFloat(math.Ceil(d.Seconds()*10)/10, 'f', -1, 64)
 }
 
-// Text returns a message for models and people. It first states the outcome, and then the reason.
+// Text returns a message for models and people. It states first the outcome and then the reason.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
 	if r.Code == commonv1.Code_CODE_TOOL_UNKNOWN && r.IsProtocolError {
@@ -110,8 +113,8 @@ func (r *Refusal) Text() string {
 	return lead + ": " + why
 }
 
-// retryAfter returns the time after which the call may be repeated, or zero if that is not known or the call must not
-// be repeated.
+// retryAfter returns the time after which the call may be repeated. It returns zero if that is not known or if the call
+// must not be repeated.
 func (r *Refusal) retryAfter() time.Duration {
 	if !r.Retryable() {
 		return 0

@@ -148,7 +148,8 @@ func TestText_RoundsWaitsUp(t *testing.T) {
 	}
 }
 
-// A refusal that must not be retried contains no waiting time, and its sentences are separated.
+// The text of a refusal that must not be retried contains no waiting time. In other refusals, the waiting time is in a
+// sentence of its own.
 func TestText_NamesWaitOnlyIfRetryable(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// decision is the value of `_meta["dev.sluice/decision"]`, and the `data` of errors.
+// decision is the value of `_meta["dev.sluice/decision"]` in results, and the value of `data` in errors.
 type decision struct {
 	ID             string `json:"id,omitzero"`
 	Code           string `json:"code"`
@@ -66,13 +66,13 @@ type response struct {
 
 var null = jsontext.Value("null")
 
-// A Request contains the data that determines the form of a refusal.
+// A Request describes the refused request. The form of the answer depends on it.
 type Request struct {
 	// ID is the raw id, or nil if it could not be read.
 	ID []byte
 	// Method is the MCP method, or "" if it could not be read.
 	Method string
-	// ResultType is the `resultType` of results, or "" in revisions without it.
+	// ResultType is the `resultType` of results, or "" in revisions that do not define it.
 	ResultType string
 }
 
@@ -86,7 +86,7 @@ func (r *Refusal) Answer(to Request) ([]byte, error) {
 }
 
 // toolResult returns a result with isError. The result has no structuredContent, because some clients validate
-// structuredContent against the tool's own schema.
+// structuredContent against the tool's output schema.
 func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: toolResult{
 		Type:    resultType,
@@ -96,9 +96,9 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	}})
 }
 
-// RetryResponse returns the answer that makes a client of 2026-07-28 repeat the call with this requestState and without
-// user input (MCP 2026-07-28, Multi Round-Trip Requests). It contains an empty inputRequests, because some clients
-// treat an answer without inputRequests as the final result.
+// RetryResponse returns an answer that makes a client of revision 2026-07-28 repeat the call with the given
+// requestState, without asking its user (MCP 2026-07-28, Multi Round-Trip Requests). The answer contains an empty
+// inputRequests, because some clients treat an answer without inputRequests as the final result.
 func (r *Refusal) RetryResponse(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: retryResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},
@@ -114,8 +114,8 @@ func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Error: &rpcError{Code: code, Message: r.Text(), Data: r.data()}})
 }
 
-// data returns the decision. For two codes it adds the members that MCP 2026-07-28 requires in the errors -32022 and
-// -32021.
+// data returns the value of `data` in an error, which contains the decision. For the errors -32022 and -32021, it also
+// contains the members that MCP 2026-07-28 requires.
 func (r *Refusal) data() any {
 	switch {
 	case r.Versions != nil:

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is the minimum age at which the gateway renews its discovery of a server because it lacks a tool or header
-// that a client uses. The server may have changed since the discovery.
+// RenewAfter is the age after which the gateway renews a discovery if a tool or header that a client uses is missing
+// from the discovery. The server may have changed meanwhile.
 const RenewAfter = 30 * time.Second
 
-// Stateless reports whether the server supports 2026-07-28, which has no sessions. known reports whether the gateway
-// knows this.
+// Stateless reports whether the server supports revision 2026-07-28, which has no sessions. known is false if the
+// gateway does not know this.
 func (s *Server) Stateless() (speaks, known bool) {
 	newest := s.revisions[mcp.Modern]
 	if newest != nil && newest.SpeaksRevision() {
@@ -29,8 +29,8 @@ func (s *Server) Stateless() (speaks, known bool) {
 	return false, newest == nil || newest.RefusedRevision() || newest.TimedOut() && hasSessions(s.own.Last())
 }
 
-// AskStateless asks the server whether it supports 2026-07-28. It returns an error if the server gives no usable
-// answer. The request continues for other callers after ctx has ended.
+// AskStateless asks the server whether it supports revision 2026-07-28. It returns an error if the server gives no
+// usable answer. Even when ctx is done, the request to the server continues for other callers.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
 	newest.RefreshInBackground(discovery.Fresh)
@@ -46,18 +46,18 @@ func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	}
 }
 
-// hasSessions reports whether a recent discovery has found that the server supports a revision with sessions.
+// hasSessions reports whether a recent discovery has found that the server supports a revision that uses sessions.
 func hasSessions(found *discovery.Result) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
-// IsStateless reports whether the server is known to support only 2026-07-28.
+// IsStateless reports whether the server is known to support only revision 2026-07-28.
 func (s *Server) IsStateless() bool {
 	found := s.own.Last()
 	return found != nil && found.Version == mcp.Modern
 }
 
-// Versions returns the revisions that the server is known to support, newest first, or nil if none is known.
+// Versions returns the revisions that the server is known to support, newest first, or nil if no revision is known.
 func (s *Server) Versions() (out []string) {
 	if newest := s.revisions[mcp.Modern]; newest != nil && newest.SpeaksRevision() {
 		out = append(out, mcp.Modern)
@@ -68,7 +68,7 @@ func (s *Server) Versions() (out []string) {
 	return out
 }
 
-// Open opens a session with the server. If the server has no sessions, the gateway provides one.
+// Open opens a session with the server. If the server is stateless, the gateway itself provides the session.
 func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 	known := s.own.Last() // read before the request, because the request may change it
 	if known != nil && known.Version == mcp.Modern {
@@ -89,7 +89,7 @@ func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upst
 	return s.Upstream.Bridge(ctx, caller, initialize, memory)
 }
 
-// Greeting returns the gateway's discovery of a server in the form of an answer to initialize.
+// Greeting converts the gateway's discovery of a server into an answer to initialize.
 func Greeting(found *discovery.Result) (*jsonrpc.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil

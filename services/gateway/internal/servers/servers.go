@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// revisionTimeout is the maximum time for a server to answer whether it supports 2026-07-28, and to return its lists
-	// in that revision. A client waits in the meantime.
+	// revisionTimeout is the maximum time for a server to answer whether it supports revision 2026-07-28, and to return
+	// its lists in that revision. A client waits during this time.
 	revisionTimeout = 10 * time.Second
-	// maxPrograms is the maximum number of stdio servers that are started and listed at a time. maxOthers is the maximum
-	// number of all other servers that are listed at a time. A server that hangs occupies a slot until its timeout, once
-	// for each MCP revision in which it has answered before.
+	// maxPrograms is the maximum number of stdio servers that are started and listed at a time. maxOthers is the
+	// maximum number of other servers that are listed at a time. If a server does not respond, it occupies a slot until
+	// the timeout, once for each MCP revision in which it has responded before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -35,14 +35,15 @@ type Config struct {
 	Upstream *upstream.Server
 	// Timeout is the maximum duration of a request. It is greater than 0.
 	Timeout time.Duration
-	// MaxTimeout is the maximum duration of a request for which the server reports progress. If it is below Timeout,
-	// progress does not extend a request.
+	// MaxTimeout is the maximum duration of a request for which the server reports progress. If it is less than
+	// Timeout, progress does not extend a request.
 	MaxTimeout time.Duration
 	// Identity identifies the program or URL that is configured under the server's name. Approvals are bound to it.
 	Identity string
-	// RecordArguments reports whether copies of the arguments of calls are stored.
+	// RecordArguments is true if copies of the arguments of calls are stored.
 	RecordArguments bool
-	// Host is the client whose own tools the server has, or "". Only the hook of the client reaches such a server.
+	// Host is the client whose own tools this server represents, or "" for an ordinary server. Only that client's hook
+	// can use a server with a Host.
 	Host string
 }
 
@@ -60,15 +61,15 @@ type Server struct {
 	Config
 	faults
 
-	// own is the gateway's own discovery of the server. revisions contains a discovery for each revision that clients may
-	// use.
+	// own is the gateway's own discovery of the server. revisions contains a further discovery for each revision that
+	// clients may use.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
-	// used is the time of the server's last use, in nanoseconds of Unix time.
+	// used is the time at which the server was last used, in nanoseconds of Unix time.
 	used atomic.Int64
 }
 
-// New returns a server with the given configured name, which has not been discovered yet. It returns an error if
+// New returns a server with the given configured name. The server has not been discovered yet. New returns an error if
 // cfg.Upstream is nil.
 func New(name string, cfg Config, deps Deps) (*Server, error) {
 	if cfg.Upstream == nil {
@@ -96,16 +97,17 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Own returns the gateway's own discovery of the server. Its revision is the newest one with sessions that both gateway
-// and server support, or 2026-07-28 if the server supports no other.
+// Own returns the gateway's own discovery of the server. The discovery uses the newest revision with sessions that the
+// server supports. If the server supports no revision with sessions, the discovery uses revision 2026-07-28.
 func (s *Server) Own() *discovery.Server { return s.own }
 
-// Revision returns the gateway's own discovery of the server in an MCP revision, or nil if the server's transport does
-// not support it.
+// Revision returns the gateway's own discovery of the server in the given MCP revision, or nil if the server's
+// transport does not support that revision.
 func (s *Server) Revision(version string) *discovery.Server { return s.revisions[version] }
 
-// Discovery returns the gateway's own discovery of the server for messages of 2026-07-28. If the server is known to
-// support that revision, the discovery is in that revision. Otherwise Discovery returns the result of [Server.Own].
+// Discovery returns the gateway's own discovery of the server for messages of revision 2026-07-28. If the server is
+// known to support that revision, the discovery is in that revision. Otherwise Discovery returns the result of
+// [Server.Own].
 func (s *Server) Discovery() *discovery.Server {
 	if speaks, _ := s.Stateless(); speaks {
 		return s.revisions[mcp.Modern]
@@ -119,15 +121,15 @@ func (s *Server) IsProgram() bool { return s.Upstream.Transport() == "stdio" }
 // Touch records that the server is used now.
 func (s *Server) Touch() { s.used.Store(time.Now().UnixNano()) }
 
-// isIdle reports whether the server is a stdio server that was not used after its last listing.
+// isIdle reports whether the server is a stdio server that has not been used since its last listing.
 func (s *Server) isIdle() bool {
 	found := s.own.Last()
 	return found != nil && s.IsProgram() && time.Unix(0, s.used.Load()).Before(found.At)
 }
 
-// Discover lists every server for the catalog, and repeats this on a schedule until ctx ends. A stdio server is listed
-// again only if it was used after its last listing. A server is listed only in the revisions in which it was used.
-// While hasPolicy returns false, no server is listed, because its lists could not be reported.
+// Discover lists the tools of every server for the catalog, and repeats this on a schedule until ctx is done. A stdio
+// server is listed again only if it was used after its last listing. A server is listed only in those revisions in
+// which it has been used. While hasPolicy returns false, no server is listed, because its list could not be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

@@ -29,8 +29,8 @@ const (
 	stateless    = "2026-07-28"
 )
 
-// transport is a transport to a fake server that supports the given revisions. If the server hangs, it never answers
-// requests of other revisions.
+// transport is a transport to a fake server that supports the given revisions. If hangs is true, the server never
+// answers requests of any other revision.
 type transport struct {
 	upstream.ListChanged
 
@@ -104,8 +104,9 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	return out
 }
 
-// TestServer_FindsOutTheRevisions tests servers with sessions, without sessions, with both, and a server that never
-// answers requests of 2026-07-28. It checks each server's known revisions before and after a request.
+// TestServer_FindsOutTheRevisions tests servers that use sessions, stateless servers, servers that support both, and a
+// server that never answers requests of revision 2026-07-28. It checks which revisions each server is known to support
+// before and after a request.
 func TestServer_FindsOutTheRevisions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -143,8 +144,8 @@ func TestServer_FindsOutTheRevisions(t *testing.T) {
 	}
 }
 
-// TestServer_OpenProvidesASession checks that a session can be opened with every server, even if the server has no
-// sessions.
+// TestServer_OpenProvidesASession checks that a session can be opened with every server, even if the server is
+// stateless.
 func TestServer_OpenProvidesASession(t *testing.T) {
 	t.Parallel()
 	memory, err := limits.NewBudget(limits.AnswerQuotas())
@@ -211,8 +212,8 @@ func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 	})
 }
 
-// TestFaults_NameWhatEachListLeavesOut checks that new faults of a list replace all its old faults, and that at most
-// 100 are stored.
+// TestFaults_NameWhatEachListLeavesOut checks that new faults of a list replace all earlier faults of that list, and
+// that at most 100 faults are stored.
 func TestFaults_NameWhatEachListLeavesOut(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, &transport{kind: "http", speaks: []string{withSessions}})

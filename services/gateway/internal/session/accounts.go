@@ -35,8 +35,9 @@ func (s *Store) removeFromAccounts(sess *Session) {
 	sess.positions = nil
 }
 
-// longestIdle returns the longest idle session of an account that has no request in flight, or nil if there is none. It
-// skips sessions of the principals that have created the agent in by, because an agent must not close them.
+// longestIdle returns the session of an account that has been idle for the longest time and has no request in flight,
+// or nil if there is none. The parameter by contains the accounts of the caller that needs space for a new session.
+// longestIdle skips sessions of the principals that have created this caller, because an agent must not close them.
 func (s *Store) longestIdle(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {

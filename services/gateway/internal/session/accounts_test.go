@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// stubborn is a connection whose server never closes the session.
+// stubborn is a connection to a server that never finishes closing a session.
 type stubborn struct{ upstream.Conn }
 
 func (stubborn) Close(ctx context.Context) error {
@@ -23,7 +23,7 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Case N2. A slow server is still closing sessions. These sessions count against the principal's session limit.
+// Case N2. While a slow server is still closing a session, the session counts against the principal's session limit.
 func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 }
 
 // Agents share the session limit with the principal that has created them and with the person for whom they work. At
-// the limit, a new session closes the longest idle of these sessions. It does not close other principals' sessions. If
-// all sessions are in use, the new session is refused.
+// the limit, a new session replaces that one of these sessions which has been idle for the longest time. It does not
+// close other principals' sessions. If all sessions are in use, the new session is refused.
 func TestAdd_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}

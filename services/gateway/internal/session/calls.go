@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is the time for which the gateway waits for a server's response after the client has cancelled the call.
-// The server need not send a response (MCP, Cancellation). Transports that also wait for the response use a shorter
-// time.
+// cancelGrace is how long the gateway waits for a server's response after the client has cancelled the call. The server
+// need not send a response (MCP, Cancellation). Transports that also wait for the response wait for a shorter time.
 const cancelGrace = 3 * time.Second
 
 // Calls contains a session's calls in flight, so that the client can cancel a call by its id. The zero value is empty.
@@ -27,12 +26,14 @@ type Call struct {
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
-	// stopWaiting ends the wait for the server's response. It is nil while no goroutine waits. It is guarded by Calls.mu.
+	// stopWaiting is called to stop the wait for the server's response. It is nil while no goroutine waits. Calls.mu
+	// guards it.
 	stopWaiting context.CancelCauseFunc
-	// clientContext is the client's context. When it ends, the call is also cancelled at the server. It is nil if the call
-	// continues after the client has disconnected.
+	// clientContext is the client's context. When it is done, the gateway also cancels the call at the server. It is
+	// nil if the call continues after the client has disconnected.
 	clientContext context.Context //nolint:containedctx // the client's context
-	// decide evaluates requests from the server. It is nil if the server cannot send requests in its answer.
+	// decide evaluates requests that the server sends during the call. It is nil if the server's answer cannot contain
+	// requests.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
 	// deadline measures the server's timeout. It is nil if the call has no timeout.
 	deadline *upstream.PausableDeadline
@@ -52,8 +53,8 @@ func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does. It first marks the call as sent, because the
-// gateway notifies the server only of the cancellation of sent calls. req.Leave must be set.
+// Forward sends the call to the server, as [upstream.Session] does. Before that, it marks the call as sent, because the
+// gateway notifies the server of a cancellation only if the call was sent. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.clientContext != nil && c.clientContext.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
@@ -66,17 +67,19 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
-// CancelWith cancels the call at its server when client is cancelled. In 2026-07-28 a client has no other way to cancel
-// a call (MCP 2026-07-28, Cancellation). CancelWith must be called before Forward.
+// CancelWith makes the gateway cancel the call at the server when the context client is cancelled. In revision
+// 2026-07-28, a client has no other way to cancel a call (MCP 2026-07-28, Cancellation). CancelWith must be called
+// before Forward.
 func (c *Call) CancelWith(client context.Context) { c.clientContext = client }
 
-// SetServerRequests sets the function that evaluates the server's requests in its answer. It must be called before
+// SetServerRequests sets the function that evaluates the requests in the server's answer. It must be called before
 // Forward.
 func (c *Call) SetServerRequests(may func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage) {
 	c.decide = may
 }
 
-// MarkSent marks the call as sent before it is sent, and sets the function that ends the wait for its response.
+// MarkSent marks the call as sent. It must be called before the call is sent. leave is the function that stops the wait
+// for the response.
 func (c *Call) MarkSent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
@@ -91,8 +94,8 @@ func (c *Call) End() {
 	c.giveUp()
 }
 
-// Pause pauses the deadlines of all calls until resume is called. It is used while the server waits for the client. The
-// caller must call resume once.
+// Pause pauses the deadlines of all calls until resume is called. The gateway calls Pause while a server waits for the
+// client. The caller must call resume once.
 func (c *Calls) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +111,7 @@ func (c *Calls) Pause() (resume func()) {
 }
 
 // Cancel cancels the calls with the given key. Several calls have the same key if the client has used an id more than
-// once. Cancel reports whether any of them may have reached the server.
+// once. Cancel reports whether any of these calls may have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,7 +44,8 @@ func TestCalls_CancelAffectsCallsWithTheKey(t *testing.T) {
 	}
 }
 
-// The gateway waits 3 s for the response to a cancelled call, because the server need not send one.
+// The gateway waits 3 s for the response to a cancelled call. It does not wait longer, because the server need not send
+// a response.
 func TestCall_CancelledCallWaitsForLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of a server's requests that wait for a session's client at a time. maxPerMinute is
-	// the maximum number of requests that a server may send in a minute, including refused ones.
+	// maxWaiting is the maximum number of a server's requests that may wait for responses from the session's client at
+	// a time. maxPerMinute is the maximum number of requests that a server may send in a minute, including refused
+	// ones.
 	maxWaiting   = 16
 	maxPerMinute = 600
 )
 
-// Errors of [ClientRequests.AddFromServer]. Compare with errors.Is.
+// These are errors of [ClientRequests.AddFromServer]. Compare with errors.Is.
 var (
 	// ErrRequestID means that a request's id is neither a string nor an integer.
 	ErrRequestID = errors.New("its id is neither a string nor an integer")
@@ -24,14 +25,15 @@ var (
 	ErrDuplicateRequest = errors.New("another with this id waits")
 	// ErrTooManyRequests means that too many requests are already waiting.
 	ErrTooManyRequests = errors.New("too many wait for this client")
-	// ErrRequestFlood means that the server has sent too many requests in this minute. They must not be answered.
+	// ErrRequestFlood means that the server has sent too many requests in this minute. The gateway must not answer a
+	// request that fails with this error.
 	ErrRequestFlood = errors.New("too many came in this minute")
 	// ErrRequestsClosed means that the session is closed.
 	ErrRequestsClosed = errors.New("the session is closed")
 )
 
-// ClientRequests contains the requests to a session's client that wait for a response. The gateway or the server has
-// sent them. The zero value is empty. It is safe for concurrent use.
+// ClientRequests contains the requests that wait for a response from a session's client. They were sent by the gateway
+// or the server. The zero value is empty. It is safe for concurrent use.
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
@@ -69,15 +71,15 @@ func (a *ClientRequests) AddFromServer(id []byte) (*ClientRequest, error) {
 	return a.add(&ClientRequest{key: jsonrpc.IDKey(id)})
 }
 
-// AddOwn adds a request from the gateway, to which the limits for the server do not apply. It returns [ErrRequestID],
-// [ErrDuplicateRequest] or [ErrRequestsClosed].
+// AddOwn adds a request from the gateway with the given raw id. The limits on the server's requests do not apply to it.
+// AddOwn returns [ErrRequestID], [ErrDuplicateRequest] or [ErrRequestsClosed].
 func (a *ClientRequests) AddOwn(id []byte) (*ClientRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.add(&ClientRequest{key: jsonrpc.IDKey(id), fromGateway: true})
 }
 
-// add adds a request. The caller holds the lock.
+// add adds a request. The caller must hold the lock.
 func (a *ClientRequests) add(q *ClientRequest) (*ClientRequest, error) {
 	switch {
 	case a.closed:
@@ -105,13 +107,14 @@ func (q *ClientRequest) SetProgressToken(token []byte) {
 	q.token = jsonrpc.IDKey(token)
 }
 
-// Response returns the channel that receives the response. The response must not be read after [ClientRequest.Close].
+// Response returns the channel on which the response arrives. The response must not be used after
+// [ClientRequest.Close].
 func (q *ClientRequest) Response() <-chan *jsonrpc.Message { return q.answer }
 
 // Cancelled returns a channel that is closed when the sender cancels the request or the session is closed.
 func (q *ClientRequest) Cancelled() <-chan struct{} { return q.void }
 
-// Close removes the request. The response must not be read after that.
+// Close removes the request. After that, the response must not be used.
 func (q *ClientRequest) Close() {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
@@ -122,8 +125,9 @@ func (q *ClientRequest) Close() {
 	close(q.closed)
 }
 
-// Deliver sends a client's response to the goroutine that has sent the request. It returns after that goroutine has
-// closed the request or ctx is cancelled. A response to no waiting request, and a second response, are dropped.
+// Deliver passes a client's response to the goroutine that has sent the request. It returns when that goroutine has
+// closed the request or when ctx is cancelled. A response is dropped if no request is waiting for it, or if it is a
+// second response to the same request.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
 	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]
@@ -168,7 +172,7 @@ func (a *ClientRequests) Close() {
 	}
 }
 
-// cancel cancels a request. The caller holds the lock.
+// cancel cancels a request. The caller must hold the lock.
 func (q *ClientRequest) cancel() {
 	select {
 	case <-q.void:

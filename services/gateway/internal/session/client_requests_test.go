@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Case X1. The number of a server's waiting requests and the number of its requests per minute are limited. Refused
-// requests also count. Requests from the gateway are not limited.
+// Case X1. There is a limit on the number of a server's requests that wait for a response, and a limit on the number of
+// requests that the server sends per minute. Refused requests also count. Requests from the gateway are not limited.
 func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// Definitions contains the digests of the tool definitions that a session has listed. A call's approval applies to the
-// definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
+// Definitions contains the digests of the tool definitions that a session has listed. They are stored because a call's
+// approval applies to the definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
 }
 
-// maxDefinitions is the maximum number of digests that one session stores. maxLearned is the maximum number for all
-// sessions of one principal. If a digest is not stored, the gateway lists the server to find it.
+// maxDefinitions is the maximum number of digests that one session stores. maxLearned is the maximum number that all
+// sessions of one principal store together. If a digest is not stored, the gateway lists the server's tools to find it.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
@@ -47,8 +47,9 @@ func (d *Definitions) Digest(tool string) []byte {
 	return d.byName[tool]
 }
 
-// Learn adds the digests from a page of a list that a session has received. If the sessions of one of its accounts
-// together store too many digests, the digests of the longest idle sessions are removed.
+// Learn adds the digests from a page of a list that a session has received. If the sessions that count against one of
+// the session's quota accounts store too many digests together, Learn removes the digests of those sessions that have
+// been idle for the longest time.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // without the lock, because it may take long and affects only this session
 	s.mu.Lock()
@@ -62,8 +63,8 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// listedSession returns the session that is in the lists of its accounts. For a member session this is the aggregate
-// session.
+// listedSession returns the session under which sess counts in the quota accounts. This is the aggregate session if
+// sess is a member session, and sess itself otherwise.
 func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
@@ -78,8 +79,8 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim removes the digests of an account's sessions until the account is within its limit. It does not change the
-// session but.
+// trim removes the digests of an account's sessions until the account is within its limit. It keeps the digests of the
+// session in the parameter but.
 func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.maxLearned {

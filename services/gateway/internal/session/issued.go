@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// maxIssued is the maximum number of strings of one kind that a session stores. The oldest ones are removed first.
+// maxIssued is the maximum number of strings of one kind that a session stores. The oldest strings are removed first.
 const maxIssued = 256
 
-// IssuedTexts contains strings that a server has sent to a session and that the client may return, such as cursors. The
-// client may not send other strings. The zero value is empty. It is safe for concurrent use.
+// IssuedTexts contains strings that a server has sent to a session and that the client may send back, such as cursors.
+// The client may not send other strings. The zero value is empty. It is safe for concurrent use.
 type IssuedTexts struct {
 	mu    sync.Mutex
 	texts map[[sha256.Size]byte]bool
 	order [][sha256.Size]byte
 }
 
-// Add adds a string that the client receives.
+// Add stores a string that the client receives.
 func (h *IssuedTexts) Add(text string) {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
@@ -35,7 +35,7 @@ func (h *IssuedTexts) Add(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Contains reports whether a string was added.
+// Contains reports whether the given string was added.
 func (h *IssuedTexts) Contains(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// A session with an open stream is not idle. If its principal opens too many sessions, the session can still be closed,
-// and its stream ends.
+// A session with an open stream is not idle. If the session's principal opens too many sessions, the session can still
+// be closed, and its stream ends.
 func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	})
 }
 
-// The newest stream of a session replaces the older one. The end of the older stream does not affect the newest.
+// A session's newest stream replaces an older stream. The end of the older stream does not affect the newest stream.
 func TestListen_NewestStreamReplacesOlder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)

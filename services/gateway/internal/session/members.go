@@ -11,31 +11,33 @@ import (
 // Members contains the member sessions of an aggregate session, one for each server that the client has used. It is
 // safe for concurrent use. Its exported fields are immutable.
 type Members struct {
-	// Abilities are the capabilities that the client declares, including those that the gateway does not declare to
-	// servers because of policy.
+	// Abilities are the capabilities that the client declares. They include those that the gateway does not declare to
+	// servers because the policy denies them.
 	Abilities []mcp.Ability
-	// Opened is notified when a member session is opened.
+	// Opened notifies its waiters when a member session is opened.
 	Opened broadcast.Broadcaster
 
 	making sync.Mutex // held while a member session is being opened
 
 	mu sync.Mutex
 	by map[string]string // session ids, by server
-	// listed is the state of the servers' lists in the last notification to the client. shownDigests contains, for each
-	// server, a function that returns the digest of the tool definition that the client has last received.
+	// listed is the recorded state of the servers' lists, which the gateway uses to detect which lists have changed
+	// since the last notification. shownDigests contains, for each server, a function that returns the digest of the
+	// tool definition that the client has last received.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls use with the member session of a server. If there is no member session, or use returns an error,
-// UseMember opens one with makes and calls use with it. Only one goroutine at a time opens a session.
+// UseMember calls use with the id of the server's member session. If there is no member session, or use returns an
+// error, UseMember creates a member session by calling makes, and calls use with the new id. Only one goroutine at a
+// time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	// Another goroutine may have opened the session during the wait.
+	// Another goroutine may have opened the session while this goroutine was waiting for the lock.
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
@@ -59,7 +61,8 @@ func (m *Members) idOf(server string) (id string, known bool) {
 	return id, known
 }
 
-// SetShown records the digests of a server's tool definitions that the client has received.
+// SetShown records which tool definitions of a server the client has received. The function digest returns a
+// definition's digest.
 func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +72,8 @@ func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.shownDigests[server] = digest
 }
 
-// ShownDigest returns the digest of the tool's definition that the client has last received, or nil if it has received
-// none.
+// ShownDigest returns the digest of the tool's definition that the client has received most recently. It returns nil if
+// the client has received no definition of the tool.
 func (m *Members) ShownDigest(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shownDigests[server]
@@ -81,23 +84,23 @@ func (m *Members) ShownDigest(server, tool string) []byte {
 	return digest(tool)
 }
 
-// IDs returns the ids of the member sessions by server.
+// IDs returns the ids of the member sessions, by server.
 func (m *Members) IDs() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.by)
 }
 
-// UpdateListState replaces the recorded list state with the result of change. The list state is the state of the
-// servers' lists in the last notification to the client.
+// UpdateListState replaces the recorded list state with the result of change. The list state describes the servers'
+// lists at the time of the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listed = change(m.listed)
 }
 
-// SetListState records the state of the servers' lists in a notification to the client. It returns the previously
-// recorded state, or "" if there was none.
+// SetListState records a new state of the servers' lists. It returns the previously recorded state, or "" if there was
+// none.
 func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,27 +15,26 @@ import (
 )
 
 const (
-	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
+	// answerPrefix is the prefix of the event ids on streams that carry answers.
 	answerPrefix = "sluice-"
-	// maxReplayStreams is the maximum number of streams that a session stores: all streams that have not ended, and the
-	// newest ended ones. maxReplay is the maximum number of stored messages per stream, and maxReplayed is the maximum
-	// number of their bytes. The oldest messages are removed first.
+	// maxReplayStreams is the maximum number of streams that a session stores. It stores all streams that have not
+	// ended, and the newest of those that have ended. maxReplay is the maximum number of stored messages per stream,
+	// and maxReplayed is their maximum total size in bytes. The oldest messages are removed first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
-	// replayTime is the time for which a stream is stored after its end.
+	// replayTime is how long a stream is stored after its end.
 	replayTime = time.Minute
 )
 
-// ReplayRoom returns the memory budget for stored answers. It is separate from the budget for answers that are in
-// flight.
+// ReplayRoom returns the memory budget for stored answers. It is separate from the budget for answers in flight.
 func ReplayRoom() (*limits.Budget, error) {
 	return limits.NewBudget(limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// ReplayStreams contains the streams of a session's answers. A client that has lost a stream can resume it after the
-// last event that it has received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty.
-// It is safe for concurrent use.
+// ReplayStreams contains the streams of a session's answers. A client that has lost such a stream can resume it after
+// the last event that the client has received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value
+// is empty. It is safe for concurrent use.
 type ReplayStreams struct {
 	mu     sync.Mutex
 	last   int
@@ -55,22 +54,22 @@ type ReplayStream struct {
 	timer  *time.Timer // set after the stream has ended; guarded by ReplayStreams.mu
 
 	mu sync.Mutex
-	// messages are the stored messages. last is the number of the last one. Numbers begin with 1, because the event that
-	// starts the stream has the number 0.
+	// messages are the stored messages. last is the number of the last stored message. Numbers begin with 1, because
+	// the event that starts the stream has the number 0.
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended reports whether the last message was added. unrecorded reports whether the call's outcome is not in the
-	// journal.
+	// ended is true once the last message has been added. unrecorded is true if the journal does not contain the call's
+	// outcome.
 	ended, unrecorded bool
-	// more is closed and replaced when another field changes.
+	// more is closed and replaced with a new channel when another field changes.
 	more chan struct{}
-	// resumed reports whether the client has resumed the stream on another connection.
+	// resumed is true if the client has resumed the stream on another connection.
 	resumed bool
 }
 
-// Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until it is
-// removed. If there is not enough memory, Begin returns nil, and the stream cannot be resumed.
+// Begin creates the stream for a server's answer to an owner. The stream uses memory from the given budget until it is
+// removed. If there is not enough memory, Begin returns nil, and the client cannot resume the stream.
 func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +78,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	// UncountedBytes are free only for messages in flight, so they are added here.
+	// Only messages in flight may use UncountedBytes for free. A stored stream must count these bytes, so they are
+	// added here.
 	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
@@ -100,7 +100,7 @@ func (a *ReplayStreams) Close() {
 	}
 }
 
-// forget removes a stream. The caller holds the lock.
+// forget removes the stream with index i. The caller must hold the lock.
 func (a *ReplayStreams) forget(i int) {
 	s := a.order[i]
 	a.order = slices.Delete(a.order, i, i+1)
@@ -114,16 +114,16 @@ func (a *ReplayStreams) forget(i int) {
 	s.wake()
 }
 
-// ID returns the id of the event with which the stream begins.
+// ID returns the id of the event that begins the stream.
 func (s *ReplayStream) ID() string { return s.id(0) }
 
 func (s *ReplayStream) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
-// Add stores a message, which is given in parts. It returns the id of the message's event. resumed reports whether the
-// client has resumed the stream on another connection. stored reports whether there was memory for the message. If
-// stored is false, the earlier messages were removed as well.
+// Add stores a message, which is given in parts. It returns the id of the message's event. resumed is true if the
+// client has resumed the stream on another connection. stored is true if there was enough memory for the message. If
+// stored is false, the stream's earlier messages were removed as well.
 func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	size := 0
 	for _, part := range parts {
@@ -147,7 +147,7 @@ func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	return s.id(s.last), s.resumed, stored
 }
 
-// End marks the stream as complete. unrecorded means that the call's outcome is not in the journal.
+// End marks the stream as complete. unrecorded is true if the journal does not contain the call's outcome.
 func (s *ReplayStream) End(unrecorded bool) {
 	a := s.of
 	a.mu.Lock()
@@ -168,7 +168,7 @@ func (s *ReplayStream) End(unrecorded bool) {
 	s.wake()
 }
 
-// IsUnrecorded reports whether the call's outcome is not in the journal. The result is valid after the stream has
+// IsUnrecorded reports whether the call's outcome is missing from the journal. The result is valid after the stream has
 // ended.
 func (s *ReplayStream) IsUnrecorded() bool {
 	s.mu.Lock()
@@ -176,7 +176,7 @@ func (s *ReplayStream) IsUnrecorded() bool {
 	return s.unrecorded
 }
 
-// wake wakes the goroutines that wait in Next. The caller holds the lock.
+// wake wakes the goroutines that wait in Next. The caller must hold the lock.
 func (s *ReplayStream) wake() {
 	close(s.more)
 	s.more = make(chan struct{})
@@ -188,15 +188,15 @@ func (s *ReplayStream) trim() {
 	s.messages = s.messages[1:]
 }
 
-// first returns the number of the first stored message. If no message is stored, it returns the number of the next
-// message. The caller holds the lock.
+// first returns the number of the first stored message. If no message is stored, it returns the number that the next
+// message will have. The caller must hold the lock.
 func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 
 // IsReplayID reports whether an event id belongs to the stream of an answer.
 func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// Resume returns the owner's stream that has the event with the given id, and the number of the next message, at which
-// the client resumes. It returns false if the event is not stored.
+// Resume returns the owner's stream that contains the event with the given id. It also returns the number of the next
+// message, from which the client continues. It returns false if the event is not stored.
 func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -218,11 +218,12 @@ func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok 
 	return s, n + 1, true
 }
 
-// errForgotten means that a message was removed before the client requested it.
+// errForgotten means that a message was removed before the client asked for it.
 var errForgotten = errors.New("the message is no longer stored")
 
-// Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next
-// returns neither a message nor an error. The error is the cause of ctx, or errForgotten if the message was removed.
+// Next waits for message n of the stream and returns it with its event id. If the stream has ended before message n,
+// Next returns neither a message nor an error. If ctx is cancelled, Next returns the cancellation cause of ctx. If the
+// message was removed, Next returns errForgotten.
 func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

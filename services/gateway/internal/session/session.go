@@ -1,6 +1,7 @@
-// Package session stores the gateway's sessions with clients, and the state that replaces sessions in the revision
-// without them. A session id is a handle, not a credential: a session can be found only by its id together with its
-// principal. A session of another principal is treated like a session that does not exist.
+// Package session stores the gateway's sessions with clients. For clients of revision 2026-07-28, which has no
+// sessions, it stores the state that takes the place of a session. A session id is a handle, not a credential: a
+// session can be found only by its id together with its principal. If a request contains the id of another principal's
+// session, the result is the same as if that session did not exist.
 package session
 
 import (
@@ -25,28 +26,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// Errors of a [Store]. Compare with errors.Is.
+// These are errors of a [Store]. Compare with errors.Is.
 var (
-	// ErrUnknown means that the principal has no such session on that server.
+	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that the session quota is full for the principal, for a principal in its chain, or for the person
-	// for whom it works. No session can be closed instead, because all have requests in flight or are being opened. A
-	// wrapped [*quota.FullError] names the full quota.
+	// ErrTooMany means that one of these session quotas is full: the quota of the principal, of a principal in its
+	// delegation chain, or of the person for whom one of them works. No session can be closed to make room, because all
+	// sessions have requests in flight or are being opened. A wrapped [*quota.FullError] says which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams is the maximum number of concurrent streams of a session in 2026-07-28.
+// maxStreams is the maximum number of concurrent streams of one session for a client of revision 2026-07-28.
 const maxStreams = 64
 
-// closeTimeout is the maximum time for a server to close a session.
+// closeTimeout is the timeout for closing a session at its server.
 const closeTimeout = 5 * time.Second
 
 // Config configures a [Store].
 type Config struct {
-	// Idle is the time without a request after which a session is closed. It must be positive.
+	// Idle is the time without any request after which a session is closed. It must be positive.
 	Idle time.Duration
-	// MaxPerPrincipal is the maximum number of sessions of one principal and the agents that it has created. It must be at
-	// least 1. All principals of one person together may have four times as many.
+	// MaxPerPrincipal is the maximum number of sessions that a principal and the agents it has created may have
+	// together. It must be at least 1. All principals of one person together may have four times as many.
 	MaxPerPrincipal int
 	// Ended is called for each session that has ended. It is required and must not block.
 	Ended func(*Session)
@@ -60,17 +61,18 @@ type Key struct {
 	Server string
 }
 
-// Session is an open session. Its exported fields are immutable, but the methods of some fields change their contents.
+// Session is an open session. Its exported fields are immutable, except that some fields have methods that change their
+// contents.
 type Session struct {
-	// ID is the handle of the session. In the revision without sessions, no client receives it. It must not appear in
-	// records and logs.
+	// ID is the handle of the session. It must not appear in records or logs. In revision 2026-07-28, which has no
+	// sessions, clients never receive it.
 	ID string
 	// Digest identifies the session in records. It has 16 hexadecimal digits.
 	Digest string
 	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are the accounts of the caller that has opened the session. The session counts against them. [Store.Add]
-	// replaces a zero value with the account of the principal in Key. Accounts must not be modified.
+	// Accounts are the quota accounts of the caller that has opened the session. The session counts against them. If
+	// Accounts is the zero value, [Store.Add] sets it to the account of the principal in Key. It must not be modified.
 	Accounts principal.Accounts
 	// Agent is the agent that has opened the session.
 	Agent string
@@ -78,9 +80,10 @@ type Session struct {
 	Version string
 	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of an
-	// aggregate session, one for each server, and is nil for other sessions. Hub is the aggregate session of a member
-	// session, and is nil for other sessions. A member session ends with its aggregate session.
+	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of
+	// an aggregate session, one for each server, and is nil for all other sessions. Hub is the aggregate session to
+	// which a member session belongs, and is nil for all other sessions. A member session ends when its aggregate
+	// session ends.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
@@ -91,21 +94,21 @@ type Session struct {
 	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix
 	// time. It is 0 if the list was never read.
 	LastLookup atomic.Int64
-	// ListsApprovalTool reports whether the session has listed a tool for which every call needs an approval.
+	// ListsApprovalTool is true if the session has listed a tool whose calls all require an approval.
 	ListsApprovalTool atomic.Bool
 	// ClientRequests contains the requests to the client that wait for a response.
 	ClientRequests ClientRequests
 	// Calls contains the session's calls in flight.
 	Calls Calls
-	// Cursors are the cursors of lists that were sent to the client, and Events are the ids of events that were sent on
-	// its stream.
+	// Cursors are the list cursors that were sent to the client. Events are the ids of the events that were sent on the
+	// session's stream.
 	Cursors, Events IssuedTexts
-	// Replay contains the streams of the session's answers.
+	// Replay contains the streams of the session's answers that the client may resume.
 	Replay ReplayStreams
-	// Ready reports whether the server was notified, or is about to be notified, that the session is initialized.
+	// Ready is true if the server was notified, or is about to be notified, that the session is initialized.
 	Ready atomic.Bool
 
-	// The fields below are guarded by Store.mu.
+	// Store.mu guards the fields below.
 	lastUsed  time.Time
 	inFlight  int
 	isOpen    bool
@@ -116,17 +119,17 @@ type Session struct {
 
 type stream struct{ end context.CancelFunc }
 
-// Client contains a client's declarations about itself. They are not verified.
+// Client contains what a client declares about itself. The declarations are not verified.
 type Client struct {
 	// Name and Version are the client's name and version. They may be empty.
 	Name, Version string
-	// Elicits reports whether the client can ask its user with a form.
+	// Elicits is true if the client can show its user a form.
 	Elicits bool
 	// Offer contains the client capabilities that were sent to the server. The server's requests are checked against it.
 	Offer question.Offer
 }
 
-// State is a snapshot of a session.
+// State is a snapshot of a session's state.
 type State struct {
 	*Session
 	// LastUsed is the time at which the session was last used.
@@ -135,7 +138,8 @@ type State struct {
 	InFlight int
 }
 
-// account identifies a list of sessions: those of a principal and the agents that it has created, or those of a person.
+// account is the key of a quota for sessions. It identifies either a principal together with the agents that it has
+// created, or a person.
 type account struct {
 	principal.Key
 
@@ -143,9 +147,10 @@ type account struct {
 }
 
 type accountSessions struct {
-	// byUse contains the open sessions, the most recently used first.
+	// byUse contains the account's open sessions. The most recently used session is first.
 	byUse list.List
-	// learned is the number of digests that the sessions store, and maxLearned is its maximum.
+	// learned is the total number of digests that the account's sessions store. maxLearned is the maximum of that
+	// number.
 	learned, maxLearned int
 }
 
@@ -163,11 +168,11 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]*Session
 	owners map[account]*accountSessions
-	// open counts open sessions. An aggregate session and its members count as one. moving counts sessions that are being
-	// opened, and sessions that the gateway has closed but the server has not.
+	// open counts open sessions. An aggregate session and its members count as one session. moving counts sessions that
+	// are being opened, and sessions that the gateway has closed but the server has not closed yet.
 	open, moving *quota.Tally
 	closed       bool
-	// hungUp reports whether CloseStreams was called.
+	// hungUp is true if CloseStreams was called.
 	hungUp bool
 
 	closing sync.WaitGroup
@@ -201,9 +206,9 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// BeginOpen counts a session that a caller with the given accounts is opening, until done is called. It returns
-// [ErrTooMany] if the number of one account's sessions that are being opened or closed would exceed the maximum number
-// of open sessions.
+// BeginOpen counts a session that a caller with the given accounts is opening. It counts until done is called. The
+// number of an account's sessions that are being opened or closed is limited to the number of open sessions that the
+// account may have. BeginOpen returns [ErrTooMany] if one of the accounts would exceed this limit.
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,9 +225,9 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. If one of the session's accounts is full, Add closes the longest idle session of that account
-// that has no request in flight. A member session counts as part of its aggregate session, which must be open. Add
-// returns [ErrTooMany] or [ErrUnknown].
+// Add opens a session. If one of the session's accounts is full, Add closes one of that account's sessions: among those
+// without a request in flight, the one that has been idle for the longest time. A member session counts as part of its
+// aggregate session, which must be open. Add returns [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,8 +258,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. Until done is called, the session is not closed because it is idle or an account is full. Use
-// returns [ErrUnknown] if there is no such session.
+// Use returns a session. The session counts as in use until done is called. While it is in use, it is neither closed
+// because it is idle nor closed to make room for another session. Use returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,7 +267,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	// The aggregate session was closed while the member session was being opened, or the server has lost the session.
+	// Either the aggregate session was closed while the member session was being opened, or the server has lost the
+	// session.
 	if sess.Hub != nil && !sess.Hub.isOpen || sess.isLost() {
 		s.remove(sess)
 		return nil, nil, ErrUnknown
@@ -279,10 +285,10 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen adds a stream on which the client listens, and returns the stream's session. The returned context derives from
-// ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this one, unless parallel
-// is true. Until done is called, the session is not idle, but it may be closed if an account is full. Listen returns
-// [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
+// Listen adds a stream from which the client reads, and returns the stream's session. The returned context derives from
+// ctx. It is cancelled when the session ends. Unless parallel is true, it is also cancelled when a new stream replaces
+// this stream. Until done is called, the session is not idle, but it may be closed to make room for another session.
+// Listen returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,7 +356,7 @@ func (s *Store) touch(sess *Session) {
 // another one.
 func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.IsLost() }
 
-// End closes a session that its client has ended. It returns [ErrUnknown] if there is no such session.
+// End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.
 func (s *Store) End(id string, key Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -362,7 +368,7 @@ func (s *Store) End(id string, key Key) error {
 	return nil
 }
 
-// remove closes a session and its members. It closes them at their servers in the background.
+// remove closes a session and its member sessions. It closes them at their servers in the background.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	sess.isOpen = false
@@ -395,7 +401,7 @@ func (s *Store) remove(sess *Session) {
 	})
 }
 
-// membersOf returns the open members of an aggregate session. The caller holds the lock.
+// membersOf returns the open member sessions of an aggregate session. The caller must hold the lock.
 func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		if sess.Members == nil {
@@ -409,8 +415,8 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// noteClosed records that the server has closed a session that the gateway has closed, or that the timeout for closing
-// it has expired.
+// noteClosed records that a session is no longer being closed: either the server has closed the session, or the timeout
+// for closing it has expired.
 func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

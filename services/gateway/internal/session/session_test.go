@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over is a transport that returns a connection set by the test.
+// over is a transport whose connection a test sets.
 type over struct {
 	upstream.Transport
 
@@ -118,8 +118,8 @@ func TestNewStore_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case I4. A session id is valid only for its principal and server. The id of another principal's session is treated
-// like an id that does not exist.
+// Case I4. A session id is valid only for its principal and server. If a caller uses the id of another principal's
+// session, the result is the same as for an id that does not exist.
 func TestUse_FindsSessionOnlyForItsPrincipal(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 10)
@@ -245,15 +245,15 @@ func TestRun_ClosesIdleSessions(t *testing.T) {
 	})
 }
 
-// A principal has the maximum number of sessions. A new session closes the longest idle session that has no request in
-// flight.
+// A principal already has the maximum number of sessions. A new session closes one of them: among those without a
+// request in flight, the one that has been idle for the longest time.
 func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			// All servers' sessions count together.
+			// The principal's sessions with different servers count together.
 			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)})
 			all = append(all, sess)
 			time.Sleep(time.Second)
@@ -292,7 +292,8 @@ func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	})
 }
 
-// The number of sessions that are being opened is limited. Otherwise it could grow without bound at a slow server.
+// The number of sessions that are being opened is limited. Otherwise that number could grow without bound while a
+// server is slow to open sessions.
 func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
@@ -325,8 +326,8 @@ func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	}
 }
 
-// Under concurrent use, no principal exceeds its maximum number of sessions, a session in use is never closed for a new
-// session, and each session is closed exactly once.
+// Goroutines use the store concurrently. No principal exceeds its maximum number of sessions, a session in use is never
+// closed for a new session, and each session is closed exactly once.
 func TestStore_LimitsHoldUnderConcurrentUse(t *testing.T) {
 	t.Parallel()
 	const most = 4

@@ -44,8 +44,8 @@ type Place struct {
 // serverSpanOptions contains the options that all server spans share. It is immutable.
 var serverSpanOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
-// Serve starts the server span of a message. If trusted is true, the client's span becomes its parent. Otherwise the
-// span links to the client's span.
+// Serve starts the server span of a message. If trusted is true, the client's span becomes the parent of the server
+// span. Otherwise the server span only links to the client's span.
 func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serverSpanOptions
 	switch {
@@ -58,8 +58,8 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client 
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }
 
-// Send starts the client span for a message to a server if the span of ctx is sampled. Otherwise it returns the span of
-// ctx, because the new span would not be exported.
+// Send starts the client span for a message to a server if the span in ctx is sampled. If it is not, Send returns the
+// span in ctx, because a new span would not be exported.
 func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
@@ -69,8 +69,8 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client returns a client's trace context. It comes from `_meta` or, if `_meta` contains none, from header, the value
-// of the traceparent header, which may be empty.
+// Client returns a client's trace context. It comes from the message's `_meta`. If `_meta` contains no trace context,
+// it comes from header, which is the value of the traceparent header and may be empty.
 func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -80,7 +80,7 @@ func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagato
 	return trace.SpanContextFromContext(with.Extract(context.Background(), carrier))
 }
 
-// Transport returns the name of a transport in spans and metrics. kind is `http`, `stdio` or `grpc`.
+// Transport returns the name that spans and metrics use for a transport. kind is `http`, `stdio` or `grpc`.
 func Transport(kind string) string {
 	if kind == "stdio" {
 		return "pipe"
@@ -88,7 +88,7 @@ func Transport(kind string) string {
 	return "tcp"
 }
 
-// Name returns the name of a span: `{mcp.method.name} {gen_ai.tool.name}`.
+// Name returns the name of a message's span: `{mcp.method.name} {gen_ai.tool.name}`.
 func Name(m *jsonrpc.Message) string {
 	switch {
 	case m.Method == "":
@@ -118,7 +118,7 @@ func Message(s trace.Span, m *jsonrpc.Message, at Place) {
 	Session(s, at)
 }
 
-// Session sets the attributes that describe the session of a message. It may be called later than Message.
+// Session sets the attributes that describe the session of a message. It may be called later than the function Message.
 func Session(s trace.Span, at Place) {
 	if !s.IsRecording() {
 		return
@@ -131,9 +131,9 @@ func Session(s trace.Span, at Place) {
 	}
 }
 
-// Decision sets the attributes that describe the decision on a call: its id, the refusal code, and the decisions of
-// policy and the limiter. The code is empty for an allowed call. d is nil if policy has not evaluated the call, and
-// lease is nil if no limits were reserved.
+// Decision sets the attributes that describe the decision on a call. decision is the decision's id. code is the refusal
+// code, and is empty for an allowed call. d is the policy service's decision, or nil if the policy service has not
+// evaluated the call. lease is the reservation of the call's limits, or nil if no limits were reserved.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
 		return
@@ -154,7 +154,8 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Observed sets the attributes that describe what would have happened to a call if nothing were observed.
+// Observed sets the attributes that describe what would have happened to a call if the whole policy were enforced,
+// including rules that are only recorded (mode: observe).
 func Observed(s trace.Span, would journal.Observed) {
 	if !s.IsRecording() {
 		return
@@ -168,8 +169,8 @@ func Observed(s trace.Span, would journal.Observed) {
 	}
 }
 
-// Approval sets the id of a call's approval and the time for which the call was held open. If the id is empty, it sets
-// nothing.
+// Approval sets the attributes for the id of a call's approval and for how long the call was held. If the id is empty,
+// Approval sets nothing.
 func Approval(s trace.Span, id string, held time.Duration) {
 	if !s.IsRecording() || id == "" {
 		return
@@ -196,8 +197,8 @@ func ErrorType(a *jsonrpc.Answer) string {
 	}
 }
 
-// Answer sets the error type of a server's answer. Answer, ToolError and Error return the error type, which is also a
-// metric attribute.
+// Answer sets the attribute for the error type of a server's answer. Like ToolError and Error, it returns the error
+// type, which is also used as a metric attribute.
 func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
@@ -210,13 +211,13 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type of a call's span if the call's result reports an error, and returns the error type.
+// ToolError sets the error type on the span of a call whose result reports an error, and returns the error type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
 }
 
-// Error sets the error type of a JSON-RPC error with the given code.
+// Error sets the attribute for the error type of a JSON-RPC error with the given code.
 func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
 
 func jsonError(s trace.Span, code string) string {
@@ -224,7 +225,8 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed sets the error type of a message without a usable answer. The error type is the code of the refusal.
+// Failed sets the error type on the span of a message to which there was no usable answer. The error type is the code
+// of the refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)

@@ -2,7 +2,7 @@ package spans
 
 import "go.opentelemetry.io/otel/attribute"
 
-// Names of the spans of journal writes.
+// These are the names of the spans that describe writes to the journal.
 const (
 	JournalIntent  = "journal intent"
 	JournalOutcome = "journal outcome"
@@ -10,7 +10,7 @@ const (
 	JournalClaim   = "journal claim"
 )
 
-// Keys of the attributes. docs/telemetry.md describes their values.
+// These are the keys of the attributes. docs/telemetry.md describes their values.
 const (
 	methodName      = attribute.Key("mcp.method.name")
 	protocolVersion = attribute.Key("mcp.protocol.version")

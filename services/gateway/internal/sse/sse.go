@@ -21,32 +21,35 @@ import (
 )
 
 const (
-	// outcomeHeader is the header of the answer to a call whose outcome is not in the journal.
+	// outcomeHeader is the header that marks the answer to a call whose outcome is not in the journal.
 	outcomeHeader = "Sluice-Outcome"
 	// resumeRetry is the time after which a client that has lost its connection should reconnect, in milliseconds.
 	resumeRetry = "1000"
 )
 
-// Writer writes the answer to one HTTP request. It writes JSON or, if a message is sent before the answer, an event
-// stream. It is safe for concurrent use.
+// Writer writes the answer to one HTTP request. It writes JSON, or an event stream if a message is sent before the
+// answer. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts reports whether the client reads event streams. prefers reports whether the client lists event streams
-	// before JSON.
+	// accepts is true if the client accepts event streams. prefers is true if the client lists event streams before
+	// JSON.
 	accepts, prefers bool
 
 	mu      sync.Mutex
 	started bool
-	// of is the request whose answer is stored, or nil if the answer is not stored.
+	// of is the request whose answer is stored so that the client can resume the answer's stream. It is nil if the
+	// answer is not stored.
 	of dispatch.Replayable
-	// stored is the stored stream, which the client may resume, or nil if the stream cannot be resumed.
+	// stored is the stored stream of the answer, which the client may resume. It is nil if the client cannot resume the
+	// stream.
 	stored *session.ReplayStream
-	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive the
-	// answer. unrecorded reports whether the journal does not contain the outcome.
+	// last is true while the answer is being written. detached is true if the client must reconnect to receive the
+	// answer. unrecorded is true if the journal does not contain the call's outcome.
 	last, detached, unrecorded bool
 }
 
-// NewWriter returns a writer for the answer to a request with the headers h. It reads the header Accept.
+// NewWriter returns a writer for the answer to a request with the headers h. The Accept header determines the form of
+// the answer.
 func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
 	before, _, accepts := strings.Cut(strings.Join(h["Accept"], ","), "text/event-stream")
 	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
@@ -110,7 +113,7 @@ func (s *Writer) KeepAlive() error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// start sends the HTTP head of an event stream. The caller holds the lock.
+// start sends the HTTP headers of an event stream. The caller must hold the lock.
 func (s *Writer) start() {
 	if s.started {
 		return
@@ -125,13 +128,14 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		// If the client has disconnected, it may resume the stream later.
+		// The error is ignored, because a client that has disconnected may resume the stream later.
 		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n")
 	}
 }
 
 // write writes one event. It replaces each line break in the message with a space, because a line break would end the
-// event. In JSON, line breaks are allowed only between tokens, where a space is equivalent. The caller holds the lock.
+// event. In JSON, line breaks are allowed only between tokens, where a space is equivalent. The caller must hold the
+// lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
@@ -186,8 +190,8 @@ func writeOnLine(to io.Writer, part []byte) error {
 	return nil
 }
 
-// Answer writes the response, and ends the stream if it has begun. It returns no error, because the client may have
-// disconnected.
+// Answer writes the response, and ends the stream if one has begun. It returns no error. A write fails only if the
+// client has disconnected.
 func (s *Writer) Answer(resp dispatch.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +226,8 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	}
 }
 
-// setOutcome sets the header outcomeHeader. If a stream has begun, it sets the trailer with that name. The caller holds
-// the lock.
+// setOutcome sets the header outcomeHeader. If a stream has begun, it sets the trailer of the same name instead. The
+// caller must hold the lock.
 func (s *Writer) setOutcome(value string) {
 	name := outcomeHeader
 	if s.started {
@@ -232,7 +236,8 @@ func (s *Writer) setOutcome(value string) {
 	s.w.Header().Set(name, value)
 }
 
-// finish ends a stream that has begun. If there is an answer, it writes the answer first. The caller holds the lock.
+// finish ends a stream that has begun. If there is an answer, finish first writes the answer to the stream. The caller
+// must hold the lock.
 func (s *Writer) finish(resp dispatch.Response) {
 	s.last, s.unrecorded = resp.Body != nil, resp.Unrecorded
 	if s.last {

@@ -95,7 +95,7 @@ func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	}
 }
 
-// answerOf is a request whose answer is stored.
+// answerOf represents a request whose answer is stored in answers.
 type answerOf struct{ answers *session.ReplayStreams }
 
 func (answerOf) RawID() []byte { return []byte("7") }
@@ -108,7 +108,7 @@ func (a answerOf) BeginAnswer() *session.ReplayStream {
 	return a.answers.Begin("files", "ana", memory.Open(new(limits.Owner)))
 }
 
-// replayed returns a stream's messages after an event.
+// replayed returns a stream's messages after the event with the given id.
 func replayed(t *testing.T, answers *session.ReplayStreams, after string) (out []string) {
 	t.Helper()
 	stream, next, ok := answers.Resume(after, "ana")

@@ -11,15 +11,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// IDs translates the ids of servers' tasks. Any client that knows a server's task id can use the task. So a client
-// receives an encrypted id that is valid only for its owner. The same task always has the same encrypted id (MCP Tasks
-// extension, Security Considerations). IDs is safe for concurrent use.
+// IDs translates the ids of servers' tasks. If a client knew the server's own id of a task, it could use the task even
+// if the task belongs to another caller. A client therefore receives an encrypted id that is valid only for the task's
+// owner. The same task always has the same encrypted id (MCP Tasks extension, Security Considerations). IDs is safe for
+// concurrent use.
 type IDs struct {
 	secret []byte
 	aead   cipher.AEAD
 }
 
-// NewIDs returns an IDs for a secret of any length. IDs with the same secret return the same encrypted ids.
+// NewIDs returns an IDs for a secret of any length. Two IDs that have the same secret return the same encrypted ids.
 func NewIDs(secret []byte) (*IDs, error) {
 	key := sha256.Sum256(append([]byte("ids of tasks: "), secret...))
 	block, err := aes.NewCipher(key[:])
@@ -30,8 +31,8 @@ func NewIDs(secret []byte) (*IDs, error) {
 	return &IDs{secret: slices.Clone(secret), aead: aead}, err
 }
 
-// ForClient returns the id of a server's task for its owner. The encryption's nonce is derived from the owner and the
-// id.
+// ForClient returns the encrypted id that the owner of a server's task receives. The nonce for the encryption is
+// derived from the owner and the server's own id.
 func (i *IDs) ForClient(owner []byte, id string) string {
 	mac := hmac.New(sha256.New, i.secret)
 	mac.Write(visibility.AppendPart(owner, id))
@@ -39,7 +40,8 @@ func (i *IDs) ForClient(owner []byte, id string) string {
 	return base64.RawURLEncoding.EncodeToString(i.aead.Seal(nonce, nonce, []byte(id), owner))
 }
 
-// ForServer returns the id that the server uses. It returns false if the id was not created for this owner.
+// ForServer returns the server's own id for an encrypted id. It returns false if the encrypted id was not created for
+// this owner.
 func (i *IDs) ForServer(owner []byte, id string) (string, bool) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	if size := i.aead.NonceSize(); err == nil && len(raw) > size {

@@ -1,6 +1,6 @@
-// Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their
-// clients poll. The gateway sends the call once, when the client polls after the approval. If the client does not poll,
-// the call is never sent. A task exists in only one gateway. The approval may exist longer than the task.
+// Package tasks stores the gateway's own tasks (MCP Tasks extension). A task is a call that waits for an approval while
+// its client polls. The gateway sends the call once, when the client polls after the approval. If the client does not
+// poll, the call is never sent. A task exists in only one gateway. The approval may exist longer than the task.
 package tasks
 
 import (
@@ -20,19 +20,19 @@ import (
 const (
 	// idPrefix is the prefix of the gateway's task ids.
 	idPrefix = "sluice-task."
-	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. At the limit, tasks
-	// with a final state that was reported are removed first.
+	// maxTasks is the maximum number of tasks of one principal, and also of all principals of one person together. At
+	// the limit, tasks that have ended and whose final state the client has received are removed to make room.
 	maxTasks = 64
 	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
-	// retention is the time for which a task is stored after its approval has expired or the task has ended.
+	// retention is how long a task is stored after its approval has expired or the task has ended.
 	retention = 15 * time.Minute
-	// pollInterval is the time that clients should wait between two polls.
+	// pollInterval is how long clients should wait between two polls.
 	pollInterval = 2 * time.Second
 )
 
-// quotas returns the memory quotas for tasks. They are separate from the limits for answers. One caller cannot use all
-// of the memory.
+// quotas returns the memory quotas for tasks. These quotas are separate from the limits for answers. A single caller
+// cannot use up all of the memory.
 func quotas() limits.Quotas {
 	return limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
@@ -40,7 +40,7 @@ func quotas() limits.Quotas {
 // Status is the state of a task (MCP Tasks extension, Task Status).
 type Status string
 
-// The states of a task. All states except Working are final.
+// These are the states of a task. All states except Working are final.
 const (
 	Working   Status = "working"
 	Completed Status = "completed"
@@ -50,7 +50,7 @@ const (
 
 // Call is a call that waits for an approval.
 type Call struct {
-	// Owner identifies the owner of the task. Only the owner can find the task.
+	// Owner identifies the owner of the task. No other caller can find the task.
 	Owner string
 	// Server is the configured name of the server to which the call is sent.
 	Server string
@@ -58,60 +58,64 @@ type Call struct {
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder identifies the quotas of memory and tasks to which the task is charged.
+	// Holder identifies the quotas against which the task and its memory count.
 	Holder limits.Owner
 }
 
-// Outcome is the result of the call or its error, as raw JSON. Both are nil for a cancelled task.
+// Outcome is the outcome of a task's call: its result or its error, as raw JSON. Both are nil for a cancelled task.
 type Outcome struct {
 	Result, Error jsontext.Value
-	// Unrecorded reports whether the journal does not contain the outcome yet.
+	// Unrecorded is true if the outcome has not been written to the journal yet.
 	Unrecorded bool
 }
 
-// Task is a call that waits, runs, or has ended. [Store.Add] creates tasks. A Task is safe for concurrent use.
+// Task is a call that is waiting for its approval, is running, or has ended. [Store.Add] creates tasks. A Task is safe
+// for concurrent use.
 type Task struct {
 	Call
 
 	id      string
 	memory  *limits.Memory
 	created time.Time
-	// expiry removes the task from its store.
+	// expiry is the timer that removes the task from its store.
 	expiry *time.Timer
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits, or with which the call runs.
+	// approval is the id of the approval for which the call waits, or of the approval that has allowed the running
+	// call.
 	approval string
-	// stop cancels the call while it runs. It is nil at all other times.
+	// stop cancels the call while the call is running. It is nil at all other times.
 	stop context.CancelFunc
-	// cancelled reports whether the client has cancelled the task. A running call must end before the task ends.
+	// cancelled is true if the client has cancelled the task. If the task's call is running, the task ends only when
+	// the call ends.
 	cancelled bool
 	updated   time.Time
 	expires   time.Time
 	outcome   Outcome
-	// reported reports whether the client has received the final state.
+	// reported is true if the client has received the task's final state.
 	reported bool
 }
 
-// State is the state of a task in the form for its client.
+// State is the state of a task that its client receives.
 type State struct {
 	ID               string
 	Status           Status
 	Created, Updated time.Time
-	// TTL is the time after Created for which the task is stored. PollInterval is the time that the client should wait
-	// between two polls.
+	// TTL is how long the task is stored after Created. PollInterval is how long the client should wait between two
+	// polls.
 	TTL, PollInterval time.Duration
-	// Running reports whether the call currently runs.
+	// Running is true while the call is running.
 	Running bool
 	// Outcome is the zero value while Status is [Working].
 	Outcome Outcome
 }
 
-// IsOwnID reports whether an id has the form of an id of the gateway's tasks.
+// IsOwnID reports whether an id has the form of the gateway's own task ids.
 func IsOwnID(id string) bool { return strings.HasPrefix(id, idPrefix) }
 
-// Report returns the state of the task for its client. After a final state was reported, the task may be removed early.
+// Report returns the state of the task for its client. After Report has returned a final state, the task may be removed
+// early.
 func (t *Task) Report() State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,15 +126,16 @@ func (t *Task) Report() State {
 	}
 }
 
-// AwaitedApproval returns the id of the approval for which the task waits. It returns false if the task does not wait.
+// AwaitedApproval returns the id of the approval that the task is waiting for. It returns false if the task is not
+// waiting.
 func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin records that the caller starts the call. It returns false if the call already runs, or if the task has ended.
-// If the task is cancelled, stop is called.
+// Begin records that the caller of Begin starts the task's call. It returns false if the call is already running, or if
+// the task has ended. If the client cancels the task later, the function stop is called.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,9 +146,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not sent and that the task continues to wait for an approval. approval may be a new
-// one. expires is the time at which it expires. If the client has cancelled the task during the call, the task ends and
-// Wait returns false.
+// Wait records that the call was not sent and that the task continues to wait for an approval. approval is the id of
+// that approval, which may be a new one, and expires is the time at which it expires. If the client has cancelled the
+// task meanwhile, the task ends and Wait returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +164,7 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	return !t.cancelled
 }
 
-// Reserve reserves memory of the owner for an outcome with the given size in bytes. It reports whether there was enough
+// Reserve charges memory to the task for an outcome of the given size in bytes. It reports whether there was enough
 // memory.
 func (t *Task) Reserve(size int) bool { return t.memory.Add(size) }
 
@@ -170,8 +175,8 @@ func (t *Task) End(status Status, outcome Outcome) {
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It returns true if the task was waiting and has ended. If the call runs, Cancel stops the
-// call and returns false, and the call's outcome then becomes the task's outcome.
+// Cancel cancels the task. It returns true if the task was waiting for an approval and has now ended. If the call is
+// running, Cancel stops the call and returns false. The task then ends with the outcome of the stopped call.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,7 +193,7 @@ func (t *Task) Cancel() (waited bool) {
 	return true
 }
 
-// finish sets the final state. The caller holds the lock.
+// finish sets the final state. The caller must hold the lock.
 func (t *Task) finish(status Status, outcome Outcome) {
 	t.status, t.outcome, t.stop = status, outcome, nil
 	t.updated = time.Now()
@@ -212,16 +217,16 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether a holder may have one more task. It also returns true if a task of the owner can be
-// removed to make space.
+// HasCapacity reports whether one more task may count against the given quotas. It also returns true if one of the
+// owner's tasks can be removed to make room.
 func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the first of the owner's tasks that has ended, among those with a final state that was reported. It
-// returns nil if there is none. The caller holds the lock.
+// removable returns one of the owner's tasks whose final state the client has received: the one that ended first. It
+// returns nil if there is no such task. The caller must hold the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -235,8 +240,8 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval, which expires at the time expires. It returns nil if the holder has too
-// many tasks or not enough memory.
+// Add stores a call that waits for an approval. The approval expires at the time expires. Add returns nil if there are
+// too many tasks or there is not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +255,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	// UncountedBytes are free only for requests in flight, so they are added here.
+	// Only requests in flight may use UncountedBytes for free. A stored task must count these bytes, so they are added
+	// here.
 	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header)
 	if !t.memory.Add(size) {
 		t.memory.Close()
@@ -265,7 +271,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storageTime returns the time for which a task is stored if its approval expires at the time expires.
+// storageTime returns how long a task is stored if its approval expires at the time expires.
 func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -283,7 +289,7 @@ func (s *Store) expire(t *Task) {
 	s.remove(t)
 }
 
-// remove removes a task. The caller holds the lock.
+// remove removes a task. The caller must hold the lock.
 func (s *Store) remove(t *Task) {
 	if s.byID[t.id] != t {
 		return
@@ -309,7 +315,7 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether a task other than the given one waits for an approval.
+// IsAwaited reports whether a task other than the parameter other waits for the approval.
 func (s *Store) IsAwaited(approval string, other *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -143,7 +143,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 	})
 }
 
-// Case N2. The number and the memory of a caller's tasks are limited.
+// Case N2. The number of a caller's tasks is limited, and so is the memory that they use.
 func TestStore_TasksOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -186,7 +186,7 @@ func TestStore_TasksOfACallerAreLimited(t *testing.T) {
 	}
 }
 
-// Case I4. The id of a server's task is valid only for its owner, and does not change.
+// Case I4. The client's id for a server's task is valid only for the task's owner, and is always the same.
 func TestIDs_AreValidOnlyForTheirOwner(t *testing.T) {
 	t.Parallel()
 	ids, err := tasks.NewIDs([]byte("secret"))

@@ -1,5 +1,5 @@
 // Package toolreport reports servers' tool lists to the policy service's catalog. It caches the catalog's responses,
-// which contain the digests of the tools' definitions. A tool whose definition was not reported cannot be called.
+// which contain the digests of the tools' definitions. A tool cannot be called before its definition has been reported.
 package toolreport
 
 import (
@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxLists is the maximum number of lists with cached digests, and maxWeight is the maximum number of lists and
-	// digests together. Both are needed, because a server chooses the size of its lists.
+	// maxLists is the maximum number of lists whose digests are cached. maxWeight is the maximum number of lists and
+	// digests together. Both limits are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
 	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the
@@ -32,29 +32,29 @@ const (
 	reportTimeout = 10 * time.Second
 )
 
-// Limits of ReportTools. maxDefinition is the maximum size of a definition, in bytes. Tools with a larger definition,
-// or with a name that cannot be called, are left out of the report. Their names are reported separately: at most
-// maxLeftOut names, each with at most maxLeftName bytes.
+// These are limits of ReportTools. maxDefinition is the maximum size of a tool definition, in bytes. Tools with a
+// larger definition, or with a name that cannot be called, are left out of the report. Their names are reported
+// separately: at most maxLeftOut names, each with at most maxLeftName bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
 )
 
-// refusals are ReportTools' error reasons that mean that the list can never be accepted.
+// refusals contains the error reasons with which ReportTools says that the list can never be accepted.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// ErrNotReported means that the list could not be reported. None of its tools may be shown.
+// ErrNotReported means that the list could not be reported to the catalog. None of its tools may be shown.
 var ErrNotReported = errors.New("the catalog did not accept the list")
 
-// ErrRefused means that the catalog has refused the list that should contain a tool's definition.
+// ErrRefused means that the catalog has refused the server's list, so that the definition of a tool is not known.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
-// A List describes a tool list: the server that has sent it and the principal that receives it.
+// A List describes a tool list: the server that has sent the list and the principal that receives it.
 type List struct {
-	// Server is the configured name, and Version is the negotiated protocol revision.
+	// Server is the configured name of the server, and Version is the negotiated protocol revision.
 	Server, Version string
-	// Complete means that this is the server's complete list.
+	// Complete is true if this is the server's complete list.
 	Complete bool
 	// Recipient is the principal that receives the list.
 	Recipient *identityv1.Principal
@@ -62,14 +62,14 @@ type List struct {
 
 // Response is the catalog's response to a list. It is immutable.
 type Response struct {
-	// Digests contains the digests of the definitions, by tool name. A tool has no digest if the catalog did not accept
-	// it, or if the list contains its name twice.
+	// Digests contains the digests of the tool definitions, by tool name. A tool has no digest if the catalog did not
+	// accept the tool, or if the list contains the tool's name twice.
 	Digests map[string][]byte
-	// Activation is the token of the first policy revision that includes the list. It is empty if the catalog refused the
-	// list.
+	// Activation is the token of the first policy revision that takes the list into account. It is empty if the catalog
+	// refused the list.
 	Activation string
-	// Refused means that the catalog refused the list. For example, a tool's name occurs twice, so that it is not known
-	// which definition a call would use.
+	// Refused is true if the catalog refused the list, for example because a tool's name occurs twice, so that it is
+	// not known which definition a call would use.
 	Refused bool
 	// At is the time of the catalog's response.
 	At time.Time
@@ -97,9 +97,9 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 // weight.
 func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
-// Report returns the catalog's response to a list. It returns a cached response if the list is not complete and the
-// response is neither older than age nor older than reportInterval. Otherwise it reports the list and caches the
-// response. Errors wrap [ErrNotReported].
+// Report returns the catalog's response to a list. If the list is not complete, Report may return a cached response
+// that is no older than age and no older than reportInterval. Otherwise it reports the list and caches the response.
+// Errors wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.cache.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {

@@ -84,7 +84,7 @@ func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 	})
 }
 
-// A definition that exceeds the limits is left out, and its name is reported.
+// A definition that exceeds the limits is left out of the report, and its tool's name is reported separately.
 func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	r, catalog := newReporter(t)
@@ -99,8 +99,8 @@ func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	}
 }
 
-// Case T1. A tool whose name occurs twice cannot be called. This also applies if only one of its definitions was
-// reported because the other is too long or cannot be read.
+// Case T1. A tool whose name occurs twice in a list cannot be called. This is true even if only one of its definitions
+// is reported because the other one is too long or cannot be read.
 func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{
@@ -156,8 +156,8 @@ func TestReport_EndlessNewListsDoNotFillTheCache(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownList measures Report for a list of 353 real tools that was already reported. Report finds the digests
-// by a hash of the list.
+// BenchmarkKnownList measures Report for a list of 353 tools that has already been reported. Report finds the digests
+// in the cache by a hash of the list.
 func BenchmarkKnownList(b *testing.B) {
 	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// An AnswerError is the reason for which a server's answer cannot be used. It contains nothing that the server has
-// sent.
+// An AnswerError says why a server's answer cannot be used. It contains nothing that the server has sent.
 type AnswerError struct {
 	// What describes the fault, such as "the message is not valid UTF-8".
 	What string
@@ -16,11 +15,11 @@ type AnswerError struct {
 // Error implements error.
 func (e *AnswerError) Error() string { return e.What }
 
-// Faults of answers that are valid JSON.
+// These are faults in answers that are valid JSON.
 var (
 	// ErrOtherID means that the id of a response differs from the id of the request.
 	ErrOtherID = &AnswerError{"the id of its answer is not that of the request, or is written in another form"}
-	// ErrNoID means that a server has sent an error without the id of a request.
+	// ErrNoID means that a server has sent an error response without a request's id.
 	ErrNoID = &AnswerError{"it sent an error without the id of a request"}
 	// ErrNoResponse means that a server has sent a message that is not a response.
 	ErrNoResponse = &AnswerError{"the message is not a response"}
@@ -34,8 +33,8 @@ func AsAnswerError(err error) error {
 	return err
 }
 
-// AnswerFault describes the fault in a server's answer without anything that the server has sent. It returns "" if err
-// contains no [AnswerError].
+// AnswerFault returns a description of the fault in a server's answer. The description contains nothing that the server
+// has sent. AnswerFault returns "" if err wraps no [AnswerError].
 func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

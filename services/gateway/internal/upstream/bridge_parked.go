@@ -23,16 +23,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// parked is a request in flight to a server that may send its own requests before it answers.
+// parked is a client's request that is in flight to a server. Before the server answers, it may send its own requests.
+// The client's request then waits until the client repeats it with responses.
 type parked struct {
 	of *stateless
-	// digest identifies the request. Only a retry with the same digest can resume the request.
+	// digest identifies the request. Only a repeated request with the same digest can continue it.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. They differ from the client's, because one
-	// caller's clients share a session and may use the same ids and tokens. clientToken is the client's raw token, or nil
-	// if there is none.
+	// id and token are the raw id and progress token that the server receives. They differ from the client's own,
+	// because all clients of a caller share a session and may use the same ids and tokens. clientToken is the client's
+	// raw progress token, or nil if the client has sent none.
 	id, token, clientToken []byte
-	// canAsk reports whether the client can receive the server's requests in the answer.
+	// canAsk is true if the client can receive the server's requests in an answer.
 	canAsk        bool
 	cancel        context.CancelCauseFunc
 	has           *limits.Memory
@@ -49,10 +50,10 @@ type parked struct {
 	count     int
 }
 
-// question is a request from the server. It contains the raw parts and the whole message.
+// question is a request from the server to the client. It contains the raw parts of the request and the whole message.
 type question struct {
 	id, method, params, raw []byte
-	// may reports whether policy allows the request to be sent to the client in the current round trip.
+	// may is true if the policy allows the client to receive the request in the current round trip.
 	may bool
 }
 
@@ -124,7 +125,7 @@ func (p *parked) dropQuestion(id []byte) {
 	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return jsonrpc.SameID(q.id, id) })
 }
 
-// refuse answers a request from the server with an error, because no client accepts the request.
+// refuse answers a request from the server with an error, because no client can receive the request.
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
@@ -132,7 +133,8 @@ func (b *stateless) refuse(id []byte) {
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
-// sendResponses sends the client's answers to the server. Policy will evaluate the server's unanswered requests again.
+// sendResponses sends the client's responses to the server. The policy service will evaluate those of the server's
+// requests again that are still unanswered.
 func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -189,9 +191,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	}
 }
 
-// decide asks policy which of the server's requests the client may receive. It returns the allowed requests as a JSON
-// object, or nil if there are none. For each of the other requests, the server receives an error and continues. ready
-// is false if more requests have arrived during the evaluation.
+// decide asks the policy service which of the server's requests the client may receive. It returns the allowed requests
+// as a JSON object, or nil if none is allowed. For each request that is not allowed, the server receives an error.
+// ready is false if more requests have arrived during the evaluation.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -240,11 +242,11 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 }
 
 // sendCancellation notifies the server that a request is cancelled. It uses a new context, because the caller's context
-// has ended.
+// is done.
 func (b *stateless) sendCancellation(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	// Without this notification, the server would do unnecessary work.
+	// Without this notification, the server would continue to work on the cancelled request.
 	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil))
 }
 
@@ -263,7 +265,7 @@ func (p *parked) cancelUnanswered(why error) {
 	p.close()
 }
 
-// close releases the resources of a finished request.
+// close releases the resources of a request that has ended.
 func (p *parked) close() {
 	p.cancel(nil)
 	p.has.Close()
@@ -272,7 +274,8 @@ func (p *parked) close() {
 
 var errParked = fmt.Errorf("%d of %d wait", maxParked, maxParked)
 
-// park stores a request until its client repeats it, and returns an answer that contains the server's requests.
+// park stores a request until its client repeats it. It returns an answer that contains the server's requests to the
+// client.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
 	m, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), jsonrpc.AnswerLimits())
@@ -301,7 +304,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
 
-// finalAnswer returns the final answer to the current round trip.
+// finalAnswer returns the server's answer as the answer to the current round trip, which is the last one.
 func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	defer p.close()
 	if p.err != nil {
@@ -335,5 +338,5 @@ func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// inlineBytes is the maximum size of an answer that is rewritten without waiting for a processor slot, in bytes.
+// inlineBytes is the maximum size up to which an answer is rewritten without waiting for a time slice, in bytes.
 const inlineBytes = 64 << 10

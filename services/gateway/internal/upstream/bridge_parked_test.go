@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The server does not accept the client's answers. The request ends, releases its resources and counts as sent.
+// A client's responses cannot be delivered to the server. The client's request fails and releases its resources. It
+// counts as sent to the server.
 func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,8 +36,8 @@ func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A stdio process handles two requests at a time. Its own requests are refused, because it does not specify the call to
-// which they belong.
+// A stdio process handles two calls at a time. If the process sends a request, the request is refused, because the
+// process does not specify to which call the request belongs.
 func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

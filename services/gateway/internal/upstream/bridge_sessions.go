@@ -20,19 +20,20 @@ import (
 )
 
 const (
-	// maxRounds is the maximum number of rounds in which a server may send requests before it answers one request.
+	// maxRounds is the maximum number of times that a server may send requests to the client before it answers one
+	// request.
 	maxRounds = 16
-	// maxState is the maximum size of the state that a server may send and the client returns. maxResponses is the maximum
-	// total size of the client's responses. Both are in bytes.
+	// maxState is the maximum size of the state that a server sends and the client must return. maxResponses is the
+	// maximum total size of the client's responses. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
 	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
 	maxSubscribed = 100
 )
 
-// withSessions opens a session with a server that has no sessions. Each request repeats the declarations of initialize.
-// The client receives requests in the server's answers as requests of the session. A subscription replaces the
-// session's stream.
+// withSessions opens a session for a client with a stateless server (revision 2026-07-28). Each request to the server
+// repeats the declarations that the client has made in initialize. If the server's answer contains requests to the
+// client, the client receives them as requests of the session. A subscription takes the place of the session's stream.
 func (s *Server) withSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
@@ -49,32 +50,34 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
-// sessions is a session over a connection without sessions. It is safe for concurrent use.
+// sessions provides a session over a connection to a stateless server. It is safe for concurrent use.
 type sessions struct {
 	Conn // a connection without sessions
 
 	client *Client
 
 	mu sync.Mutex
-	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, by id.
+	// calls contains the requests in flight. pending contains channels for the responses to requests that were sent to
+	// the client, by request id.
 	calls   map[*sent]struct{}
 	pending map[string]chan *jsonrpc.Answer
-	// level is the minimum level of the log messages that the client has requested, as raw JSON. It is nil if the client
-	// has requested none.
+	// level is the minimum level of the log messages that the client has requested, as raw JSON. It is nil if the
+	// client has not requested a level.
 	level []byte
-	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
+	// uris are the resources to which the session is subscribed. renewed is closed and replaced with a new channel when
+	// the resources change.
 	uris    []string
 	renewed chan struct{}
 }
 
-// sent is a request in flight with the key of its id.
+// sent is a request in flight. key is derived from the request's id.
 type sent struct {
 	key    string
 	cancel context.CancelCauseFunc
 }
 
 // Request implements [Conn]. If the server's answer contains requests to the client, Request forwards them to the
-// client, and repeats the original request with the client's answers.
+// client. It then repeats the original request with the client's responses.
 func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	if mcp.IsRemoved(req.Method()) {
 		return b.applySetting(req)
@@ -120,8 +123,8 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 }
 
-// sentBefore returns the error for a request of which the server has received an earlier round trip. The error does not
-// match [ErrNeverSent], even if the last round trip was never sent.
+// sentBefore returns the error for a request that has failed after the server has received an earlier round trip of it.
+// The error does not match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -135,7 +138,7 @@ func sentBefore(err error) error {
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
 }
 
-// members returns the `_meta` members that repeat the negotiated values of the session.
+// members returns the `_meta` members that repeat the values that were negotiated for the session.
 func (b *sessions) members() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,8 +149,8 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// applySetting answers a request that changes a session's setting, and stores the setting. A server without sessions
-// receives the setting with every later request or subscription.
+// applySetting answers a request that changes a setting of the session, and stores the setting. The stateless server
+// receives the setting together with every later request or subscription.
 func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()
@@ -181,7 +184,7 @@ func (b *sessions) applySetting(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// restartSubscription ends the current subscription, so that another one is opened. The caller holds the lock.
+// restartSubscription ends the current subscription, so that a new one is opened. The caller must hold the lock.
 func (b *sessions) restartSubscription() {
 	if b.renewed != nil {
 		close(b.renewed)
@@ -189,7 +192,8 @@ func (b *sessions) restartSubscription() {
 	}
 }
 
-// wants returns the notifications that the stream must contain, and a channel that is closed when they change.
+// wants returns the notifications that the stream must contain, and a channel that is closed when the set of these
+// notifications changes.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,7 +203,7 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// errorAnswer returns an error from the gateway in place of the server's answer.
+// errorAnswer returns an answer that contains an error from the gateway. It takes the place of the server's answer.
 func errorAnswer(req Request, code int, text string) (Answer, error) {
 	m, err := jsonrpc.ReadAnswer(Refused(req.ID(), code, text).message.Raw, jsonrpc.AnswerLimits())
 	return Answer{Message: m}, err
@@ -211,15 +215,15 @@ func needsInput(a *jsonrpc.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
-// Errors that end a request for which the server requires input.
+// These errors end a request if the server needs input that the client cannot or does not give.
 var (
 	errNoClient   = errors.New("no client takes requests of servers here")
 	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
 	errUnreadable = errors.New("its request can't be read")
 )
 
-// askClient sends the requests in an answer to the client and waits for the responses. It returns the params for the
-// repetition of the original request.
+// askClient sends the requests in an answer to the client and waits for the client's responses. It returns the params
+// with which the original request must be repeated.
 func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
@@ -279,8 +283,8 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 	return params, nil
 }
 
-// registerRequest registers a request to the client under the given id until done is called. The channel receives the
-// response.
+// registerRequest registers a request to the client under the given id. It stays registered until done is called. The
+// response arrives on the channel responses.
 func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, done func()) {
 	key := jsonrpc.IDKey(id)
 	responses = make(chan *jsonrpc.Answer, 1)
@@ -294,8 +298,9 @@ func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, d
 	}
 }
 
-// Notify implements [Conn]. It passes a response to the request that waits for it, and ends the request that a
-// cancellation names. All other messages are dropped, because a server without sessions cannot use them.
+// Notify implements [Conn]. It passes a client's response to the goroutine that waits for the response. If the message
+// is a cancellation, Notify ends the cancelled request. All other messages are dropped, because a stateless server
+// cannot use them.
 func (b *sessions) Notify(_ context.Context, req Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -338,8 +343,8 @@ func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// subscribe passes the events of one subscription to the listener. resubscribe reports whether another subscription
-// must replace it.
+// subscribe passes the events of one subscription to the listener. resubscribe is true if the caller must open a new
+// subscription in place of this one.
 func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wanted Wanted, renewed <-chan struct{}) (resubscribe bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -382,5 +387,5 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 	}
 }
 
-// errRenewed means that a subscription ends because another one replaces it.
+// errRenewed means that a subscription ends because a new subscription replaces it.
 var errRenewed = errors.New("the subscription has changed")

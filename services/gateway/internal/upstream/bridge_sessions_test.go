@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// statelessServer is a transport to a server without sessions. The server answers one request at a time.
+// statelessServer is a transport to a fake stateless server, which answers one request at a time.
 type statelessServer struct {
 	upstream.ListChanged
 
@@ -85,7 +85,7 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	return server
 }
 
-// bridged opens a session for a client that supports elicitation.
+// bridged opens a session with a stateless server for a client that supports elicitation.
 func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memory) {
 	t.Helper()
 	server := serverOf(t, s)
@@ -106,7 +106,7 @@ func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memor
 	return sess, memory
 }
 
-// requestMeta contains the `_meta` members of each request.
+// requestMeta contains the `_meta` members that each request to the stateless server has.
 const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
 func request(t *testing.T, text string, memory *limits.Memory) upstream.Request {
@@ -120,8 +120,8 @@ func request(t *testing.T, text string, memory *limits.Memory) upstream.Request 
 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
 
-// Each request repeats the session's declarations. If the server requests input, it receives the request again, with
-// the client's answers and the server's own state added. All other bytes are unchanged.
+// Each request to the stateless server repeats the session's declarations. If the server asks for input, it receives
+// the request again, together with the client's responses and the server's own state. All other bytes are unchanged.
 func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)
@@ -169,8 +169,8 @@ func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	}
 }
 
-// Case U1. A request ends with an error in each of these cases: the server never stops requesting input, no client
-// accepts the server's requests, the requests cannot be parsed, or the client does not answer.
+// Case U1. A request ends with an error in each of these cases: the server asks for input again and again, no client
+// accepts the server's requests, the requests cannot be parsed, or the client does not respond.
 func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -209,7 +209,8 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	}
 }
 
-// The server receives session settings with each request. The bridge refuses methods that the server does not have.
+// The server receives the session's settings with each request. Methods that the server does not support are refused
+// without a request to the server.
 func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
 	s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
@@ -252,7 +253,8 @@ func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	}
 }
 
-// A cancellation by the client ends the request, because the server has no other way to detect it.
+// When the client cancels a request, the gateway aborts the request to the stateless server, because the server has no
+// other way to learn of the cancellation.
 func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,8 +280,8 @@ func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A session's stream is a subscription. When the client subscribes to other resources, another subscription replaces
-// it.
+// The stream of a session with a stateless server is a subscription. When the client subscribes to other resources, a
+// new subscription replaces the old one.
 func TestSessions_StreamIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,8 +322,8 @@ func TestSessions_StreamIsASubscription(t *testing.T) {
 	})
 }
 
-// A request counts as sent after the server has received the first round trip, even if the next one fails. A request
-// that already contains the members of the second round trip is not sent.
+// Once the server has received the first round trip of a request, the request counts as sent, even if the next round
+// trip fails. If a request already contains the members that a second round trip would add, the request is not sent.
 func TestSessions_RequestCountsAsSentAfterFirstRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)

@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// parkedFor is the time for which a request waits until the client repeats it with responses to the server's requests.
+	// parkedFor is how long a request waits for the client to repeat it with responses to the server's requests.
 	// maxParked is the maximum number of waiting requests per client and server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
-	// gatherTime is the time for which the bridge waits for further requests from the server after the first one.
+	// gatherTime is how long the bridge waits for further requests from the server after it has received one.
 	gatherTime = 100 * time.Millisecond
-	// maxQuestions is the maximum number of the server's requests that wait during one call.
+	// maxQuestions is the maximum number of a server's requests that may wait for responses during one call.
 	maxQuestions = 16
-	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the response to
-	// initialize, which is stored. Both are in bytes.
+	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the server's
+	// response to initialize, which is stored. Both are in bytes.
 	maxQuestion = 1 << 20
 	maxGreeting = 256 << 10
 )
 
-// withoutSessions opens a session with a server that supports only sessions, for a client without sessions. Requests
-// that the server sends during a call are returned in an answer to that call. When the client repeats the call, the
-// waiting call continues.
+// withoutSessions opens a session with a server that supports only revisions with sessions, for a client of revision
+// 2026-07-28. If the server sends requests during a call, the client receives them in an answer to the call. When the
+// client repeats the call with its responses, the original call continues.
 func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
@@ -69,36 +69,36 @@ func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first R
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
 
-// stateless sends requests without sessions over a connection that has a session. It is safe for concurrent use.
+// stateless sends requests of revision 2026-07-28 over a connection that has a session. It is safe for concurrent use.
 type stateless struct {
 	Conn // a connection with a session
 
 	greeting *jsonrpc.Answer
 	server   *Server
-	// accounts are the accounts to which waiting requests are charged.
+	// accounts are the quota accounts to which waiting requests are charged.
 	accounts principal.Accounts
-	// ambiguous is true if the server does not specify the calls to which its requests belong.
+	// ambiguous is true if the server does not specify to which calls its requests belong.
 	ambiguous bool
 
-	// resourceLock is a lock for subscribing to resources and unsubscribing from them, which must happen in order. It is a
-	// channel, so that a goroutine can stop waiting when its context ends.
+	// resourceLock is locked while the bridge subscribes to a resource or unsubscribes from it. It is a channel, so
+	// that a goroutine can stop waiting for it when its context is done.
 	resourceLock chan struct{}
-	// all waits for the goroutines that the bridge has started.
+	// all is used to wait for the goroutines that the bridge has started.
 	all sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	// running is the number of requests in flight.
 	running int
-	// parked contains the calls that wait for their client, by the state that the client returns.
+	// parked contains the calls that wait until the client repeats them. The key is the state that the client returns.
 	parked map[string]*parked
-	// listeners contains the subscriptions. endStream ends the stream that the subscriptions share, or is nil if there is
-	// no stream.
+	// listeners contains the subscriptions. endStream ends the stream that all subscriptions share. It is nil while
+	// there is no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
 }
 
-// retryMembers contains the members of params that only a repeated request has.
+// retryMembers contains the members of params that occur only in repeated requests.
 type retryMembers struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -145,7 +145,8 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that may outlive its first round trip. events receives all notifications of the request.
+// begin sends a request that may take more than one round trip. The function events receives all notifications that
+// belong to the request.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
@@ -192,7 +193,8 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	return p, nil
 }
 
-// resume removes the request that waits under the given state and returns it, or nil if there is no such request.
+// resume removes the request that waits under the given state, and returns that request. It returns nil if there is no
+// such request.
 func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,8 +208,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. It ends the waiting requests and the goroutines of the bridge. It waits at most until ctx
-// ends.
+// Close implements [Conn]. It ends the waiting requests and the goroutines of the bridge. It waits until they have
+// ended or ctx is done.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked

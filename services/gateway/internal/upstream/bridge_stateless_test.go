@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// statefulServer is a transport to a server that supports only revisions with sessions.
+// statefulServer is a transport to a fake server that supports only revisions with sessions.
 type statefulServer struct {
 	upstream.ListChanged
 
@@ -101,7 +101,7 @@ func (c statefulConn) Listen(ctx context.Context, to upstream.Listener) error {
 }
 func (statefulConn) Close(context.Context) error { return nil }
 
-// flattened opens a session for requests without sessions.
+// flattened opens a session that sends requests of revision 2026-07-28 to a server that uses sessions.
 func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)
@@ -128,7 +128,8 @@ func holding(t *testing.T) *limits.Memory {
 	return memory
 }
 
-// leg returns a request of 2026-07-28 with the given params.
+// leg returns a request of revision 2026-07-28, for use as one round trip of a call. params contains further members of
+// the params.
 func leg(t *testing.T, id int, params string) upstream.Request {
 	t.Helper()
 	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"progressToken":"mine"}%s}}`, id, requestMeta, params), holding(t))
@@ -147,7 +148,7 @@ func stateOf(t *testing.T, a upstream.Answer) string {
 	return said.Result.RequestState
 }
 
-// asker makes the server send progress and two requests in sequence before it answers.
+// asker makes the server send progress and a request to the client twice before it answers.
 func asker(s *statefulServer) {
 	s.answers = func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		for i := range 2 {
@@ -168,8 +169,8 @@ func asker(s *statefulServer) {
 	}
 }
 
-// During a call, a client answers the server's requests by repeating the call. The waiting call continues with the
-// answers, and the server receives only one call.
+// During a call, the server sends requests to the client. The client responds by repeating the call. The original call
+// continues with the client's responses, and the server receives only one call.
 func TestStateless_RepeatedCallContinues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,7 +217,7 @@ func TestStateless_RepeatedCallContinues(t *testing.T) {
 	})
 }
 
-// Messages from a server are received even if the server sends them before the client's receiver is set.
+// A server sends messages immediately, before the function that receives them has been set. No message is lost.
 func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	t.Parallel()
 	s := &statefulServer{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
@@ -235,8 +236,9 @@ func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	}
 }
 
-// Case U1. A server's request that policy denies is refused, and the call continues. A waiting call ends if its client
-// does not repeat it before the timeout, if too many calls wait, or if its client cancels it.
+// Case U1. If the policy denies a server's request, that request is refused and the call continues. A call that waits
+// for its client to repeat it ends in each of these cases: the client does not repeat it before the timeout, too many
+// calls are waiting, or the client cancels it.
 func TestStateless_WaitingCallEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -337,8 +339,8 @@ func TestStateless_WaitingCallEnds(t *testing.T) {
 	})
 }
 
-// Case U1. A request from the server arrives while policy evaluates an earlier one. Policy evaluates both separately,
-// and a client cannot answer a request that it has not received.
+// Case U1. A server sends another request while the policy service is evaluating an earlier one. The two requests are
+// evaluated separately, and a client cannot respond to a request that it has not received.
 func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -385,7 +387,8 @@ func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	})
 }
 
-// Case N2. The number of waiting requests per caller and server is limited, across all clients of the caller.
+// Case N2. The number of requests that wait for their clients to repeat them is limited for each caller and server. The
+// limit applies to all clients of the caller together.
 func TestStateless_WaitingRequestsOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

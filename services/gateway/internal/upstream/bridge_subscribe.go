@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// reopenFirst is the delay before a session's ended stream is reopened. The delay doubles each time that the stream
-	// ends without an event, up to reopenMost.
+	// reopenFirst is the delay before a session's stream is opened again after it has ended. Each time that the stream
+	// ends without an event, the delay doubles, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
-	// maxQueued is the maximum number of queued notifications for one client. maxNotice is the maximum size of a
-	// notification that is forwarded, in bytes.
+	// maxQueued is the maximum number of notifications that are queued for one client. maxNotice is the maximum size of
+	// a notification that is forwarded, in bytes.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
@@ -30,17 +30,17 @@ const (
 type listener struct {
 	id     jsontext.Value
 	filter notifications
-	// granted contains the resources for which the server sends updates. It is guarded by the bridge's lock.
+	// granted contains the resources for which the server sends updates. The bridge's lock guards it.
 	granted []string
 
-	// queue contains the notifications for the client. A goroutine of the listener sends them, so that a slow client does
-	// not delay other clients. full is closed when the queue is full.
+	// queue contains the notifications for the client. A separate goroutine sends them, so that a slow client does not
+	// delay other clients. full is closed when the queue is full.
 	queue chan []byte
 	full  chan struct{}
 	once  sync.Once
 }
 
-// notifications is the filter of a subscription (MCP 2026-07-28, Subscriptions).
+// notifications says which notifications a subscription includes (MCP 2026-07-28, Subscriptions).
 type notifications struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -68,7 +68,7 @@ func isSubscribable(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
 
-// subscribe answers subscriptions/listen with notifications from the session's stream until ctx ends.
+// subscribe answers subscriptions/listen. It sends notifications from the session's stream until ctx is done.
 func (b *stateless) subscribe(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	var params struct {
 		Notifications notifications `json:"notifications"`
@@ -106,7 +106,8 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 
 var errSlow = errors.New("the client reads too slowly")
 
-// subscribeResource subscribes to a resource of the server, or unsubscribes from it.
+// subscribeResource subscribes to one of the server's resources, or unsubscribes from it. The parameter method says
+// which of the two it does.
 func (b *stateless) subscribeResource(ctx context.Context, method, uri string, memory *limits.Memory) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
@@ -142,13 +143,13 @@ func (b *stateless) wanted(uri string) bool {
 }
 
 // subscribeTimeout is the timeout for subscribing to all resources of one listener. unsubscribeTimeout is the timeout
-// for unsubscribing from all of them.
+// for unsubscribing from all these resources.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second
 )
 
-// addListener adds a subscription. The first subscription opens the stream.
+// addListener adds a subscription. If it is the first one, addListener opens the stream.
 func (b *stateless) addListener(l *listener, memory *limits.Memory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,7 +162,7 @@ func (b *stateless) addListener(l *listener, memory *limits.Memory) {
 	}
 }
 
-// removeListener removes a subscription. The last subscription closes the stream.
+// removeListener removes a subscription. If it was the last one, removeListener closes the stream.
 func (b *stateless) removeListener(l *listener) {
 	b.mu.Lock()
 	delete(b.listeners, l)
@@ -176,7 +177,7 @@ func (b *stateless) removeListener(l *listener) {
 			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
 			for _, uri := range unwanted {
-				// No client receives the notifications that still arrive.
+				// The error is ignored. If the server continues to send updates, no client receives them.
 				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil)
 			}
 		})
@@ -184,8 +185,8 @@ func (b *stateless) removeListener(l *listener) {
 	b.mu.Unlock()
 }
 
-// stream passes the server's messages to the subscriptions until ctx ends. If the stream ends earlier, stream reopens
-// it.
+// stream passes the server's messages to the subscriptions until ctx is done. If the server's stream ends earlier, the
+// function opens it again.
 func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 	defer memory.Close()
 	defer func() {

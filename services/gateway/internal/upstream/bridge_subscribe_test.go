@@ -96,8 +96,8 @@ func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// A slow client's subscription ends and does not delay other clients. If one client unsubscribes from a resource while
-// another subscribes to it, the gateway stays subscribed.
+// If a client reads too slowly, its subscription ends, and other clients are not delayed. If one client unsubscribes
+// from a resource while another client subscribes to the same resource, the gateway stays subscribed to that resource.
 func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,8 +164,8 @@ func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	})
 }
 
-// A stdio process reports a change during a call. Only subscribers are notified, because the process does not specify
-// the request to which a message belongs.
+// A stdio process reports a change during a call. Only the clients that have subscribed to the change are notified,
+// because the process does not specify to which request the message belongs.
 func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

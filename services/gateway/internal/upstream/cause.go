@@ -15,20 +15,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// A CauseError is the reason for which a server cannot be used.
+// A CauseError says why a server cannot be used.
 type CauseError struct {
-	// Text may be shown to every caller. It describes the problem and, if possible, contains advice, as a clause without a
-	// full stop. It contains nothing that the server has sent except for an address, which is escaped, bounded and without
-	// its query.
+	// Text may be shown to every caller. It describes the problem and, if possible, says what to do. It is a clause
+	// without a full stop. It contains nothing that the server has sent, except possibly an address, which is escaped,
+	// has a limited length, and contains no query.
 	Text string
-	// Detail may be shown only to operators of the home tenant. An example is the last line that a process has written to
-	// standard error. Detail is redacted, escaped and bounded. It may be empty.
+	// Detail may be shown only to operators of the home tenant. It may be, for example, the last line that a process
+	// has written to standard error. It is redacted and escaped, and its length is limited. It may be empty.
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
 	// RetryAfter is the time after which the same request may succeed, or 0 if that is not known.
 	RetryAfter time.Duration
-	// Err is the error that is logged at level debug. It is never nil.
+	// Err is the error that is logged at debug level. It is never nil.
 	Err error
 }
 
@@ -38,14 +38,15 @@ func (c *CauseError) Error() string { return c.Err.Error() }
 // Unwrap returns Err.
 func (c *CauseError) Unwrap() error { return c.Err }
 
-// CauseOf returns the [CauseError] in err's chain, or nil if there is none.
+// CauseOf returns the [CauseError] that err wraps, or nil if there is none.
 func CauseOf(err error) *CauseError {
 	cause, _ := errors.AsType[*CauseError](err)
 	return cause
 }
 
-// WithClass returns an error of the given class, such as [ErrNeverSent], with the message of err and with the
-// [CauseError] and [LimitError] in its chain. It drops the class of err, because err is about another message.
+// WithClass returns an error of the given class, such as [ErrNeverSent]. The error has the message of err and wraps the
+// [CauseError] and the [LimitError] that err wraps. It does not have the class of err, because err is about another
+// message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -67,7 +68,8 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short reason for operators for which a server was not reached, or "" if the reason is not known.
+// Network returns a short explanation for operators why a server was not reached. It returns "" if the reason is not
+// known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -81,9 +83,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns an error's message for the log at level debug. It contains the reason for which a request has no
-// usable answer, the details that operators may see, the address that was not reached, and the fault in an answer.
-// Unlike err.Error(), it quotes no header, no argument and no part of an answer.
+// ForLog returns the text with which an error is logged at debug level. The text contains the reason why a request has
+// no usable answer, the details that operators may see, the address that was not reached, and the fault in an answer.
+// Unlike err.Error(), the text quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}
@@ -100,7 +102,7 @@ func ForLog(err error) string {
 }
 
 // Escaped escapes each character of text that could forge or garble a log line. The result has at most limit bytes, or
-// slightly more if the last character is escaped. If text was truncated, "..." is appended.
+// slightly more if the last character is escaped. If text is longer, the result is truncated and "..." is appended.
 func Escaped(text string, limit int) string {
 	var b strings.Builder
 	for i, size := 0, 0; i < len(text); i += size {

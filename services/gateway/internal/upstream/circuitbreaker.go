@@ -10,27 +10,28 @@ import (
 const (
 	// maxInFlight is the maximum number of requests in flight per server.
 	maxInFlight = 4096
-	// maxFailures is the number of consecutive failed connections after which no requests are sent to the server.
+	// maxFailures is the number of consecutive failed connections after which no requests are sent to the server for a
+	// while.
 	maxFailures = 10
-	// OpenDuration is the duration of the pause after maxFailures failures. No requests are sent during the pause. After
-	// it, the first request that does not reach the server starts another pause.
+	// OpenDuration is the duration of the pause after maxFailures failures. During the pause, no requests are sent.
+	// After the pause, the first request that cannot connect to the server starts another pause.
 	OpenDuration = 2 * time.Second
 )
 
-// Errors of requests that are not sent. Compare with errors.Is.
+// These are errors of requests that are not sent. Compare with errors.Is.
 var (
-	// ErrUnreached means that there was no connection to the server, because its address refuses connections or does not
-	// exist. The content of a request cannot cause this error.
+	// ErrUnreached means that no connection to the server could be established, because its address refuses connections
+	// or does not exist. The content of a request cannot cause this error.
 	ErrUnreached = errors.New("the server can't be reached")
 	// ErrCircuitOpen means that no request is sent because too many consecutive connection attempts have failed.
 	ErrCircuitOpen = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
-	// ErrBusy means that too many requests wait for the server.
+	// ErrBusy means that too many requests are waiting for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// circuitBreaker determines whether requests are sent to a server. Only failed connections count, because a request
-// that the server answers with an error or too late must not block other callers' requests. circuitBreaker is safe for
-// concurrent use.
+// circuitBreaker determines whether requests are sent to a server. Only failed connections count as failures, because a
+// request that the server answers late or with an error must not block other callers' requests. circuitBreaker is safe
+// for concurrent use.
 type circuitBreaker struct {
 	// onOpen is called when a pause begins.
 	onOpen func()
@@ -64,9 +65,9 @@ func (h *circuitBreaker) begin() error {
 	return nil
 }
 
-// end records the end of a request, and the state of the connection according to err. Any answer shows that the server
-// is reachable. A request that was cancelled, or not sent for a reason other than the connection, does not show
-// anything.
+// end records that a request has ended. It uses err to update the count of failed connections. Any answer shows that
+// the server is reachable. The result of a request is ignored if the request was cancelled, or if it was not sent for a
+// reason other than the connection.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +83,8 @@ func (h *circuitBreaker) end(err error) {
 	}
 }
 
-// state returns the number of requests in flight, and the end of the pause. until is zero if requests are not paused.
+// state returns the number of requests in flight, and the time at which the pause ends. until is zero if requests are
+// not paused.
 func (h *circuitBreaker) state() (inFlight int32, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

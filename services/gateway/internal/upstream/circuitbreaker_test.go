@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// errUnreached is the error for a request that had no connection.
+// errUnreached is the error for a request for which there was no connection.
 var errUnreached = fmt.Errorf("%w: %w: refused", upstream.ErrNeverSent, upstream.ErrUnreached)
 
 func ask(t *testing.T, sess *upstream.Session) error {
@@ -20,7 +20,8 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// After many consecutive failed connections, no requests are sent to a server. After a pause, requests are sent again.
+// After many consecutive failed connections, no requests are sent to a server. When the pause is over, requests are
+// sent again.
 func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +68,8 @@ func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	})
 }
 
-// Case X1. A caller's request cannot cause a pause, and any sign that the server is reachable resets the count. After a
-// pause, a slow request does not delay other requests.
+// Case X1. No request that a caller sends can cause a pause. Any sign that the server is reachable resets the count of
+// failures. After a pause, a slow request does not delay other requests.
 func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// A GatewayMessage is a message that the gateway itself writes and that needs no policy rule. Only the functions in
-// this file create a GatewayMessage. It consists of known fields, and contains data from a client only if the creating
-// function's comment says so. The zero value is no message and is never sent.
+// A GatewayMessage is a message that the gateway itself writes and that needs no rule. Only the functions in this file
+// create a GatewayMessage. It consists of known fields. It contains data from a client only if the comment of the
+// function that creates it says so. The zero value contains no message and is never sent.
 type GatewayMessage struct{ message *jsonrpc.Message }
 
-// Request returns the message as a request. traceParent is a W3C traceparent, which may be empty, and memory is the
-// budget for the answer, as described at [Request].
+// Request returns the message as a request. traceParent is a W3C traceparent, which may be empty. memory is the budget
+// for the answer, as described in the documentation of the type [Request].
 func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
@@ -31,7 +31,7 @@ func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Reque
 	return Request{Message: o.message, TraceParent: traceParent, Room: memory}
 }
 
-// inTrace returns the message as a request in the trace of ctx.
+// inTrace returns the message as a request that belongs to the trace of ctx.
 func (o GatewayMessage) inTrace(ctx context.Context, memory *limits.Memory) Request {
 	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), memory)
 }
@@ -41,15 +41,15 @@ const (
 	// server, in bytes.
 	maxClientName    = 64
 	maxClientVersion = 32
-	// clientText contains the characters that are allowed in the client's name and version, in addition to letters and
-	// digits.
+	// clientText contains the characters, other than letters and digits, that are allowed in the client's name and
+	// version.
 	clientText = " ._-/@+()"
 )
 
-// Initialize returns the request that opens a session. If the gateway does not support the revision version, the
-// request contains the newest revision. The request contains the client's name and version, truncated to 64 and 32
-// bytes. Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly the
-// abilities in claims.
+// Initialize returns the request that opens a session. If the gateway does not support the given version, the request
+// contains the newest supported revision that uses sessions. The request contains the client's name, truncated to 64
+// bytes, and its version, truncated to 32 bytes. Characters other than ASCII letters, digits and ` ._-/@+()` are
+// removed from both. The request declares exactly the capabilities in claims.
 func Initialize(version, client, clientVersion string, claims ...mcp.Ability) GatewayMessage {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
@@ -57,17 +57,18 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ga
 	return initialize(version, client, clientVersion, mcp.CapabilitiesJSON(claims))
 }
 
-// initialize is like [Initialize], but takes the capabilities as a raw JSON object that the gateway has written.
+// initialize is like [Initialize], but the capabilities are given as a raw JSON object that the gateway has written.
 func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
-// A Client describes the client of a request without a session (MCP 2026-07-28): its abilities, name and version. The
-// limits of [Initialize] apply to the name and the version. A nil Client adds no members to a request.
+// A Client describes the client in a request without a session (MCP 2026-07-28): its capabilities, name and version.
+// The name and the version are limited as in [Initialize]. A nil Client adds no members to a request.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
-	// rawCapabilities is the raw capabilities object, written by the gateway. If it is nil, Claims is used.
+	// rawCapabilities is the client's raw capabilities object, which the gateway has written. If it is nil, Claims is
+	// used.
 	rawCapabilities []byte
 }
 
@@ -93,20 +94,20 @@ func clientInfo(client, version string) string {
 	return `{"name":"` + cleanClientText(client, maxClientName) + `","version":"` + cleanClientText(version, maxClientVersion) + `"}`
 }
 
-// Discover returns the request for a server's revisions and capabilities.
+// Discover returns the request that asks a server for its revisions and capabilities.
 func Discover(of *Client) GatewayMessage {
 	return gatewayRequest(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 }
 
-// Wanted selects the notifications of a stream.
+// Wanted says which notifications a stream must contain.
 type Wanted struct {
 	Tools, Prompts, Resources bool
 	// URIs are the resources for which the client receives updates.
 	URIs []string
 }
 
-// Subscribe returns the request for a stream with the wanted notifications. id is the raw id of the client's request,
-// because the messages on the stream refer to it.
+// Subscribe returns the request for a stream that contains the wanted notifications. id is the raw id of the client's
+// request. The request to the server has the same id, because the messages on the stream refer to it.
 func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 	uris, err := json.Marshal(wanted.URIs)
 	if err != nil { // the URIs were read from JSON, so this cannot fail
@@ -116,8 +117,9 @@ func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 		id, mcp.MethodListen, of.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
 }
 
-// ListTools returns the request for one page of the tools list: the first page if cursor is empty, and otherwise the
-// page at that cursor from the server. of describes the client in a request without a session, and is nil in a session.
+// ListTools returns the request for one page of the tools list. If cursor is empty, this is the first page. Otherwise
+// it is the page at that cursor, which the server has issued. The parameter of describes the client in a request
+// without a session, and is nil in a session.
 func ListTools(cursor string, of *Client) GatewayMessage {
 	if cursor == "" {
 		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
@@ -135,18 +137,18 @@ func Initialized() GatewayMessage { return notification(mcp.MethodInitialized, "
 // RootsChanged returns the notification that the client's roots have changed.
 func RootsChanged() GatewayMessage { return notification(mcp.MethodRootsChanged, "") }
 
-// Cancelled returns the notification that the sent request with the given raw id is cancelled.
+// Cancelled returns the notification that the request with the given raw id is cancelled.
 func Cancelled(id []byte) GatewayMessage {
 	return notification(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
-// Pong returns the response to a ping from a server with the given raw id.
+// Pong returns the response to a server's ping. id is the raw id of the ping.
 func Pong(id []byte) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`)
 }
 
-// Refused returns the error response to a request from a server with the given raw id. The gateway itself must have
-// written text.
+// Refused returns the error response to a server's request. id is the raw id of the request. The text must have been
+// written by the gateway itself.
 func Refused(id []byte, code int, text string) GatewayMessage {
 	quoted, err := jsontext.AppendQuote(nil, text)
 	if err != nil { // the gateway has written the text, so this cannot fail
@@ -155,7 +157,7 @@ func Refused(id []byte, code int, text string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
-// gatewayRequest returns a request with an unguessable id, because the id must differ from the client's ids in the same
+// gatewayRequest returns a request with an unguessable id, so that the id differs from the client's ids in the same
 // session.
 func gatewayRequest(method, params string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(newRequestID()) + `,"method":"` + method + `","params":` + params + `}`)
@@ -180,8 +182,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of text, truncated to most bytes. It returns "unknown" if text
-// contains no allowed character.
+// cleanClientText returns the allowed characters of text, truncated to most bytes. If text contains no allowed
+// character, it returns "unknown".
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {

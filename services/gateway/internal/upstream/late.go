@@ -9,10 +9,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// latePause is the time after a failed attempt to build a transport during which requests get the same error.
+// latePause is the pause after a failed attempt to build a transport. During the pause, all requests get the error of
+// that attempt.
 const latePause = 5 * time.Second
 
-// late is a transport that is built for the first session. Close waits for all its goroutines.
+// late is a transport that builds the actual transport when the first session is opened. Its Close method waits for all
+// its goroutines.
 type late struct {
 	ListChanged
 
@@ -23,7 +25,7 @@ type late struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex // guards the fields below
-	// built is the transport, or nil while it was not built.
+	// built is the actual transport. It is nil until it has been built.
 	built Transport
 	// underWay is the attempt in progress, or nil if there is none.
 	underWay *lateAttempt
@@ -32,7 +34,7 @@ type late struct {
 	failed  time.Time
 }
 
-// lateAttempt is one attempt to build the transport. Its results are set before done is closed.
+// lateAttempt is one attempt to build the transport. The results of the attempt are set before done is closed.
 type lateAttempt struct {
 	begun time.Time
 	done  chan struct{}
@@ -40,9 +42,9 @@ type lateAttempt struct {
 	err   error
 }
 
-// Late returns a transport of the given kind that calls build when a session is opened, until build succeeds. One call
-// of build serves all sessions that wait for it. Its errors should contain a [CauseError]. The context of build ends when
-// the transport is closed.
+// Late returns a transport of the given kind. It calls build when a session is opened. If build fails, it is called
+// again for a later session. One call to build serves all sessions that wait for it. The errors of build should wrap a
+// [CauseError]. The context that build receives is cancelled when the transport is closed.
 func Late(kind string, build func(ctx context.Context) (Transport, error)) Transport {
 	closing, stop := context.WithCancelCause(context.Background())
 	return &late{kind: kind, build: build, closing: closing, stop: stop}
@@ -60,7 +62,7 @@ func (l *late) Open(ctx context.Context, key principal.Key, hello Request) (Conn
 	return built.Open(ctx, key, hello)
 }
 
-// transport returns the transport, and builds it if necessary.
+// transport returns the actual transport, and builds it if necessary.
 func (l *late) transport(ctx context.Context) (Transport, error) {
 	l.mu.Lock()
 	switch {
@@ -101,7 +103,7 @@ func (l *late) try(attempt *lateAttempt) {
 	}
 }
 
-// forward passes on the reports of changed tool lists.
+// forward passes on the signals that the server's tool list has changed.
 func (l *late) forward(changed <-chan struct{}) {
 	for {
 		select {

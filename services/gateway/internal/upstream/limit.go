@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// A LimitError means that a stdio server's process was ended, or is not started, because it has reached a limit. It
-// contains nothing that the server has sent.
+// A LimitError means that a stdio server's process was terminated, or is not started, because it has reached a limit.
+// The error contains nothing that the server has sent.
 type LimitError struct {
 	// Key is the configuration key of the limit, such as `servers.files.stdio.limits.tasks`.
 	Key string
 	// What describes the reached limit, such as "it reached its limit of 512 tasks".
 	What string
-	// RetryAfter is the time until the process may be started again, or 0 if it has only just ended.
+	// RetryAfter is the time until the process may be started again, or 0 if the process has only just been terminated.
 	RetryAfter time.Duration
 }
 

@@ -2,14 +2,15 @@ package upstream
 
 import "sync"
 
-// ListChanged signals that a server has reported a change of its tool list (MCP, Tools, List Changed Notification). The
+// ListChanged signals that a server has reported a change to its tool list (MCP, Tools, List Changed Notification). The
 // zero value is ready to use. It is safe for concurrent use.
 type ListChanged struct {
 	once    sync.Once
 	changed chan struct{}
 }
 
-// ToolsChanged returns a channel that receives a value if the server has reported a change since the previous receive.
+// ToolsChanged returns a channel. The channel receives a value if the server has reported a change since the last value
+// was received from the channel.
 func (n *ListChanged) ToolsChanged() <-chan struct{} {
 	n.once.Do(func() { n.changed = make(chan struct{}, 1) })
 	return n.changed

@@ -2,9 +2,9 @@ package upstream
 
 import "github.com/sluice-mesh/sluice/services/internal/quota"
 
-// maxWaiting is the maximum number of requests of one principal and its agents, across all clients, that wait at a
-// server until their clients repeat them. Waiting requests do not count as requests in flight, but each occupies a
-// connection.
+// maxWaiting is the maximum number of requests by one principal and its agents that wait at a server until their
+// clients repeat them. All clients count together. Waiting requests do not count as requests in flight, but each of
+// them occupies a connection.
 const maxWaiting = 64
 
 func newParkedQuota() *quota.Quota {

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// maxPaused is the maximum time for which a server may wait for its client during one call.
+// maxPaused is the maximum total time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// PausableDeadline limits the time for which a server works on a call. The time for which the server waits for the
-// client does not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for
-// concurrent use.
+// PausableDeadline limits how long a server works on a call. The time during which the server waits for the client does
+// not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are the remaining times for which the server may work and wait, measured at the time since. waiting is
-	// the number of the server's requests that wait for the client.
+	// work and wait are how much longer the server may work and wait, measured from the time in the field since.
+	// waiting is the number of the server's requests that wait for the client.
 	work, wait time.Duration
 	since      time.Time
-	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the total
-	// working time until the time since.
+	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the
+	// total working time until the time in the field since.
 	limit, maxWork, worked time.Duration
 	paused                 time.Duration
 	waiting                int
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts a call's limits. It must be called once. After the server has worked for the duration limit, Begin calls
-// end with the cause [context.DeadlineExceeded], unless stop was called before. Each progress report restarts this
-// duration, up to the total working time most. If most is less than limit, the total is limit.
+// Begin starts to measure the time of a call. It must be called once. When the server has worked for the duration
+// limit, Begin's timer calls end with the cause [context.DeadlineExceeded], unless stop was called before. Each
+// progress report restarts this duration, but the total working time is limited to most. If most is less than limit,
+// the total is limited to limit.
 func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,8 +48,8 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	}
 }
 
-// Pause pauses the deadline while the server waits for the client. resume continues it. The caller must call resume
-// once.
+// Pause pauses the deadline while the server waits for the client. The returned function resume continues the deadline.
+// The caller must call resume once.
 func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -80,7 +80,8 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns the server's total working time. most reports whether the server has used the total that Begin allows.
+// Worked returns the server's total working time. most is true if progress could extend the deadline and the server has
+// used the maximum total working time.
 func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false
@@ -93,14 +94,16 @@ func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	return worked, p.maxWork > p.limit && worked >= p.maxWork
 }
 
-// addWaiting adds by to the number of requests that wait for the client, and sets the timer to the remaining time.
+// addWaiting adds the parameter by to the number of requests that wait for the client, and sets the timer to the
+// remaining time.
 func (p *PausableDeadline) addWaiting(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.update(by, false)
 }
 
-// update implements addWaiting, and extends the working time if progressed is true. The caller holds the lock.
+// update implements addWaiting. If progressed is true, it also restarts the server's working time. The caller must hold
+// the lock.
 func (p *PausableDeadline) update(by int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)

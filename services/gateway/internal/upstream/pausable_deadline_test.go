@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The time for which a server waits for the client does not count, even if several of the server's requests overlap or
-// a request began before the call. The waiting time has its own limit.
+// The time during which a server waits for the client does not count, even if several of the server's requests overlap
+// or a request began before the call. The waiting time has its own limit.
 func TestPausableDeadline_StopsWhileTheServerWaits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

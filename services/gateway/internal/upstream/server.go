@@ -32,7 +32,7 @@ type Server struct {
 	waiting   *quota.Quota
 }
 
-// New returns a server with the transport t. Both arguments are required.
+// New returns a server that uses the transport t. Both arguments are required.
 func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
@@ -40,10 +40,10 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	return &Server{transport: t, meters: m, waiting: newParkedQuota(), network: spans.Transport(t.Kind()), circuit: &circuitBreaker{onOpen: func() { m.CountPause(context.Background()) }}}, nil
 }
 
-// Transport returns the kind of the server's transport, as [Transport] does.
+// Transport returns the kind of the server's transport, such as "http".
 func (s *Server) Transport() string { return s.transport.Kind() }
 
-// CanBeModern reports whether a server with this transport can support 2026-07-28.
+// CanBeModern reports whether a server with this transport can support revision 2026-07-28.
 func (s *Server) CanBeModern() bool {
 	kind := s.transport.Kind()
 	return kind != "grpc" && kind != KindHost
@@ -53,21 +53,21 @@ func (s *Server) CanBeModern() bool {
 // one goroutine may receive from the channel.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
-// InFlight returns the number of requests that wait for an answer.
+// InFlight returns the number of requests to the server that wait for an answer.
 func (s *Server) InFlight() int32 {
 	n, _ := s.circuit.state()
 	return n
 }
 
-// CircuitOpenUntil returns the time until which the gateway sends no requests because too many consecutive connection
-// attempts have failed. It is zero if requests are sent.
+// CircuitOpenUntil returns the time until which the gateway sends no requests to the server because too many
+// consecutive connection attempts have failed. It is zero if requests are sent.
 func (s *Server) CircuitOpenUntil() time.Time {
 	_, until := s.circuit.state()
 	return until
 }
 
-// StartingSince returns the time at which the oldest unfinished start of one of the server's processes began. It is
-// zero if there is none.
+// StartingSince returns the time at which the gateway began to start a process that is not ready yet. If there are
+// several such processes, it returns the earliest time. It returns the zero time if no process is starting.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -75,8 +75,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns a warning for operators about the server's processes that does not make calls fail. It returns
-// "" if there is none.
+// ProgramNotice returns a warning for operators about a problem with the server's processes that does not make calls
+// fail. It returns "" if there is no warning.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -84,8 +84,8 @@ func (s *Server) ProgramNotice() string {
 	return ""
 }
 
-// LastError returns the reason for which the last request had no usable answer, or "" if there is none. It contains no
-// part of a request, and from the server only what a [CauseError] may contain.
+// LastError returns the reason why the last request had no usable answer, or "" if it had one. The text contains no
+// part of a request. It contains data from the server only where a [CauseError] may contain such data.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -93,7 +93,7 @@ func (s *Server) LastError() string {
 	return ""
 }
 
-// LastErrorInDetail is like LastError, with details that only operators of the home tenant may read, such as a
+// LastErrorInDetail is like LastError, but adds details that only operators of the home tenant may read, such as a
 // process's output.
 func (s *Server) LastErrorInDetail() string {
 	last := s.lastError.Load()
@@ -103,8 +103,8 @@ func (s *Server) LastErrorInDetail() string {
 	return last.text + ": " + last.detail
 }
 
-// Open sends hello to open a session for a principal, in the trace of ctx. It returns the session and the server's
-// answer. memory and the errors are as described at [Session.SendRequest].
+// Open sends hello to open a session for a principal. The request belongs to the trace of ctx. Open returns the session
+// and the server's answer. The parameter memory and the errors are the same as for [Session.SendRequest].
 func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -132,11 +132,11 @@ func versionOf(a Answer) string {
 	return string(version)
 }
 
-// Close ends all sessions and waits for the goroutines and processes of the transport.
+// Close ends all sessions and waits until the goroutines and processes of the transport have ended.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns the reason for which a request has no usable answer, in a form that every caller may read. The
-// message of err may quote the server.
+// PublicReason returns the reason why a request has no usable answer, in a form that every caller may read. The message
+// of err itself may quote the server.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {
@@ -176,6 +176,6 @@ func reasonOf(a Answer, err error) failure {
 	return failure{text: class}
 }
 
-// failure is the reason for which a request had no usable answer. text may be shown to every caller, and detail only to
-// operators of the home tenant.
+// failure is the reason why a request had no usable answer. text may be shown to every caller. detail may be shown only
+// to operators of the home tenant.
 type failure struct{ text, detail string }

@@ -130,8 +130,8 @@ func TestLastError_DescribesLastFailure(t *testing.T) {
 	}
 }
 
-// A request that the gateway or the client has ended does not change the last error, because its end does not show the
-// server's state.
+// If the gateway or the client has cancelled a request, the last error does not change, because the request says
+// nothing about the state of the server.
 func TestLastError_IgnoresCancelledRequests(t *testing.T) {
 	t.Parallel()
 	f := new(scripted)
@@ -196,7 +196,8 @@ func TestInFlight_CountsWaitingRequests(t *testing.T) {
 	}
 }
 
-// The reason for an unavailable server comes from the system's error and contains nothing from the server.
+// The reason why a server is unavailable is derived from the operating system's error, and contains nothing that the
+// server has sent.
 func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.NotFoundHandler())

@@ -17,46 +17,47 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A Session is one session with a server. [Server.Open] and [Server.OpenLater] return sessions. It is safe for
+// A Session is one session with a server. [Server.Open] and [Server.OpenLater] create sessions. It is safe for
 // concurrent use.
 type Session struct {
 	server *Server
-	// open opens the session before the first request. It is nil if the session was open from the beginning.
+	// open is called by the first request to open the session. It is nil if the session was open from the beginning.
 	open func(context.Context, *limits.Memory) (*Session, error)
-	// whenOpen is called after the session was opened. It may be nil.
+	// whenOpen is called when the session has been opened. It may be nil.
 	whenOpen func()
-	// opening is a lock for the request that opens the session. It is a channel, so that other requests stop waiting when
-	// their contexts end.
+	// opening is a lock that a request holds while it opens the session. It is a channel, so that other requests can
+	// stop waiting for it when their contexts are done.
 	opening chan struct{}
 
 	mu   sync.Mutex
 	conn Conn // nil until the session is open
-	// version is the negotiated protocol revision, and since is the time at which the session was opened.
+	// version is the negotiated protocol revision. since is the time at which the session was opened.
 	version string
 	since   time.Time
-	// lost is true after the server has lost the session.
+	// lost is true if the server no longer knows the session.
 	lost bool
-	// err is the reason for which the session can never be opened. It is nil while the session may still be opened. It is
-	// also nil for a session that was open from the beginning, because the transport detects whether that session is
-	// closed.
+	// err is the reason why the session can never be opened. It is nil as long as the session may still be opened. It
+	// is also nil for a session that was open from the beginning, because the transport detects whether such a session
+	// is closed.
 	err error
 }
 
-// OpenLater returns a session that is opened by its first request. That request calls open with a memory budget for the
-// answer. If open fails, the next request tries again. Until the session is open, notifications are dropped. After the
-// session was opened, whenOpen is called unless it is nil.
+// OpenLater returns a session that its first request opens. To open it, that request calls the function open with a
+// memory budget for the answer. If open fails, the next request tries again. Until the session is open, notifications
+// are dropped. When the session has been opened, whenOpen is called unless it is nil.
 func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
-// Forward sends a request that policy has allowed, and returns the answer as described at [Conn]. Only package pipeline
-// calls Forward for clients' requests.
+// Forward sends a request that the policy has allowed, and returns the server's answer. The documentation of [Conn]
+// describes the answer and the errors. Only package pipeline calls Forward for clients' requests.
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// SendRequest sends a request from the gateway in the trace of ctx, and returns the answer as described at [Conn]. The
-// answer's size is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
+// SendRequest sends a request from the gateway itself, which belongs to the trace of ctx, and returns the server's
+// answer. The documentation of [Conn] describes the answer and the errors. SendRequest charges the size of the answer
+// to memory before it reads the answer. If memory is nil, only small answers are accepted.
 func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
@@ -84,21 +85,22 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	return answer, err
 }
 
-// IsLost reports whether the server has lost the session, so that the client must open another one.
+// IsLost reports whether the server has lost the session, in which case the client must open another session.
 func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost
 }
 
-// SendNotification sends a notification from the gateway, or the gateway's response to a server's request, in the trace
-// of ctx. It does nothing before the session is open. It returns the same errors as [Session.SendRequest].
+// SendNotification sends a notification from the gateway itself, or the gateway's response to a server's request. The
+// message belongs to the trace of ctx. SendNotification does nothing before the session is open. It returns the same
+// errors as [Session.SendRequest].
 func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
 	return s.notify(ctx, own.inTrace(ctx, nil))
 }
 
-// Reply sends a client's message that belongs to an allowed request from the server: a response, or a progress
-// notification. It returns the same errors as [Session.SendRequest].
+// Reply sends a client's message that belongs to an allowed request from the server. The message is a response or a
+// progress notification. Reply returns the same errors as [Session.SendRequest].
 func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	if m.Kind != jsonrpc.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
@@ -106,7 +108,7 @@ func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	return s.notify(ctx, Request{Message: m})
 }
 
-// Notify sends a notification that policy has allowed. It returns the same errors as [Session.SendRequest].
+// Notify sends a notification that the policy has allowed. It returns the same errors as [Session.SendRequest].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != jsonrpc.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
@@ -133,8 +135,8 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen passes messages that the server sends outside requests to the listener, as described at [Conn]. A session that
-// is not open yet has no stream.
+// Listen passes the messages that the server sends outside requests to the listener, as the documentation of [Conn]
+// describes. A session that is not open yet has no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.current()
 	switch {
@@ -147,7 +149,7 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// Close ends the session with the server and all requests in flight.
+// Close ends the session with the server and all requests that are in flight in the session.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	conn, version, since := s.conn, s.version, s.since
@@ -170,15 +172,16 @@ func (s *Session) IsOpen() bool {
 	return conn != nil && err == nil
 }
 
-// current returns the connection, or nil if the session is not open yet. The error is the reason for which the session
-// can never be opened.
+// current returns the connection, or nil if the session is not open yet. It returns an error if the session can never
+// be opened.
 func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn, s.err
 }
 
-// ensureOpen opens the connection, or waits until another request has opened it.
+// ensureOpen opens the session and returns its connection. If another request is already opening the session,
+// ensureOpen waits for that request.
 func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, error) {
 	select {
 	case s.opening <- struct{}{}:
@@ -208,7 +211,8 @@ func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, erro
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// record calls request and records the outcome in the metrics, the server's health and its last error.
+// record calls the function request. It records the outcome in the metrics, in the server's health and as the server's
+// last error.
 func (s *Server) record(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.circuit.do(request)
@@ -223,8 +227,8 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 	return answer, err
 }
 
-// isNotServerFault reports whether an error does not show a fault of the server, because the gateway or the client has
-// ended the request, or because the server supports another revision.
+// isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway or the client
+// has cancelled the request, or if the server supports only another revision.
 func isNotServerFault(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

@@ -37,11 +37,11 @@ func (u *unwrapped) Notice() string {
 }
 
 // Unwrap returns a transport that restores a server's tool errors. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces the result with the
-// result in that text. All other answers are unchanged.
+// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces that result with
+// the result that the text contains. All other answers are unchanged.
 //
-// The transport also redacts secrets in the restored result, because it was JSON inside a JSON string, whose escapes
-// can hide a secret from a search in the outer JSON.
+// The transport also redacts secrets in the restored result. The restored result was JSON inside a JSON string, and
+// escapes in that string can hide a secret from a search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
 }
@@ -71,8 +71,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error is
-// ambiguous, it returns the answer unchanged.
+// restoreError replaces the result of an answer with the tool error that the result's text contains. If the text
+// contains no tool error, or the error is ambiguous, restoreError returns the answer unchanged.
 func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
@@ -91,11 +91,12 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	return revealed
 }
 
-// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. It is limited because the
-// search needs several copies of the result.
+// maxHidden is the maximum size of a result whose text is searched for a tool error, in bytes. It is limited because
+// the search needs several copies of the result.
 const maxHidden = 1 << 20
 
-// hiddenError returns the only text of a result if that text is a result that reports an error, and nil otherwise.
+// hiddenError returns the only text of a result if that text is itself a result that reports an error. Otherwise it
+// returns nil.
 func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {

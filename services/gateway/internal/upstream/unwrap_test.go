@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// unwrap sends an answer through the transport of [upstream.Unwrap] and returns the result.
+// unwrap sends an answer through the transport that [upstream.Unwrap] returns, and returns the result.
 func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.Answer {
 	t.Helper()
 	answer, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
@@ -117,8 +117,8 @@ func TestUnwrap_ReturnsErrorOfRefusedSession(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap compares Unwrap with encoding/json. An answer must be unchanged unless encoding/json finds a hidden error
-// in it and no other content.
+// FuzzUnwrap compares Unwrap with encoding/json. An answer must be unchanged unless encoding/json finds that the result
+// contains only a text that is itself an error result.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

@@ -1,7 +1,7 @@
 // Package upstream connects the gateway to MCP servers. The gateway sends every message to a server through a [Session]
-// of a [Server]. It sends a client's message only if the message is a request that policy has allowed, or the response
-// to a server's request that policy has allowed. The gateway itself writes all other messages. A [Transport] reopens
-// sessions that its server has lost, and checks the server's messages. It does not evaluate calls.
+// of a [Server]. It sends a client's message only if the message is a request that the policy has allowed, or the
+// response to a server's request that the policy has allowed. The gateway itself writes all other messages. A
+// [Transport] reopens sessions that its server has lost, and checks the server's messages. It does not evaluate calls.
 package upstream
 
 import (
@@ -40,8 +40,8 @@ const (
 	MaxStream = 64 << 20
 )
 
-// Errors of requests that the gateway or the client has ended. They do not show the server's state. Other errors wrap
-// them, so compare with errors.Is.
+// Errors of requests that the gateway or the client has ended. They say nothing about the state of the server. They may
+// be wrapped in other errors, so compare with errors.Is.
 var (
 	// ErrClosed means that the session was closed.
 	ErrClosed = errors.New("the session was closed")
@@ -54,12 +54,12 @@ var (
 // ErrNoStream means that a server sends no messages outside requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
-// ErrStreamEnded means that a server has ended a stream before the answer, without an event id after which the stream
-// could be resumed. Compare with errors.Is.
+// ErrStreamEnded means that a server has ended a stream before the answer. The stream cannot be resumed, because the
+// server has sent no event id. Compare with errors.Is.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
 // ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404. The
-// request with this error may have been executed. The session can no longer be used. Compare with errors.Is.
+// request that fails with this error may have been executed. The session can no longer be used. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
 // ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
@@ -71,19 +71,19 @@ var ErrOneSession = errors.New("the server takes one session in all, and the gat
 // ErrRevision means that a server does not support the protocol revision of the first request. Compare with errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")
 
-// NoClientForRequest is the error message for a server whose request cannot be sent to a client.
+// NoClientForRequest is the message of the error that a server receives if its request cannot be sent to a client.
 const NoClientForRequest = "No client takes this request here."
 
-// KindHost is the kind of the transport to the tools of a client.
+// KindHost is the kind of a transport that represents a client's own tools.
 const KindHost = "host"
 
 // A Transport sends messages to one server and receives its messages. Only a [Server] uses it. Implementations must be
 // safe for concurrent use.
 type Transport interface {
-	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the connection
-	// and the server's answer. hello is an initialize request, or a server/discover request for a connection without
-	// sessions. If the server answers server/discover with an error that means that it needs a session, the error wraps
-	// [ErrRevision]. Different principals' sessions never share server-side state.
+	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the
+	// connection and the server's answer. hello is an initialize request or, for a connection without sessions, a
+	// server/discover request. If the server answers server/discover with an error that means that the server needs a
+	// session, the error of Open wraps [ErrRevision]. Different principals' sessions never share server-side state.
 	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
 	// Kind returns `http`, `stdio`, `grpc` or [KindHost].
 	Kind() string
@@ -96,26 +96,27 @@ type Transport interface {
 
 // A Starter is a [Transport] that starts processes.
 type Starter interface {
-	// StartingSince returns the time at which the oldest unfinished start began, for any principal. It is zero if there is
-	// none.
+	// StartingSince returns the time at which the oldest process start in progress has begun, for any principal. It
+	// returns the zero time if no process is being started.
 	StartingSince() time.Time
-	// Notice returns a warning for operators about the processes that does not make calls fail. It returns "" if there is
-	// none.
+	// Notice returns a warning for operators about the processes. The problem that it describes does not make calls
+	// fail. Notice returns "" if there is no warning.
 	Notice() string
 }
 
 // A Conn is one session over a [Transport]. Only a [Session] uses it. It is safe for concurrent use.
 type Conn interface {
-	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to events
-	// in order: notifications that belong to the request, and requests from the server. The caller must ensure that each
-	// of these requests gets a response. Request itself responds to pings. If events is nil, notifications are dropped and
-	// the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
+	// Request sends a request and returns the answer. Until the answer arrives, it calls events with the server's
+	// messages, in order. These are notifications that belong to the request, and requests from the server. The caller
+	// must ensure that each request from the server gets a response. Request itself responds to pings. If events is
+	// nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or
+	// [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
 	// Notify sends a notification, or the response to a server's request. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error
-	// Listen passes messages that the server sends outside requests to the listener. It returns when ctx ends, the server
-	// ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the server has
-	// no such stream, the error wraps [ErrNoStream].
+	// Listen passes messages that the server sends outside requests to the listener. It returns when ctx is done, the
+	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the
+	// server has no such stream, the error wraps [ErrNoStream].
 	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server and all requests in flight.
 	Close(ctx context.Context) error
@@ -135,46 +136,48 @@ type Listener struct {
 
 // An Event is one event of a server's stream (HTML Standard, section 9.2.6).
 type Event struct {
-	// ID identifies the event. A client that has lost the stream can resume after it. It may be empty.
+	// ID identifies the event. A client that has lost the stream can resume the stream after this event. ID may be
+	// empty.
 	ID string
-	// Retry is the delay before the client resumes the stream, in milliseconds, as a decimal number. It may be empty.
+	// Retry is the time that the client waits before it resumes the stream, in milliseconds, as a decimal number. It
+	// may be empty.
 	Retry string
-	// Message is a notification or a request, valid until the next event. It is nil if the event has no message.
+	// Message is a notification or a request. It is valid until the next event, and is nil if the event has no message.
 	Message []byte
 }
 
 // Request is one JSON-RPC message to a server.
 type Request struct {
-	// Message is sent unmodified. It is a client's message that policy has allowed, or a message from the gateway.
+	// Message is sent unmodified. It is a client's message that the policy has allowed, or a message from the gateway.
 	Message *jsonrpc.Message
 	// TraceParent is the W3C traceparent for the server. It may be empty.
 	TraceParent string
-	// Once means that the request must not be sent a second time, even if the server reports that it has lost the session
-	// or has not processed the request.
+	// Once is true if the request must not be sent a second time, even if the server reports that it has lost the
+	// session or has not processed the request.
 	Once bool
-	// Permit is renewed when there is a connection or a process that accepts the request, before the first byte of its body
-	// is sent. If that fails, nothing is sent, and the error of the request wraps the error of Renew and [ErrNeverSent]. If
-	// Permit is nil, the request is sent.
+	// Permit is renewed when there is a connection or a process that accepts the request, before the first byte of the
+	// request's body is sent. If the renewal fails, nothing is sent, and the error of the request wraps the error of
+	// Renew and [ErrNeverSent]. If Permit is nil, the request is sent.
 	Permit Permit
-	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.
+	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections of revision 2026-07-28.
 	Mirrored []Header
 	// May evaluates a server's request that the gateway would return to the client inside an answer. id is the request's
 	// raw id, and raw is the request itself. May returns nil to allow the request. Otherwise the server receives the
 	// returned response. If May is nil, all such requests are refused.
 	May func(ctx context.Context, id, raw []byte) *GatewayMessage
 	// Leave ends the wait for the answer with the given cause. It may be called before or after the answer has arrived.
-	// Leave is nil if the wait cannot be ended by a call.
+	// Leave is nil if the wait cannot be ended in this way.
 	Leave context.CancelCauseFunc
-	// Room is the memory budget for the answer, which is reserved before the answer is read. A budget belongs to one
-	// request at a time. The code that created the budget closes it when the answer is no longer read. If Room is nil,
-	// only small answers are accepted, and no messages before them.
+	// Room is the memory budget for the answer. The size of the answer is charged to it before the answer is read. A
+	// budget belongs to one request at a time. The code that created the budget closes it when the answer is no longer
+	// read. If Room is nil, only small answers are accepted, and no messages before them.
 	Room *limits.Memory
 }
 
-// A Header is an HTTP header field of a request: its full name, and its value before encoding.
+// A Header is an HTTP header field of a request. It consists of the full name and the value before encoding.
 type Header struct{ Name, Value string }
 
-// A Permit allows a request to begin for a short time. It is safe for concurrent use.
+// A Permit allows a request to begin. It is valid only for a short time. It is safe for concurrent use.
 type Permit interface {
 	// Renew returns nil if the request may begin now. It may wait for the policy service.
 	Renew() error
@@ -182,10 +185,11 @@ type Permit interface {
 	HasEnded() bool
 }
 
-// MayBegin renews the request's permit, and adds [ErrNeverSent] to the error.
+// MayBegin renews the request's permit. If the permit cannot be renewed, the returned error also wraps [ErrNeverSent].
 func (r Request) MayBegin() error { return Renew(r.Permit) }
 
-// Renew renews a permit, and adds [ErrNeverSent] to the error. It returns nil if there is no permit.
+// Renew renews a permit. If the permit cannot be renewed, the returned error also wraps [ErrNeverSent]. Renew returns
+// nil if there is no permit.
 func Renew(permit Permit) error {
 	if permit == nil {
 		return nil
@@ -205,7 +209,7 @@ func (r Request) ID() []byte { return r.Message.ID.Of(r.Message.Raw) }
 // Method returns the method of the message.
 func (r Request) Method() string { return r.Message.Method }
 
-// ProgressToken returns the raw progress token of the request, or nil if it has none.
+// ProgressToken returns the raw progress token of the request, or nil if the request has none.
 func (r Request) ProgressToken() []byte { return r.Message.Meta.ProgressToken.Of(r.Message.Raw) }
 
 // Kind returns the kind of the message, or [jsonrpc.Invalid] if there is no message.
@@ -217,7 +221,7 @@ func (r Request) Kind() jsonrpc.Kind {
 }
 
 // IsUnknownRequest reports whether the status and the error code of an answer mean that the server does not know the
-// requested method or resource. Answers about authentication, load or an internal fault do not count.
+// requested method or resource. It returns false for answers about authentication, load or an internal fault.
 func (a Answer) IsUnknownRequest() bool {
 	status := slices.Contains([]int{
 		http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// filter is a policy service that evaluates tools and names by their prefix. Its revision changes after each of the
-// first flips requests.
+// filter is a policy service that evaluates tools and names by their prefix. Each of its first responses has a
+// different policy revision. The field flips is the number of these responses.
 type filter struct {
 	policyv1.PolicyServiceClient
 
@@ -94,8 +94,8 @@ func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	return a
 }
 
-// The list contains repeated, long, reserved, hidden and changed tools. The test checks the tools that a caller sees,
-// and the digests that a session stores.
+// A server's tool list contains repeated, long, reserved, hidden and changed tools. The test checks which tools a
+// caller sees, and which digests a session stores.
 func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)
@@ -115,7 +115,7 @@ func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	}
 }
 
-// TestTools_UnknownToolIsUnaccepted checks that a tool that a rule hides is not treated like a tool whose definition is
+// TestTools_UnknownToolIsUnaccepted checks that a tool that a rule hides is not treated as a tool whose definition is
 // unknown.
 func TestTools_UnknownToolIsUnaccepted(t *testing.T) {
 	t.Parallel()
@@ -149,7 +149,8 @@ func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	}
 }
 
-// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are hidden without a request to policy.
+// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are hidden without a request to the policy
+// service.
 func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	t.Parallel()
 	f, long := new(filter), strings.Repeat("n", 4097)
@@ -171,8 +172,8 @@ func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	}
 }
 
-// TestView_IsCachedForItsListAndRevision checks that policy filters a list only once for all callers that policy cannot
-// distinguish.
+// TestView_IsCachedForItsListAndRevision checks that the policy service filters a list only once for all callers that
+// the policy cannot distinguish.
 func TestView_IsCachedForItsListAndRevision(t *testing.T) {
 	t.Parallel()
 	f := new(filter)

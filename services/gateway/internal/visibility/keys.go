@@ -7,9 +7,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// AppendKey appends a key that is equal for principals that policy cannot distinguish on a server. The key does not
-// contain tokens and owners, because policy does not receive them. It does not contain sessions and runs, because
-// permissions cannot depend on them.
+// AppendKey appends a key that is equal for principals that the policy cannot distinguish on a server. The key does not
+// contain tokens or owners, because the policy service does not receive them. It does not contain sessions or runs,
+// because permissions cannot depend on them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
@@ -27,7 +27,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the fields of a principal to which policy rules can refer.
+// appendJudged appends the fields of a principal that policy rules can refer to.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxName is the maximum length of a prompt's name or a resource's URI in requests to policy, in bytes. A longer name
-// cannot be used in a request to a server.
+// maxName is the maximum length of a prompt's name or a resource's URI in requests to the policy service, in bytes. A
+// longer name cannot be used in a request to a server.
 const maxName = 4096
 
-// Names asks policy which names in a list's result the caller may see, such as the URIs in the result of
-// resources/list. A name that is empty or has more than 4096 bytes is not visible. Names returns [ErrPolicy] or
-// [ErrBusy] if it fails.
+// Names asks the policy service which names in a list's result the caller may see, such as the URIs in the result of
+// resources/list. A name that is empty or has more than 4096 bytes is not visible. If Names fails, it returns
+// [ErrPolicy] or [ErrBusy].
 func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
 	visible := make(map[string]bool, len(names))
 	var asked []string
@@ -48,8 +48,8 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 	return visible, nil
 }
 
-// MayNotify reports whether the caller may receive a notification that names a resource or prompt. It returns false if
-// the name is empty or has more than 4096 bytes, or if the policy service is unavailable.
+// MayNotify reports whether the caller may receive a notification about the resource or prompt with the given name. It
+// returns false if the name is empty or has more than 4096 bytes, or if the policy service is unavailable.
 func (v *Visibility) MayNotify(ctx context.Context, c Caller, notification, name string) bool {
 	if name == "" || len(name) > maxName {
 		return false

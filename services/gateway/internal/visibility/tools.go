@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// maxFilters is the maximum number of lists that policy filters at a time. maxFiltersEach is the maximum number for
-	// one person.
+	// maxFilters is the maximum number of lists that the policy service filters at a time. maxFiltersEach is the
+	// maximum number for one person.
 	maxFilters     = 64
 	maxFiltersEach = 2
-	// maxToolName is the maximum length of a tool's name in bytes. MCP does not allow longer names, so tools with longer
-	// names are hidden without a request to policy.
+	// maxToolName is the maximum length of a tool's name in bytes. MCP does not allow longer names, so tools with
+	// longer names are hidden without a request to the policy service.
 	maxToolName = 128
-	// maxPart is the maximum number of names in one request to policy. A longer list needs several requests, which the
-	// same policy revision must answer.
+	// maxPart is the maximum number of names in one request to the policy service. A longer list needs several
+	// requests, and all responses must have the same policy revision.
 	maxPart = 512
 )
 
 // Caller is the caller for which a server's list is filtered.
 type Caller struct {
-	// Principal is the authenticated caller; it is never nil. Session and Run are the session and run of the caller's
-	// message. The records of policy's decisions contain them.
+	// Principal is the authenticated caller, and is never nil. Session and Run are the session and the run of the
+	// caller's message. They are contained in the records of policy decisions.
 	Principal    *identityv1.Principal
 	Session, Run string
-	// Owner is the principal to whose quota the filtered list is charged.
+	// Owner is the principal whose quota the filtered list counts against.
 	Owner principal.Key
 	// Server is the configured name of the server.
 	Server string
@@ -48,15 +48,16 @@ func (c Caller) behalf(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, p)
 }
 
-// Tools contains policy's response about a list's tools for one caller.
+// Tools contains the policy service's response about a list's tools for one caller.
 type Tools struct {
-	// Visible has an entry for each tool in the request to policy. It is true if the caller may see the tool.
+	// Visible has an entry for each tool in the request to the policy service. The value is true if the caller may see
+	// the tool.
 	Visible map[string]bool
 	// Revision is the policy revision of the response.
 	Revision string
-	// NeedsApproval reports whether every call to one of the visible tools needs an approval.
+	// NeedsApproval reports whether at least one visible tool requires an approval for every call.
 	NeedsApproval bool
-	// Unaccepted reports whether a tool is hidden because its definition is not known to be accepted.
+	// Unaccepted reports whether a tool is hidden because it is not known whether its definition was accepted.
 	Unaccepted bool
 	// Changed contains the tools whose definition differs from the accepted definition.
 	Changed map[string]bool
@@ -68,9 +69,9 @@ type Tools struct {
 // Hides reports whether the caller may not see a tool.
 func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
-// Digests returns the digests of the visible and the changed tools. Policy evaluates a session's calls with the
-// definitions that the server lists to this session, even if the server lists other definitions to other sessions. A
-// changed tool without a known digest gets a digest that matches no definition.
+// Digests returns the digests of the visible and the changed tools. The policy service evaluates a session's calls with
+// the definitions that the server lists to this session, even if the server lists other definitions to other sessions.
+// A changed tool without a known digest gets a digest that matches no definition.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	if !t.hidesSome {
 		return known
@@ -89,9 +90,9 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	return out
 }
 
-// Tools asks policy which tools of a list the caller may see. It also hides tools with a name that is listed twice,
-// because clients may use either definition, and a server's tool that has the name of the gateway's own tool. It
-// returns [ErrPolicy] or [ErrBusy] if it fails.
+// Tools asks the policy service which tools of a list the caller may see. It also hides tools with a name that is
+// listed twice, because clients may use either definition. It also hides a server's tool that has the name of the
+// gateway's own tool. If Tools fails, it returns [ErrPolicy] or [ErrBusy].
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Acquire(ctx, c.Owner)
@@ -120,7 +121,8 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, 
 	return out, nil
 }
 
-// toolRefs returns the tools for the request to policy, and the number of occurrences of each name in the list.
+// toolRefs returns the references to the tools of a list for the request to the policy service. It also returns how
+// often each name occurs in the list.
 func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -134,7 +136,8 @@ func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv
 	return refs, listed
 }
 
-// add adds policy's response for one tool. unique reports whether the tool's name occurs only once in the list.
+// add adds the policy service's response for one tool. unique reports whether the tool's name occurs only once in the
+// list.
 func (t *Tools) add(tool *policyv1.ToolVisibility, unique bool) {
 	visible, code := tool.GetVisible() && unique, tool.GetCode()
 	changed := !visible && code == commonv1.Code_CODE_TOOL_CHANGED

@@ -15,7 +15,7 @@ const (
 	maxViewNames = 500_000
 )
 
-// views caches which tools of the gateway's own lists callers may see. [AppendKey] creates the keys. It is safe for
+// views caches which tools in the gateway's own lists each caller may see. [AppendKey] creates the keys. It is safe for
 // concurrent use.
 type views struct{ *lru.Cache[string, *view] }
 
@@ -23,7 +23,7 @@ func newViews() views {
 	return views{lru.New[string](maxViews, maxViewNames, func(v *view) int { return len(v.Visible) })}
 }
 
-// view contains policy's response about the tools of one list for one caller.
+// view contains the policy service's response about the tools of one list for one caller.
 type view struct {
 	*Tools
 
@@ -35,7 +35,7 @@ func newView(tools *Tools, found *discovery.Result) *view {
 	return &view{Tools: tools, found: weak.Make(found)}
 }
 
-// find returns the cached view of a list if it has the given policy revision, or nil if there is no such view.
+// find returns the cached view of a list if the view has the given policy revision, or nil if there is no such view.
 func (v views) find(key string, found *discovery.Result, revision string) *Tools {
 	if cached, ok := v.Get(key); ok && cached.found == weak.Make(found) && cached.Revision == revision {
 		return cached.Tools
@@ -43,8 +43,8 @@ func (v views) find(key string, found *discovery.Result, revision string) *Tools
 	return nil
 }
 
-// View returns policy's response about the tools in the gateway's own list of a server. revision is the policy revision
-// of the caller's [Access]. It returns [ErrPolicy] or [ErrBusy] if it fails.
+// View returns the policy service's response about the tools in the gateway's own list of a server. revision is the
+// policy revision of the caller's [Access]. If View fails, it returns [ErrPolicy] or [ErrBusy].
 func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Result, revision string) (*Tools, error) {
 	key := string(AppendKey(nil, c.Principal, c.Server))
 	if cached := v.views.find(key, found, revision); cached != nil {

@@ -21,22 +21,23 @@ import (
 const (
 	// policyTimeout is the timeout of one request to the policy service.
 	policyTimeout = 2 * time.Second
-	// maxCached is the maximum number of servers with cached responses, for one principal and the principals that act for
-	// it. maxOwners is the maximum number of principals with cached responses. If a limit is exceeded, cached responses
-	// are removed, and policy is asked again when they are needed.
+	// maxCached is the maximum number of servers with cached responses, for one principal and the principals that act
+	// for it. maxOwners is the maximum number of principals with cached responses. If a limit is exceeded, cached
+	// responses are removed, and the policy service is asked again when they are needed.
 	maxCached = 256
 	maxOwners = 10_000
 	// maxMethods is the maximum number of methods that are cached for one caller on one server. It is limited because a
 	// server can send notifications with any method.
 	maxMethods = 256
-	// retryAfter is the time for which a method is treated as not allowed after a request to the policy service about it
-	// has failed.
+	// retryAfter is the time during which a method is treated as not allowed because a request to the policy service
+	// about the method has failed.
 	retryAfter = 5 * time.Second
 )
 
 // Errors of the methods of [Visibility]. Compare with errors.Is.
 var (
-	// ErrPolicy means that the policy service has not answered. The caller must be treated as if policy allowed nothing.
+	// ErrPolicy means that the policy service has not answered. The caller must be treated as if the policy allowed
+	// nothing.
 	ErrPolicy = errors.New("policy could not be asked what the caller may see")
 	// ErrBusy means that too many lists are being filtered for the caller.
 	ErrBusy = errors.New("too many lists are being read; wait for some of them")
@@ -44,18 +45,19 @@ var (
 
 // Access contains the permissions of a caller on a server. The zero value allows nothing.
 type Access struct {
-	// MayCall reports whether policy could allow at least one call, with or without an approval. If MayCall is false, no
-	// request from the caller may reach the server.
+	// MayCall reports whether the policy could allow at least one call, with or without an approval. If MayCall is
+	// false, no request from the caller may reach the server.
 	MayCall bool
-	// HidesNone reports whether no tool is hidden from the caller.
+	// HidesNone is true if no tool is hidden from the caller.
 	HidesNone bool
-	// PromptNamesIgnored reports whether no rule distinguishes prompts by name, so that lists of prompts need no filter.
-	// ResourceNamesIgnored reports the same for resources.
+	// PromptNamesIgnored is true if no rule distinguishes prompts by name, so that lists of prompts need no filter.
+	// ResourceNamesIgnored has the same meaning for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
-	// Methods contains the methods of [mcp.OfferedMethods] that policy does not deny to the caller.
+	// Methods contains the methods of [mcp.OfferedMethods] that the policy does not deny to the caller.
 	Methods []string
-	// Hidden reports whether a request to the server must be answered as if the server did not exist. It must if policy
-	// allows the caller nothing on the server and hides part of it, and no list shows the caller a tool.
+	// Hidden reports whether a request to the server must be answered as if the server did not exist. This is the case
+	// if the policy allows the caller nothing on the server, hides a part of the server, and no list shows the caller a
+	// tool of the server.
 	Hidden bool
 	// Revision is the policy revision of the response, in hex.
 	Revision string
@@ -63,7 +65,8 @@ type Access struct {
 	extra *methods
 }
 
-// Has reports whether policy does not deny a method of [mcp.OfferedMethods] to the caller.
+// Has reports whether the caller may use a method of [mcp.OfferedMethods]. The caller may use the methods that the
+// policy does not deny.
 func (a Access) Has(method string) bool { return slices.Contains(a.Methods, method) }
 
 // methods caches whether methods that are not in [mcp.OfferedMethods] could be allowed. It is safe for concurrent use.
@@ -75,8 +78,8 @@ type methods struct {
 // Deps are the dependencies of a [Visibility]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the active policy revision, or "" if none is known. Cached responses of other revisions are not
-	// used.
+	// Revision returns the active policy revision, or "" if it is not known. Cached responses from other revisions are
+	// not used.
 	Revision func() string
 	Log      *slog.Logger
 }
@@ -105,7 +108,7 @@ func New(deps Deps) (*Visibility, error) {
 }
 
 // Access returns a principal's permissions on a server. It returns an error if the policy service has not answered. The
-// principal must then be treated as if policy allowed nothing.
+// principal must then be treated as if the policy allowed nothing.
 func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
 	active := v.deps.Revision()
 	var space [256]byte
@@ -167,8 +170,8 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 }
 
 // IsHidden reports whether a request from a principal to a server must be answered as if the server did not exist. If
-// the policy service does not answer, or is not asked because stale is true, IsHidden uses the last response for the
-// principal. It returns false if there is no last response.
+// stale is true, IsHidden does not ask the policy service. In that case, or if the policy service does not answer,
+// IsHidden uses the last response for the principal. It returns false if there is no last response.
 func (v *Visibility) IsHidden(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
 	if !stale {
 		if access, err := v.Access(ctx, p, server); err == nil {

@@ -92,8 +92,8 @@ func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	}
 }
 
-// Case X4. TestAccess_CacheOfOnePrincipalIsBounded checks that the 257th server of a principal empties the principal's
-// cache.
+// Case X4. TestAccess_CacheOfOnePrincipalIsBounded checks that a principal's cache is emptied when the principal uses a
+// 257th server.
 func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r"}
@@ -111,7 +111,7 @@ func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkAccess measures Access with a cached response. Every allowed call makes such a request.
+// BenchmarkAccess measures Access with a cached response. Access is called for every allowed call.
 func BenchmarkAccess(b *testing.B) {
 	v, err := newVisibility(&policy{revision: "r"}, func() string { return "r" })
 	if err != nil {
@@ -125,8 +125,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// Case N2. A server or client may invent methods. The gateway asks the policy service once about each, and about at
-// most 256.
+// Case N2. A server or client may invent methods. The gateway asks the policy service only once about each method, and
+// about at most 256 methods.
 func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}

@@ -24,8 +24,8 @@ const (
 	iface      = "org.freedesktop.Secret."
 )
 
-// StartBus starts a D-Bus session without services and returns its address. It skips the test if there is no
-// dbus-daemon.
+// StartBus starts a D-Bus session without services and returns its address. If dbus-daemon is not installed, StartBus
+// skips the test.
 func StartBus(t testing.TB) string {
 	t.Helper()
 	program, err := exec.LookPath("dbus-daemon")
@@ -52,9 +52,9 @@ func StartBus(t testing.TB) string {
 	return strings.TrimSpace(line)
 }
 
-// Service is a Secret Service. Its collection is the default collection.
+// Service is a Secret Service with one collection, which is the default collection.
 type Service struct {
-	// Address is the address of its D-Bus session.
+	// Address is the address of the D-Bus session in which the service is running.
 	Address string
 	// Prompts receives a value when a client opens the dialog to unlock the collection.
 	Prompts chan struct{}
@@ -71,7 +71,7 @@ type item struct {
 	value      []byte
 }
 
-// secret is the type Secret of the specification.
+// secret is the type Secret of the Secret Service specification.
 type secret struct {
 	Session     dbus.ObjectPath
 	Parameters  []byte
@@ -79,7 +79,7 @@ type secret struct {
 	ContentType string
 }
 
-// Start starts a session with a Secret Service that is unlocked and empty.
+// Start starts a D-Bus session with a Secret Service that is unlocked and empty.
 func Start(t testing.TB) *Service {
 	t.Helper()
 	s := &Service{Address: StartBus(t), Prompts: make(chan struct{}, 100), items: make(map[dbus.ObjectPath]item)}
@@ -129,14 +129,14 @@ func (s *Service) Unlock() {
 	_ = s.conn.Emit(prompt, iface+"Prompt.Completed", false, dbus.MakeVariant([]dbus.ObjectPath{collection}))
 }
 
-// Put stores a value under the name that package keychain uses for it.
+// Put stores a value under a name, in the same form as package keychain.
 func (s *Service) Put(name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(map[string]string{"service": "sluice", "username": name}, []byte(value))
 }
 
-// Values returns the values of all entries by their names.
+// Values returns the values of all entries by name.
 func (s *Service) Values() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Service) Values() map[string]string {
 	return out
 }
 
-// put stores an item. The caller holds s.mu.
+// put stores an item. The caller must hold s.mu.
 func (s *Service) put(attributes map[string]string, value []byte) dbus.ObjectPath {
 	for at, old := range s.items {
 		if maps.Equal(old.attributes, attributes) {

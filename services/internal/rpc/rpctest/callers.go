@@ -25,19 +25,20 @@ import (
 
 const callTimeout = 10 * time.Second
 
-// A caller is a kind of caller in the tests.
+// A caller is one kind of caller, such as a service or a person with a certain token.
 type caller struct {
 	name   string
 	conn   grpc.ClientConnInterface
 	behalf *identityv1.Principal
-	// refusal returns the code with which a contract refuses the caller, or OK if the contract allows the caller.
+	// refusal returns the code with which a method must refuse the caller according to the method's contract, or OK if
+	// the contract allows the caller.
 	refusal func(*authv1.Callers) codes.Code
 }
 
 // CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
-// role with and without a principal, each kind of token, no token, and an unknown token. The requests are valid under
-// the contracts. Callers that the contract does not list must be refused. Other callers must receive UNIMPLEMENTED,
-// except from the methods whose full names are in implemented.
+// service of the mesh with and without a principal, each kind of token, no token, and an unknown token. The requests
+// satisfy the contracts. Callers that the contract does not list must be refused. Other callers must receive
+// UNIMPLEMENTED, except from the methods whose full names are in implemented.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)
@@ -60,8 +61,8 @@ func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, imp
 	}
 }
 
-// methodsOf returns the methods of a protobuf package. It returns an error if there are none, because every check would
-// pass for a misspelled package.
+// methodsOf returns the methods of a protobuf package. It returns an error if there are none, because otherwise every
+// check would succeed for a misspelled package.
 func methodsOf(contracts protoreflect.FullName) ([]protoreflect.MethodDescriptor, error) {
 	var out []protoreflect.MethodDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
@@ -124,7 +125,8 @@ func (s *Server) persons(t *testing.T) []caller {
 		caller{name: "an unknown token", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
-// testPrincipal returns a principal on whose behalf a role may call that signs principals.
+// testPrincipal returns a principal on whose behalf the service with the given mesh role may call. The service must be
+// one that signs principals.
 func testPrincipal(role authv1.Role) *identityv1.Principal {
 	if role == authv1.Role_ROLE_POLICY {
 		p := Principal("default", "operator")

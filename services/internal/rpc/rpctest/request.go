@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// samples are sample strings. Each pattern in the contracts matches at least one of them.
+// samples contains sample strings. Each pattern in the contracts matches at least one of them.
 var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64), "a:a"}
 
-// Request returns the smallest request that satisfies the contract of a method.
+// Request returns the smallest request that satisfies a method's contract.
 func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()
 	req := message(t, method.Input())

@@ -1,5 +1,5 @@
-// Package rpctest serves a role in the tests of that role. As in the mesh, other roles connect over pipes, and people
-// connect over loopback.
+// Package rpctest runs a server for the tests of a service of the mesh. As in the mesh, other services connect over
+// pipes, and people connect over loopback.
 package rpctest
 
 import (
@@ -25,19 +25,19 @@ import (
 
 // Options configure [Serve]. The zero value is usable.
 type Options struct {
-	// Tokens identifies people. If it is nil, the tokens of [Records] are valid.
+	// Tokens identifies people. If it is nil, the tokens that [Records] returns are valid.
 	Tokens *authn.Tokens
 	// Log receives the server's log. If it is nil, the log is discarded.
 	Log *slog.Logger
 }
 
-// Server is a server of one role. It runs until the test ends.
+// Server is a server of one service of the mesh. It runs until the test ends.
 type Server struct {
 	addr  string
 	roles map[authv1.Role]grpc.ClientConnInterface
 }
 
-// Serve serves svc as the given role. The connections of roles are [Witness]es.
+// Serve serves svc as the service with the given mesh role. The connections of other services are [Witness]es.
 func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Server {
 	t.Helper()
 	if opts.Log == nil {
@@ -65,7 +65,8 @@ func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Serve
 	return s
 }
 
-// pipe connects a role to the server. The connection has a signer if the role signs principals.
+// pipe connects a service with the role from to the server. If that service signs principals, the connection has a
+// signer.
 func pipe(t testing.TB, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
 	t.Helper()
 	id, err := pki.Ephemeral(from)
@@ -103,14 +104,14 @@ func (s *Server) run(t testing.TB, server *rpc.Server) {
 	})
 }
 
-// Role returns the connection of a role.
+// Role returns the connection of the service with the given mesh role.
 func (s *Server) Role(role authv1.Role) grpc.ClientConnInterface { return s.roles[role] }
 
-// Gateway returns the connection of the gateway.
+// Gateway returns the gateway's connection to the server.
 func (s *Server) Gateway() grpc.ClientConnInterface { return s.roles[authv1.Role_ROLE_GATEWAY] }
 
-// Person returns a connection with a token from [Record], or without a token if the name is empty. The connection is
-// closed when the test ends.
+// Person returns a connection that uses the token with the given name (see [Record]), or no token if the name is empty.
+// The connection is closed when the test ends.
 func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	t.Helper()
 	secret := ""
@@ -125,8 +126,8 @@ func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	return conn
 }
 
-// CheckHealth waits until the service reports to the operator that it serves. It checks that the service reports the
-// same to a caller without a token.
+// CheckHealth waits until the health service reports to the operator that the service is serving. It checks that a
+// caller without a token receives the same report.
 func (s *Server) CheckHealth(t *testing.T, role string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -151,10 +152,10 @@ func (s *Server) CheckHealth(t *testing.T, role string) {
 	}
 }
 
-// Secret returns the secret of a token from [Record].
+// Secret returns the secret of the token that [Record] returns for the same name.
 func Secret(token string) string { return "the-text-of-the-token-that-is-named-" + token }
 
-// Record returns a token. The token's subject has the same name as the token.
+// Record returns the record of a token. The token's subject has the same name as the token.
 func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord {
 	hash := authn.HashSecret(Secret(name))
 	return &identityv1.TokenRecord{
@@ -163,7 +164,7 @@ func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord 
 	}
 }
 
-// Records returns one token of each role in the tenant "default": agent, operator, approver and viewer.
+// Records returns one token for each token role in the tenant "default": agent, operator, approver and viewer.
 func Records() []*identityv1.TokenRecord {
 	var records []*identityv1.TokenRecord
 	for _, role := range tokenRoles() {

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// scribbler serves policy. It changes the requests that it receives and the responses that it has sent.
+// scribbler is a policy service that breaks the rules: it changes the requests that it receives and the responses that
+// it has sent.
 type scribbler struct {
 	policyv1.UnimplementedPolicyServiceServer
 	said *policyv1.Decision

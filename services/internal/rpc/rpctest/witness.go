@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Witness is a connection that records every message of every unary call when it is sent or received. Inside one
-// process both ends share the messages, so neither may modify a message afterwards. A Witness is safe for concurrent
-// use.
+// A Witness is a connection that keeps a copy of every message of every unary call when the message is sent or
+// received. Inside one process, client and server share the messages, so neither of them may modify a message
+// afterwards. A Witness is safe for concurrent use.
 type Witness struct {
 	grpc.ClientConnInterface
 	mu   sync.Mutex
@@ -27,7 +27,7 @@ type recordedMessage struct {
 	original []byte
 }
 
-// NewWitness returns a Witness of conn. At the end of the test, it reports an error for every message that was
+// NewWitness returns a Witness that uses conn. At the end of the test, it reports an error for every message that was
 // modified.
 func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	t.Helper()

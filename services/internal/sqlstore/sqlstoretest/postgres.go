@@ -55,8 +55,9 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s to
-// connect, because the machine may be busy. A test of an unavailable server must start its own server with [Start].
+// Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s
+// for connecting, because the machine may be busy. A test that makes the server unavailable must start its own server
+// with [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
 	skipWithout(t)
@@ -67,7 +68,7 @@ func Postgres(t testing.TB) string {
 	return shared.server.Database(t) + "?connect_timeout=30"
 }
 
-// skipWithout skips a test that needs PostgreSQL if `make test` has not found PostgreSQL.
+// skipWithout skips a test that needs PostgreSQL if `make test` has found no PostgreSQL.
 func skipWithout(t testing.TB) {
 	t.Helper()
 	if os.Getenv("SLUICE_TEST_NO_POSTGRES") == "1" {
@@ -75,7 +76,7 @@ func skipWithout(t testing.TB) {
 	}
 }
 
-// Start starts a server for one test, which may stop and restart it. The server is removed when the test ends.
+// Start starts a server for one test, which may stop and restart the server. When the test ends, the server is removed.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	skipWithout(t)
@@ -109,14 +110,15 @@ func (s *Server) Database(t testing.TB) string {
 	return s.url(s.addr, name)
 }
 
-// Through returns a database's URL with another address, for example the address of a proxy.
+// Through returns the URL of a database with the host and port replaced with another address, for example the address
+// of a proxy.
 func (s *Server) Through(addr, database string) string { return s.url(addr, filepath.Base(database)) }
 
 func (*Server) url(addr, database string) string {
 	return "postgres://postgres@" + addr + "/" + database
 }
 
-// Kill stops the server abruptly, like a crash.
+// Kill stops the server abruptly, as in a crash.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	if err := s.stop("immediate"); err != nil {
@@ -192,7 +194,7 @@ func (s *Server) remove() error {
 	return os.RemoveAll(s.dir)
 }
 
-// run runs one of PostgreSQL's programs until it ends.
+// run runs one of PostgreSQL's programs until it exits.
 func (s *Server) run(name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*startTime)
 	defer cancel()

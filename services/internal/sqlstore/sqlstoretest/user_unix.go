@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// unprivileged returns the attributes for running a command as another user if the current user is root, because
-// PostgreSQL does not run as root. It also makes that user the owner of the directory.
+// unprivileged returns attributes that run a command as another user if the current user is root, because PostgreSQL
+// does not run as root. In that case it also makes the other user the owner of dir.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nil means that nothing changes

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Documented returns the rows of the tables below a heading in a file, without their header rows. A row begins with a
-// name in backquotes. The first cell contains the name without the backquotes.
+// Documented returns the rows of the tables below a heading in a file, without the header rows. Each row begins with a
+// name in backquotes. The backquotes are removed from the first cell.
 func Documented(t testing.TB, file, heading string) [][]string {
 	t.Helper()
 	raw, err := os.ReadFile(file)

@@ -13,13 +13,13 @@ type Entry struct {
 	ID string
 	// Name is the displayed name, for example "Runaway loop".
 	Name string
-	// Happens is a description of the attack, in sentences.
+	// Happens describes the attack in full sentences.
 	Happens string
-	// Stopped is a description of the defence against the attack, in sentences.
+	// Stopped describes in full sentences how the attack is stopped.
 	Stopped string
-	// Rule is a YAML document with the rule that stops the attack. It can be used together with other documents. The
-	// names of servers, tools, agents and arguments in it are examples. Rule is empty if no rule is needed because the
-	// catalog refuses calls with definitions that are not accepted.
+	// Rule is a YAML document with the rule that stops the attack. It can be used together with other documents. Its
+	// names of servers, tools, agents and arguments are examples. Rule is empty if no rule is needed because the
+	// catalog refuses calls to tools whose definitions are not accepted.
 	Rule string
 	// References are the corresponding entries of the OWASP lists, with their names.
 	References []string

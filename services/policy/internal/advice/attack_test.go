@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// Each ID belongs to the same attack as before, because pages and people refer to IDs.
+// Each ID belongs to the same attack as in earlier versions, because documentation and people refer to IDs.
 func TestEntries_IDsAreStable(t *testing.T) {
 	t.Parallel()
 	want := []string{
@@ -36,8 +36,8 @@ func TestEntries_IDsAreStable(t *testing.T) {
 // reference matches the name of an entry of one of the two OWASP lists.
 var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) [A-Z].+$`)
 
-// Every entry has sentences and references. A reference has the same name in all entries. Every entry has a rule that
-// loads, or a description of why it needs no rule.
+// Every entry has all texts and references. A reference to the same OWASP entry has the same name everywhere. Every
+// entry has either a rule that loads or a description of why it needs no rule.
 func TestEntries_AreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
@@ -70,7 +70,8 @@ func TestEntries_AreComplete(t *testing.T) {
 	}
 }
 
-// kinds returns references sorted by list, the MCP list first.
+// kinds returns the references in a form whose alphabetical order is grouped by list: references to the OWASP MCP list
+// come first.
 func kinds(references []string) []string {
 	out := make([]string, 0, len(references))
 	for _, r := range references {
@@ -108,7 +109,7 @@ func TestAttacks_MatchEntries(t *testing.T) {
 	}
 }
 
-// classifications returns classifications that differ in the properties on which attacks depend.
+// classifications returns classifications that differ in the properties that determine which attacks are shown.
 func classifications() []*policyv1.Classification {
 	var out []*policyv1.Classification
 	axes := []policyv1.Axis{policyv1.Axis_AXIS_UNSPECIFIED, policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH}
@@ -155,7 +156,7 @@ func exploited(c *policyv1.Classification) []string {
 	return ids
 }
 
-// The attacks that need a tool of this kind come first.
+// Attacks that need exactly the kind of tool in question come first.
 func TestFor_OrdersAttacksByRelevance(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH

@@ -19,12 +19,12 @@ type attempt struct {
 		Args   jsontext.Value `json:"args"`
 	} `json:"call"`
 	Subject principal `json:"subject"`
-	// Tool contains the facts about the tool.
+	// Tool contains facts about the called tool.
 	Tool facts `json:"tool"`
-	// Times is the number of calls. It is 1 if it is absent.
+	// Times is the number of calls. If it is absent, there is one call.
 	Times int `json:"times"`
-	// Varies is the value that differs between the calls: "session", "agent" (each agent has a different subject), or
-	// "" if all calls are equal.
+	// Varies names the value that differs between the calls: "session", "agent" (each agent has a different subject),
+	// or "" if all calls are equal.
 	Varies string `json:"varies"`
 	// Want is the result of the calls: "allowed", "limited" (a limit denies one of the calls), "denied", "held" (each
 	// call needs an approval) or "covered" (one approval covers several calls).
@@ -51,10 +51,11 @@ type principal struct {
 	Chain   []principal `json:"chain"`
 }
 
-// statuses maps the names in the files to statuses. An empty name means callable.
+// statuses maps the names that the test files use for statuses to the statuses. An empty name means that the tool is
+// callable.
 var statuses = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
-// checkValues fails the test if a value of the attempt is unknown.
+// checkValues fails the test if the attempt contains an unknown value.
 func (a *attempt) checkValues(t *testing.T) {
 	t.Helper()
 	if _, known := statuses[a.Tool.Standing]; !known {
@@ -71,8 +72,8 @@ func (a *attempt) checkValues(t *testing.T) {
 	}
 }
 
-// outcome returns the result of an attempt, and the number of people who must approve. All calls are concurrent, so a
-// limit is the maximum number of calls that are allowed.
+// outcome returns the result of an attempt, and the number of people who must approve. It treats all calls as
+// concurrent, so a limit is the maximum number of calls that are allowed.
 func (a *attempt) outcome(set *engine.Set) (string, int) {
 	spent := make(map[string]int64)
 	for i := range max(a.Times, 1) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Maximum sizes of quotes, which come from servers.
+// These constants limit the quotes in the explanations. The quoted text comes from servers.
 const (
 	maxQuotes = 3
 	// maxQuoteBytes is the maximum length of a quote, in bytes.
@@ -40,7 +40,8 @@ func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes returns the meanings and the words of the evidence for a category, the highest weights first.
+// quotes returns the meaning and the quoted words of each piece of evidence for a category. Evidence with the highest
+// weight comes first.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
@@ -51,7 +52,8 @@ func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	return strings.Join(out, "; ")
 }
 
-// quote returns a string from a server in quotes. It truncates long strings, and escapes invisible characters.
+// quote puts a string that comes from a server in quotation marks. It truncates long strings and escapes invisible
+// characters.
 func quote(text string) string {
 	if len(text) > maxQuoteBytes {
 		end := maxQuoteBytes

@@ -1,7 +1,7 @@
 package advice
 
-// Entries of the OWASP MCP Top 10, version 0.1, the 2025 beta in the repository OWASP/www-project-mcp-top-10. An
-// earlier version of the list calls MCP06 "Prompt Injection via Contextual Payloads".
+// These are entries of the OWASP MCP Top 10, version 0.1, the 2025 beta in the repository OWASP/www-project-mcp-top-10.
+// An earlier version of the list calls MCP06 "Prompt Injection via Contextual Payloads".
 const (
 	mcp01 = "OWASP MCP01:2025 Token Mismanagement & Secret Exposure"
 	mcp03 = "OWASP MCP03:2025 Tool Poisoning"
@@ -12,7 +12,7 @@ const (
 	mcp10 = "OWASP MCP10:2025 Context Injection & Over-Sharing"
 )
 
-// Entries of the OWASP Top 10 for Agentic Applications 2026, announced on 9 December 2025.
+// These are entries of the OWASP Top 10 for Agentic Applications 2026, which was announced on 9 December 2025.
 const (
 	asi01 = "OWASP ASI01 Agent Goal Hijack"
 	asi02 = "OWASP ASI02 Tool Misuse and Exploitation"

@@ -1,6 +1,7 @@
 package advice
 
-// peopleAttacks contains the attacks that exploit people: the principals in a caller's chain, and approvers.
+// peopleAttacks contains the attacks that exploit people: the principals in a caller's delegation chain, and the people
+// who approve calls.
 var peopleAttacks = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",

@@ -20,14 +20,14 @@ const (
 	financial   = mcpv1.Category_CATEGORY_FINANCIAL
 )
 
-// A measure is the recommendation for a kind of tool.
+// A measure is the recommended rule for a kind of tool.
 type measure struct {
-	// rule is the value of an entry under `tools`, as YAML on one line. If there is a limit, it contains %d for the
-	// number of calls.
+	// rule is the value of an entry under `tools`, as YAML on one line. If the rule has a limit, rule contains %d in
+	// place of the number of calls.
 	rule string
 	// maxCalls is the maximum number of calls per minute. It is 0 if there is no limit.
 	maxCalls int
-	// text explains the recommendation in a sentence.
+	// text explains the recommendation in one sentence.
 	text string
 }
 
@@ -52,7 +52,7 @@ const certainFrom = 0.5
 // the risk is high.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
-// RuleFor is like [Rule], but a limit allows at least busiest calls per minute.
+// RuleFor is like [Rule], except that if the rule has a limit, the limit allows at least busiest calls per minute.
 func RuleFor(c *policyv1.Classification, busiest int) string {
 	m := measureFor(c)
 	if m.maxCalls == 0 {
@@ -64,7 +64,7 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 // NeedsApproval reports whether [Rule] requires approval.
 func NeedsApproval(c *policyv1.Classification) bool { return ApprovalReason(c) != "" }
 
-// ApprovalReason returns the reason for which [Rule] requires approval, or "" if it does not.
+// ApprovalReason returns why [Rule] requires approval, or "" if it does not require approval.
 func ApprovalReason(c *policyv1.Classification) string {
 	reason, approval := strings.CutPrefix(measureFor(c).rule, "{action: require_approval, reason: ")
 	if !approval {
@@ -91,7 +91,7 @@ func measureFor(c *policyv1.Classification) measure {
 	}
 }
 
-// isUncertain reports whether the class is uncertain. A class whose confidence is NaN is uncertain.
+// isUncertain reports whether the classification is uncertain. It is uncertain if its confidence is too low or NaN.
 func isUncertain(c *policyv1.Classification) bool {
 	certain := c.GetConfidence() >= certainFrom
 	return !certain
@@ -101,7 +101,7 @@ func isCritical(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
-// The grammars of the names of servers, tools and documents.
+// These expressions define the valid names of servers, tools and documents.
 var (
 	serverName   = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	toolName     = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
@@ -121,9 +121,9 @@ func document(server, tool string, c *policyv1.Classification) string {
 		Quoted(documentNameFor(server, tool)), Quoted(server), Quoted(tool), Rule(c))
 }
 
-// documentNameFor returns the name of the document for a tool. Different tools get different names, because the name of
-// a server contains no `_`. If the names of the server and the tool together are not a valid document name, the result
-// contains their digest instead.
+// documentNameFor returns the name of the document for a tool. Different tools get different names, because a server's
+// name never contains `_`. If the server's name and the tool's name together are not a valid document name, the result
+// contains a digest of both names instead.
 func documentNameFor(server, tool string) string {
 	name := server + "_" + tool
 	if documentName.MatchString(name) {
@@ -133,8 +133,8 @@ func documentNameFor(server, tool string) string {
 	return "tool-" + hex.EncodeToString(sum[:16])
 }
 
-// Quoted returns a string as a YAML scalar. The scalar has quotes unless every YAML parser parses it as a string
-// without them. The result is ASCII. The string must be UTF-8.
+// Quoted returns a string as a YAML scalar. The scalar is quoted unless every YAML parser reads the unquoted text as a
+// string. The result is ASCII. The string must be valid UTF-8.
 func Quoted(text string) string {
 	if plain.MatchString(text) && !reserved[strings.ToLower(text)] {
 		return text
@@ -144,7 +144,7 @@ func Quoted(text string) string {
 
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// reserved contains the words that some YAML parsers do not parse as strings.
+// reserved contains the words that some YAML parsers read as a boolean, null or a number if they are not quoted.
 var reserved = map[string]bool{
 	"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true,
 	"true": true, "false": true, "null": true, "nan": true, "inf": true,

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The reason names the effect that the tool may have, even if the class is uncertain.
+// The reason that the rule gives for requiring approval says which effect the tool may have, even if the classification
+// is uncertain.
 func TestRule_ReasonNamesWhatTheToolMayDo(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -92,13 +93,13 @@ func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	}
 }
 
-// tricky lists names that a YAML parser could parse as other values than strings.
+// tricky lists names that a YAML parser could parse as something other than a string.
 var tricky = []string{
 	"no", "No", "y", "N", "on", "OFF", "yes", "true", "False", "null", "Null", "nan", ".nan", ".inf", "-.inf", "Infinity", "1e3", "0x1f", "0o7", "1_000", "12",
 	"-1", "1.5", ".", "..", "-", "--", "---", "...", "a/b", "/", "a.b", "-a", "_", "_a", "a-", "2024-01-01", "name", "action", "tools", "e", strings.Repeat("a", 128),
 }
 
-// The recommended documents for all tools can be active together, for any names of tools.
+// The recommended documents for all tools can be active together, whatever the tools are named.
 func TestFor_RulesOfAllToolsLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -122,8 +123,8 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// FuzzFor_RecommendedRuleLoads checks that each valid name of a server and of a tool has a rule that loads without
-// warnings and matches only that tool. Other names must have no rule.
+// FuzzFor_RecommendedRuleLoads checks that for all valid names of a server and a tool there is a recommended rule that
+// loads without warnings and matches only that tool. For invalid names there must be no rule.
 func FuzzFor_RecommendedRuleLoads(f *testing.F) {
 	for _, tool := range tricky {
 		f.Add("claude-flow", tool, int32(2), int32(2), 1.0)

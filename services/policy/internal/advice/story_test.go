@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A story is the archive testdata/ID_name.txtar for the entry with this ID. Each NAME.attack.json is an attempt that
-// the entry's rule must stop. Each NAME.ordinary.json is an attempt that must pass. The rule comes from the attack
-// catalog.
+// A story contains the attempts in the archive testdata/ID_name.txtar, where ID is the ID of an entry in the attack
+// catalog. Each NAME.attack.json is an attempt that the entry's rule must stop. Each NAME.ordinary.json is an attempt
+// that the rule must allow.
 type story struct {
 	attacks, ordinary []attempt
 }
@@ -76,7 +76,7 @@ func compiled(t *testing.T, texts ...string) *engine.Set {
 	return set
 }
 
-// check returns a message for each attempt of the story whose result under the set is wrong.
+// check returns a message for each attempt in the story whose result is wrong when set evaluates the calls.
 func (s *story) check(set *engine.Set) []string {
 	var wrong []string
 	say := func(a *attempt, format string, args ...any) {
@@ -104,7 +104,7 @@ func (s *story) check(set *engine.Set) []string {
 	return wrong
 }
 
-// undefended returns the story with all tools callable.
+// undefended returns a copy of the story in which the tools of all attacks are callable.
 func (s story) undefended() story {
 	s.attacks = slices.Clone(s.attacks)
 	for i := range s.attacks {
@@ -113,8 +113,8 @@ func (s story) undefended() story {
 	return s
 }
 
-// Every entry has a story. The entry's rule stops the attacks of the story, and no ordinary attempt. If an entry has no
-// rule, the status of the definition must stop the attacks.
+// Every entry has a story. The entry's rule stops all attacks in the story, and allows all ordinary attempts. If an
+// entry has no rule, the status of the tool's definition (such as changed) must stop the attacks.
 func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
@@ -135,7 +135,7 @@ func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	}
 }
 
-// Every attack passes without the rule and without the status of the definition. Otherwise
+// Every attack succeeds if there is no rule and the status of the tool's definition does not stop it. Otherwise
 // TestEntries_RuleStopsTheAttacks could not fail.
 func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	t.Parallel()

@@ -7,19 +7,19 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A target is a kind of tool, and the relevance of an attack for that kind.
+// A target is a kind of tool, and how relevant an attack is for that kind.
 type target struct {
 	relevance relevance
-	// traits contains the properties of these tools. A tool must have all of them. If traits is empty, every tool
-	// matches.
+	// traits contains the properties that define the kind of tool. A tool must have all of them. If traits is empty,
+	// every tool matches.
 	traits []trait
 }
 
-// relevance is the relevance of an attack for a tool. The zero value means that the attack does not concern the tool.
+// relevance says how relevant an attack is for a tool. The zero value means that the attack does not concern the tool.
 type relevance int
 
 const (
-	// relevanceSome means that the attack can also use the tool.
+	// relevanceSome means that the attack can use the tool, but does not need a tool of this kind.
 	relevanceSome relevance = iota + 1
 	// relevanceMuch means that the tool makes the attack easy.
 	relevanceMuch
@@ -33,7 +33,7 @@ func (a target) matches(c *policyv1.Classification) bool {
 	return !slices.ContainsFunc(a.traits, func(has trait) bool { return !has(c) })
 }
 
-// relevanceFor returns the highest relevance of the attack for a tool with the classification c.
+// relevanceFor returns the attack's highest relevance for a tool with the classification c.
 func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 	var best relevance
 	for _, a := range e.targets {
@@ -47,7 +47,8 @@ func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 // A trait is a property of a classification.
 type trait func(*policyv1.Classification) bool
 
-// hasCategory is the trait of tools with one of the categories. Unclassified tools have it, too.
+// hasCategory returns the trait of tools that have one of the given categories. Unclassified tools also have this
+// trait.
 func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
@@ -63,14 +64,14 @@ var (
 	blastRadius axis = (*policyv1.Classification).GetBlastRadius
 )
 
-// isHigh is the trait of tools whose rating is high. A missing rating counts as high.
+// isHigh returns the trait of tools whose rating is high. A missing rating counts as high.
 func isHigh(of axis) trait {
 	return func(c *policyv1.Classification) bool {
 		return of(c) == policyv1.Axis_AXIS_HIGH || of(c) == policyv1.Axis_AXIS_UNSPECIFIED
 	}
 }
 
-// isRaised is the trait of tools whose rating is not low. A missing rating counts as raised.
+// isRaised returns the trait of tools whose rating is not low. A missing rating counts as raised.
 func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }
@@ -91,7 +92,7 @@ const (
 	tagDepends = "depends-on-argument"
 )
 
-// dependsOnArgument is the trait of tools for which an argument selects the effect of a call.
+// dependsOnArgument is the trait of tools whose effect depends on an argument.
 func dependsOnArgument(c *policyv1.Classification) bool {
 	return c.GetDependsOnArgument() != "" || hasTag(tagDepends)(c)
 }

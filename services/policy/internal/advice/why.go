@@ -31,7 +31,7 @@ func whyText(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(sentences, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// uncertaintyText returns a sentence if the class is uncertain, otherwise "".
+// uncertaintyText returns a sentence that says that the classification is uncertain, or "" if it is certain.
 func uncertaintyText(c *policyv1.Classification) string {
 	if !isUncertain(c) {
 		return ""
@@ -39,8 +39,8 @@ func uncertaintyText(c *policyv1.Classification) string {
 	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
-// denials contains, for each category, a phrase about tools that do not have the category. The least strict category
-// comes first.
+// denials contains, for each category, a phrase that says that a tool does not have the category. The least strict
+// category comes first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string
@@ -51,9 +51,10 @@ var denials = []struct {
 	{financial, "does not move money"},
 }
 
-// denialText returns a sentence that names the stricter categories for which the definition contains no evidence. It
-// returns "" if the class is uncertain, if the definition is dishonest, or if the tool executes, because such a tool
-// may have any effect. The sentence does not mention the deletion of data if the risk of the tool is raised.
+// denialText returns a sentence that lists the stricter categories for which the definition contains no evidence. It
+// returns "" if the classification is uncertain, if the definition is dishonest (see isDishonest), or if the tool's
+// category is Execute, because such a tool may have any effect. If the tool's risk is higher than usual for its
+// category, the sentence does not say that the tool deletes nothing.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
@@ -74,7 +75,8 @@ func denialText(c *policyv1.Classification) string {
 	}
 }
 
-// dependenceText returns a sentence if an argument selects the effect of a call, otherwise "".
+// dependenceText returns a sentence that says that the effect of a call depends on an argument. It returns "" if the
+// effect depends on no argument.
 func dependenceText(c *policyv1.Classification) string {
 	switch {
 	case c.GetDependsOnArgument() != "":
@@ -132,7 +134,7 @@ func tagTexts(c *policyv1.Classification) string {
 // isDishonest reports whether the definition instructs the model or has hidden text.
 func isDishonest(c *policyv1.Classification) bool { return hasTag(tagSpeaks, tagHidden)(c) }
 
-// usual maps each category to the risk that a tool has because of the category alone.
+// usual maps each category to the usual risk of tools in this category.
 var usual = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
@@ -143,7 +145,8 @@ func hasRaisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// raisedRiskText returns a sentence if the risk is raised, otherwise "".
+// raisedRiskText returns a sentence about the risk if the risk is unknown or higher than usual for the category, and ""
+// otherwise.
 func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:
@@ -155,7 +158,7 @@ func raisedRiskText(c *policyv1.Classification) string {
 	}
 }
 
-// displayName returns the name of an enumeration value with a capital letter, for example "Destructive".
+// displayName returns the name of an enumeration value with an initial capital letter, for example "Destructive".
 func displayName(of protoreflect.Enum) string {
 	name := enum.Name(of)
 	return strings.ToUpper(name[:1]) + name[1:]

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// listed returns the classifications of the real tools that are used to measure the classifier.
+// listed returns the classifications of the real tools that are used to test the classifier.
 func listed(t *testing.T) map[string]*policyv1.Classification {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "classify", "testdata", "*", "*.json"))
@@ -49,7 +49,7 @@ func listed(t *testing.T) map[string]*policyv1.Classification {
 	return out
 }
 
-// TestFor_WhyForRealTools checks the explanation of why a policy is needed, for three real tools.
+// TestFor_WhyForRealTools checks the explanations of why three real tools need a policy.
 func TestFor_WhyForRealTools(t *testing.T) {
 	t.Parallel()
 	tools := listed(t)
@@ -71,8 +71,8 @@ func TestFor_WhyForRealTools(t *testing.T) {
 	}
 }
 
-// The explanation contains a sentence for each property of a tool. It denies a property only if the classification
-// supports the denial.
+// The explanation contains a sentence for each property of a tool. It says that a tool does not do something only if
+// the classification supports this statement.
 func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
@@ -115,7 +115,8 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	}
 }
 
-// Even if a server's strings are hostile, the explanation is one line of bounded length without instructions.
+// Even if a server's strings are hostile, the explanation is one line of limited length and contains no instructions to
+// the reader.
 func TestFor_WhyQuotesHostileTexts(t *testing.T) {
 	t.Parallel()
 	hostile := strings.Repeat("é\x1b[2J\n\u202e\u2028\xff ", 1000)
@@ -136,7 +137,7 @@ func checkLine(t *testing.T, text string) {
 	}
 }
 
-// The advice on real tools is complete and deterministic.
+// The advice on real tools is complete, and is the same every time.
 func TestFor_RealTools(t *testing.T) {
 	t.Parallel()
 	for tool, c := range listed(t) {

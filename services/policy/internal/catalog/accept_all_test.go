@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Flagged definitions still wait after AcceptAll, although the digest in the request covers them.
+// AcceptAll does not accept flagged definitions, although the digest in the request covers all waiting definitions.
 func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, catalog.Settings{})
@@ -38,7 +38,8 @@ func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	s.wantStatus(engine.Callable, hidden)
 }
 
-// A tool is reported once, when the gateway itself first lists a definition that waits.
+// A tool is reported once, when the gateway itself first lists a definition of the tool that waits for an operator to
+// accept it.
 func TestNewlyWaiting(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

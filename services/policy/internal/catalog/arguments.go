@@ -9,19 +9,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxArguments is the largest number of argument names that are stored of a definition, and maxArgumentBytes their
-// largest total length. The names stay in memory, and the server chooses them.
+// maxArguments is the maximum number of argument names that are stored for a definition. maxArgumentBytes is the
+// maximum total length of these names. The limits are needed because the names stay in memory and the server chooses
+// them.
 const (
 	maxArguments     = 128
 	maxArgumentBytes = 2 << 10
 )
 
-// openKeywords are the keywords of JSON Schema with which an object may have members that `properties` does not name.
+// openKeywords are the JSON Schema keywords that may allow an object to have members that `properties` does not list.
 var openKeywords = []string{"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "unevaluatedProperties"}
 
-// argumentNames returns the names of the arguments in the definition of a tool, sorted. It returns nil if the schema may
-// allow other names too, if there is no schema, or if there are too many names. A schema that does not mention `additionalProperties` counts as one
-// that allows no other names.
+// argumentNames returns the sorted names of the arguments in a tool's definition. It returns nil if the schema may
+// allow other names too, if there is no schema, or if there are too many names. A schema that does not mention
+// `additionalProperties` is treated as a schema that allows no other names.
 func argumentNames(definition string) []string {
 	var tool struct {
 		InputSchema map[string]jsontext.Value `json:"inputSchema"`

@@ -49,7 +49,7 @@ func read(t *testing.T, text string) catalog.ListedTool {
 	return l
 }
 
-// report applies a report of definitions, one minute after the previous report.
+// report applies a report with the given definitions, one minute after the previous report.
 func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcome {
 	s.t.Helper()
 	for _, text := range definitions {
@@ -104,7 +104,8 @@ func (s *fixture) decide(text string, to catalog.State) {
 
 var whole = catalog.Report{Whole: true}
 
-// Case T1. The first whole list is accepted. Later definitions wait for an operator.
+// Case T1. The tool definitions in the first complete list are accepted. Later definitions wait for an operator to
+// accept them.
 func TestReport_AcceptsOnlyTheFirstList(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -134,7 +135,8 @@ func TestReport_AcceptsOnlyTheFirstList(t *testing.T) {
 	s.wantStatus(engine.Callable, get)
 }
 
-// Case T1. A definition that a server listed only to a session, on any page, waits and can't be called.
+// Case T1. The server lists another definition of a tool only to one session. The definition waits for an operator to
+// accept it, and calls with this definition are refused.
 func TestReport_DefinitionListedToASessionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -177,7 +179,8 @@ func TestReport_AcceptsNothingOutsideTheFirstList(t *testing.T) {
 	}
 }
 
-// Case T1. A dishonest definition waits, even on the first list.
+// Case T1. A dishonest tool definition, which instructs the model or contains hidden text, waits for an operator to
+// accept it, even if it is on the first list.
 func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -199,8 +202,8 @@ func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	}
 }
 
-// Case T7. If any string in a definition instructs the model, the definition waits. The test covers every location of a
-// string and every known language.
+// Case T7. If any string in a tool's definition instructs the model, the definition waits for an operator to accept it.
+// The test covers every place where a string can occur, and every known language.
 func TestReport_SteeringDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -274,7 +277,8 @@ func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 }
 
-// Case T1. If the store has no capacity for another definition of an accepted tool, the tool is still stopped.
+// Case T1. A server changes the definition of an accepted tool, but the limits allow no more definitions to be stored.
+// The tool is stopped nevertheless.
 func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -292,8 +296,8 @@ func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 }
 
-// Case T1. If the gateway itself has listed a waiting definition, all sessions are stopped. Otherwise only calls with
-// the definition's digest are stopped.
+// Case T1. If the gateway itself has listed a definition that waits to be accepted, calls to the tool from all sessions
+// are stopped. Otherwise only calls with this definition are stopped.
 func TestReport_OnlyGatewayListsStopAllSessions(t *testing.T) {
 	t.Parallel()
 	const other, third = "Reads, and sends it to us.", "Reads, and deletes."
@@ -438,7 +442,7 @@ func TestChanges_FailForUnknownToolsAndDefinitions(t *testing.T) {
 	}
 }
 
-// Case X3. A server's lists keep changing. The stored data of the server stays bounded.
+// Case X3. A server's lists keep changing. The amount of data stored for the server stays bounded.
 func TestReport_StorageIsBoundedWhenListsKeepChanging(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

@@ -11,9 +11,9 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Errors from operators' changes.
+// These errors are returned when a change that an operator requests can't be made.
 var (
-	// ErrUnknownTool means that no reported list contains the tool.
+	// ErrUnknownTool means that no gateway has reported a list that contains the tool.
 	ErrUnknownTool = errors.New("no gateway has reported this tool")
 	// ErrUnknownDefinition means that the tool has no definition with the requested digest.
 	ErrUnknownDefinition = errors.New("the tool was never listed with this definition")
@@ -21,7 +21,7 @@ var (
 	ErrChanged = errors.New("the catalog has changed since you read it: read it again")
 )
 
-// ChangeInfo contains the author, the reason and the time of a change.
+// ChangeInfo contains the operator, the reason and the time of a change.
 type ChangeInfo struct {
 	Operator, Reason string
 	Time             time.Time
@@ -30,9 +30,9 @@ type ChangeInfo struct {
 // UnknownTool returns [ErrUnknownTool] with the name of a tool.
 func UnknownTool(name string) error { return fmt.Errorf("%w: %q", ErrUnknownTool, name) }
 
-// Decide accepts or refuses a definition of a tool. It returns the same server if nothing changes. If an operator
-// accepts a definition that was accepted automatically, the server changes, because the operator confirms the
-// classification.
+// Decide accepts or refuses a tool's definition on behalf of an operator. It returns the same server if nothing
+// changes. If the definition was accepted automatically and an operator now accepts it, the server changes, because
+// this confirms the classification.
 func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
@@ -51,9 +51,9 @@ func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*S
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// AcceptAll accepts the waiting definitions for which [Definition.Flag] returns "". It returns the number of accepted
-// definitions, and the same server if the number is zero. It returns [ErrChanged] unless digest equals
-// [Server.WaitingDigest].
+// AcceptAll accepts the waiting definitions for which [Definition.Flag] returns "". It returns the changed server and
+// the number of accepted definitions. If the number is zero, it returns the same server. It returns [ErrChanged] if
+// digest differs from [Server.WaitingDigest].
 func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if len(s.Waiting()) == 0 {
 		return s, 0, nil
@@ -66,15 +66,15 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	return next, accepted, nil
 }
 
-// AcceptFlagged accepts all waiting definitions, also those that [Server.AcceptAll] does not accept. It returns the same
-// server if no definition waits.
+// AcceptFlagged accepts all waiting definitions, including those that [Server.AcceptAll] does not accept. It returns
+// the same server if no definition is waiting.
 func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
 	next, _ := s.acceptWaiting(by, func(string, *Definition) bool { return true })
 	return next
 }
 
-// acceptWaiting accepts the waiting definitions for which may returns true. It returns their number, and the same server
-// if the number is zero.
+// acceptWaiting accepts the waiting definitions for which the function may returns true. It returns the changed server
+// and the number of accepted definitions. If the number is zero, it returns the same server.
 func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
 	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {
@@ -96,9 +96,9 @@ func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definitio
 	return s.withTools(changed), accepted
 }
 
-// SetOverride sets the override of a tool, or removes it if o is nil. etag is the etag of the tool that the operator
-// saw. If the tool's current etag differs, SetOverride returns [ErrChanged]. It returns the same server if nothing
-// changes.
+// SetOverride sets the override of a tool, or removes it if o is nil. etag is the etag that the tool had when the
+// operator read it. If the tool's current etag differs, SetOverride returns [ErrChanged]. It returns the same server if
+// nothing changes.
 func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, error) {
 	if o != nil {
 		own := *o
@@ -122,8 +122,9 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine sets the quarantine of a tool if stop is true, and ends the quarantine otherwise. An empty name means
-// the whole server. It returns the same server if nothing changes.
+// SetQuarantine puts a tool in quarantine if stop is true, and ends the quarantine otherwise. If name is empty, it puts
+// the whole server in quarantine or ends the server's quarantine. SetQuarantine returns the same server if nothing
+// changes.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {
@@ -150,8 +151,8 @@ func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, 
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// Etag returns 43 characters of URL-safe base64. They change whenever the tool changes, except for the times at which
-// the tool was last listed.
+// Etag returns 43 characters of URL-safe base64. The result changes whenever the tool changes. Changes to the times at
+// which the tool was last listed do not count.
 func (t *Tool) Etag() string {
 	hashed := t.clone()
 	for i := range hashed.Definitions {
@@ -164,7 +165,7 @@ func (t *Tool) Etag() string {
 	return shortSum(sha256.Sum256(text))
 }
 
-// WithoutQuarantine returns the server as if neither the server nor a tool was in quarantine.
+// WithoutQuarantine returns a copy of the server in which neither the server nor the named tool is in quarantine.
 func (s *Server) WithoutQuarantine(name string) *Server {
 	out := *s
 	out.Quarantine = nil

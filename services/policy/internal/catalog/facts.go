@@ -16,8 +16,8 @@ import (
 
 func shortSum(sum [sha256.Size]byte) string { return base64.RawURLEncoding.EncodeToString(sum[:]) }
 
-// ClassWith returns the classification of a tool with a definition, which may be nil. An operator's override replaces
-// parts of the definition's class.
+// ClassWith returns the classification of a tool that has the definition d, which may be nil. If an operator has set an
+// override, the override replaces parts of the definition's classification.
 func (t *Tool) ClassWith(d *Definition) Class {
 	var c Class
 	if d != nil {
@@ -37,8 +37,8 @@ func (t *Tool) ClassWith(d *Definition) Class {
 	return c
 }
 
-// Facts returns the facts about a tool whose definition has this digest. s may be nil if no list of the server was
-// reported.
+// Facts returns the facts about a tool whose definition has the given digest. s may be nil if no gateway has reported a
+// list from the server.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	f := engine.Facts{Status: s.status(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
@@ -60,8 +60,8 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	return f
 }
 
-// ServerFacts returns the facts for a method other than tools/call. They only show whether the server is in quarantine.
-// s may be nil if no list of the server was reported.
+// ServerFacts returns the facts for a method other than tools/call. These facts only say whether the server is in
+// quarantine. s may be nil if no gateway has reported a list from the server.
 func (s *Server) ServerFacts() engine.Facts {
 	if s != nil && s.Quarantine != nil {
 		return engine.Facts{Status: engine.Quarantined}
@@ -69,8 +69,8 @@ func (s *Server) ServerFacts() engine.Facts {
 	return engine.Facts{Status: engine.Callable}
 }
 
-// nameOf returns names[value-1], or "" if the index is out of range. The specified values of the protobuf enumerations
-// begin with 1.
+// nameOf returns names[value-1], or "" if the index is out of range. The specified values of a protobuf enumeration
+// start at 1.
 func nameOf(names []string, value int) string {
 	if value < 1 || value > len(names) {
 		return ""
@@ -104,8 +104,8 @@ func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
 	return engine.Callable
 }
 
-// Sum returns a digest of every property of a server that affects decisions. classifier is the version of the
-// classifier.
+// Sum returns a digest of every property of a server that affects decisions. The parameter classifier is the version of
+// the classifier.
 func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
 	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Flag returns the reason why [Server.AcceptAll] does not accept a definition, so that an operator must accept it
-// individually. It returns "" if AcceptAll accepts the definition. looks is the result of [Server.NamesBySkeleton].
+// Flag returns the reason why [Server.AcceptAll] does not accept a definition and an operator must accept it
+// individually. It returns "" if AcceptAll accepts the definition. The parameter looks is the result of
+// [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:
@@ -22,9 +23,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting returns the sorted names of the tools with a definition that waits for all sessions in the state later,
-// but not in the state s. A definition waits for all sessions if it waits for an operator's decision and the gateway
-// itself has listed it.
+// NewlyWaiting compares the state s with the state later. It returns the sorted names of the tools that have a
+// definition that waits for all sessions in the state later, but had no such definition in s. A definition waits for
+// all sessions if it waits for an operator's decision and the gateway itself has listed it.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

@@ -26,8 +26,8 @@ type ListedTool struct {
 // ErrName means that the name of a listed tool differs from the name in its definition.
 var ErrName = errors.New("the tool's name differs from the name in its definition")
 
-// ParseListed parses the definition of a tool that is listed under a name. It returns [ErrName] if the definition has
-// another name.
+// ParseListed parses the definition of a tool that is listed under the given name. It returns [ErrName] if the
+// definition contains a different name.
 func ParseListed(name, text string) (ListedTool, error) {
 	form, err := canonicaljson.Object(text)
 	if err != nil {
@@ -42,7 +42,7 @@ func ParseListed(name, text string) (ListedTool, error) {
 	return ListedTool{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
 }
 
-// Classify classifies a tool by its definition. If the JSON is not a tool's definition, Classify returns the zero
+// Classify classifies a tool by its definition. If the text is not a valid tool definition, Classify returns the zero
 // Class, and only an operator can accept the definition.
 func Classify(text string, trusted bool) Class {
 	tool, err := classify.Read([]byte(text))
@@ -57,12 +57,12 @@ func Classify(text string, trusted bool) Class {
 	return class
 }
 
-// newerMembers lists the members of a definition that older revisions of MCP do not have. A server that supports
-// several revisions omits them under the older revisions.
+// newerMembers lists the members of a tool definition that older MCP revisions do not have. A server that supports
+// several revisions omits these members when it uses an older revision.
 var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// isOlderForm reports whether definition is equal to than, except that members in [newerMembers] may be missing. Such a
-// definition contains no new information, so it needs no review.
+// isOlderForm reports whether the two definitions are equal, except that the first may lack members in [newerMembers].
+// In that case, the first definition contains no new information, so it needs no review.
 func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
@@ -87,8 +87,9 @@ func sameValue(a, b jsontext.Value) bool {
 	return errA == nil && errB == nil && one == two
 }
 
-// Skeleton returns a string that is equal for names that a reader may confuse (UTS #39, Confusable Detection).
-// Unicode's table of confusables has many letters. Skeleton maps only those that can make a whole word look Latin.
+// Skeleton returns the same string for all names that a reader may confuse with each other (UTS #39, Confusable
+// Detection). Unicode's table of confusables contains many letters. Skeleton maps only those that can make a whole word
+// look like a word in Latin letters.
 func Skeleton(name string) string {
 	return pairs.Replace(strings.Map(func(r rune) rune {
 		switch r {
@@ -106,7 +107,7 @@ func Skeleton(name string) string {
 	}, strings.ToLower(name)))
 }
 
-// pairs replaces pairs of letters that look like one letter.
+// pairs replaces each pair of letters that looks like a single letter.
 var pairs = strings.NewReplacer("rn", "m", "vv", "w")
 
 var looksLatin = map[rune]rune{
@@ -115,7 +116,7 @@ var looksLatin = map[rune]rune{
 	'α': 'a', 'β': 'b', 'ε': 'e', 'η': 'n', 'ι': 'l', 'κ': 'k', 'ν': 'v', 'ο': 'o', 'ρ': 'p', 'τ': 't', 'χ': 'x', 'γ': 'y', 'ѡ': 'w', 'ı': 'l', 'ⅼ': 'l',
 }
 
-// NamesBySkeleton returns the names of the server's tools by their [Skeleton]. Each list is sorted.
+// NamesBySkeleton groups the names of the server's tools by their [Skeleton]. Each group is sorted.
 func (s *Server) NamesBySkeleton() map[string][]string {
 	out := make(map[string][]string, len(s.Tools))
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {

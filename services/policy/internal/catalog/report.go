@@ -8,42 +8,43 @@ import (
 	"time"
 )
 
-// Maximum sizes of the stored data of one server. A hostile server may list any number of definitions.
+// These constants limit the amount of data that is stored for one server. A hostile server may list any number of
+// definitions.
 const (
-	// MaxTools is the maximum number of tools of a server.
+	// MaxTools is the maximum number of tools that a server can have.
 	MaxTools = 20_000
-	// MaxDefinitions is the maximum number of definitions of a tool.
+	// MaxDefinitions is the maximum number of definitions that a tool can have.
 	MaxDefinitions = 100
-	// MaxWaiting is the maximum number of definitions of a tool that wait for a decision.
+	// MaxWaiting is the maximum number of a tool's definitions that wait for a decision.
 	MaxWaiting = 10
-	// MaxWaitingBytes is the maximum total size of the definitions of a server that wait for a decision. The size of
-	// each definition includes overhead bytes for its state.
+	// MaxWaitingBytes is the maximum total size of a server's definitions that wait for a decision. The size of each
+	// definition includes overhead bytes for its state.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
-// forgetAfter is the time after its last listing when a tool is removed. A tool is removed only if the server listed it
-// only to sessions and no decision concerns it.
+// forgetAfter is how long a tool is kept after a server last listed it. A tool is removed only if the server listed it
+// only to sessions and no operator's decision, override or quarantine concerns it.
 const forgetAfter = 24 * time.Hour
 
-// maxNotStored is the maximum value of Server.NotStored. Further definitions are not counted.
+// maxNotStored is the maximum value of Server.NotStored. When it is reached, further definitions are not counted.
 const maxNotStored = 1000
 
-// refreshAfter is the age at which Definition.LastSeen is updated. Without a minimum age, every report would write to
-// the store.
+// refreshAfter is how old Definition.LastSeen must be before it is updated. Without a minimum age, every report would
+// write to the store.
 const refreshAfter = time.Hour
 
-// A Report is a list of tools that a server returned.
+// A Report is a list of tools that a server returned to a gateway.
 type Report struct {
-	// Version is the negotiated revision of MCP.
+	// Version is the negotiated MCP revision.
 	Version string
-	// Whole is true if the list is the server's whole list, and false if it is a page.
+	// Whole is true if the list is the server's whole list, and false if it is only one page.
 	Whole bool
 	// To is the principal to whom the list was sent. It is empty if the gateway itself requested the list.
 	To string
-	// Tools contains the entries of the list. Their names are distinct.
+	// Tools contains the tools in the list. Their names are distinct.
 	Tools []ListedTool
-	// LeftOut contains the names of entries that exceed the bounds or can't be parsed.
+	// LeftOut contains the names of tools in the list that exceed the limits or can't be parsed.
 	LeftOut []string
 }
 
@@ -53,7 +54,7 @@ type Outcome struct {
 	Server *Server
 	// States contains the states of the definitions, in the order of Report.Tools.
 	States []State
-	// New contains the indexes in Report.Tools of the definitions to store. Removed contains the digests of the
+	// New contains the definitions to store, as indexes in Report.Tools. Removed contains the digests of the
 	// definitions to delete from the store.
 	New     []int
 	Removed []Digest
@@ -76,22 +77,24 @@ type reportRun struct {
 
 	now  time.Time
 	mode Mode
-	// text returns a stored definition.
+	// text is a function that returns the stored definition with the given digest.
 	text func(Digest) (string, error)
 
 	out     Outcome
 	changed map[string]*Tool
-	// first is true if the list is the first whole list of the server. newVersion is true if it is the first whole list
-	// of another protocol version.
+	// first is true if the report contains the server's first complete list. newVersion is true if the report contains
+	// the first complete list in this protocol version, but there was already a complete list in another protocol
+	// version.
 	first, newVersion bool
-	// skeletonCounts counts the names of tools by their skeletons. See [Skeleton].
+	// skeletonCounts contains the number of tool names with each [Skeleton].
 	skeletonCounts map[string]int
-	// waiting is the size of the definitions that wait for a decision, in bytes. added is the number of new tools.
+	// waiting is the total size, in bytes, of the definitions that wait for a decision. added is the number of new
+	// tools.
 	waiting, added int
 }
 
-// Report applies a list of the server. text returns a stored definition. Report returns an error only if text returns
-// an error.
+// Report updates the server's state with a reported list. The function text returns a stored definition. Report returns
+// an error only if text returns an error.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -117,7 +120,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// recordList records the time of a whole list and the names that the list omits.
+// recordList records the time of a complete list, and the names of the tools that were left out of the report.
 func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -137,7 +140,8 @@ func (w *reportRun) recordList() {
 	w.out.Server = &next
 }
 
-// changedTool returns a copy of a tool. The caller may change the copy. Later calls return the same copy.
+// changedTool returns a copy of a tool that the caller may change. It returns the same copy when it is called for the
+// same tool again.
 func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -147,7 +151,7 @@ func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	return t
 }
 
-// applyTool applies the definition at an index of the report.
+// applyTool applies the definition at the given index in the report.
 func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	known := s.Tools[l.Name].FindDefinition(l.Digest)
 	if known == nil {
@@ -215,7 +219,8 @@ func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State
 	return d.State, nil
 }
 
-// acceptFirst accepts a definition of the first whole list, unless the definition or its name may deceive a reader.
+// acceptFirst accepts a definition in the server's first complete list, unless the definition or its name may deceive a
+// reader.
 func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	switch {
 	case d.Class.Category == 0:
@@ -231,8 +236,8 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	}
 }
 
-// acceptEquivalent accepts a definition of the first whole list of another protocol version if [isOlderForm] is true
-// for the definition and an accepted definition.
+// acceptEquivalent decides on a definition in the first complete list in another protocol version. It accepts the
+// definition if [isOlderForm] is true for this definition and a definition that was already accepted.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
@@ -257,7 +262,7 @@ func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error
 	return nil
 }
 
-// reserve reports whether one more definition may be stored. If so, it counts the definition.
+// reserve reports whether one more definition may be stored. If it may, reserve counts the definition as stored.
 func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
@@ -285,7 +290,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	return true
 }
 
-// trim removes definitions of a tool as long as the tool has more than [MaxDefinitions] and a definition may be
+// trim removes definitions of a tool while the tool has more than [MaxDefinitions] and at least one definition may be
 // removed.
 func (w *reportRun) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
@@ -298,9 +303,9 @@ func (w *reportRun) trim(t *Tool) {
 	}
 }
 
-// oldestRemovable returns the index of the definition to remove first, or -1 if no definition may be removed. Waiting
-// definitions, and definitions of the newest whole lists, are never removed. Accepted definitions are removed only if
-// more than half of [MaxDefinitions] are accepted.
+// oldestRemovable returns the index of the definition that must be removed first, or -1 if no definition may be
+// removed. Waiting definitions, and definitions in the newest complete lists, are never removed. Accepted definitions
+// are removed only if more than half of [MaxDefinitions] definitions are accepted.
 func oldestRemovable(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -321,8 +326,8 @@ func oldestRemovable(t *Tool) int {
 	return best
 }
 
-// replaceList makes the report the newest whole list of its protocol version. It removes the version from WholeVersions
-// of each definition that is not in the list. It also removes the tools for which [Tool.idle] is true.
+// replaceList makes the report the newest whole list in its protocol version. It removes this version from the
+// WholeVersions of each definition that is not in the list. It also removes the tools for which [Tool.idle] is true.
 func (w *reportRun) replaceList(s *Server) {
 	listed := make(map[Digest]bool, len(w.Tools))
 	for _, l := range w.Tools {
@@ -362,7 +367,8 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool may be removed, because no recent list contains it and no decision concerns it.
+// idle reports whether a tool may be removed because no recent list contains it and no operator has made a decision
+// about it.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false
@@ -384,7 +390,7 @@ func (s *Server) waitingBytes() int {
 	return n
 }
 
-// countSkeletons counts the names of the tools of a server and of a list by their [Skeleton].
+// countSkeletons counts the names of a server's tools and of the listed tools by their [Skeleton].
 func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	names := make(map[string]bool, len(s.Tools)+len(tools))
 	for name := range s.Tools {
@@ -400,8 +406,8 @@ func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	return out
 }
 
-// QuarantineDuplicate returns the server in quarantine, because a list contains a tool twice and a call might use
-// either definition.
+// QuarantineDuplicate returns a copy of the server that is in quarantine. It is used when a list contains a tool twice,
+// because a call might then use either definition.
 func (s *Server) QuarantineDuplicate(name string, now time.Time) *Server {
 	if s.Quarantine != nil {
 		return s

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// SchemaOf returns the arguments in the definition of a tool. It returns the zero Schema if the definition has no
-// schema, or if a part of the schema that it does not read could name more arguments.
+// SchemaOf returns the arguments in a tool's definition. It returns the zero Schema if the definition has no schema, or
+// if the schema contains a keyword that SchemaOf does not support and that could define more arguments.
 func SchemaOf(definition string) engine.Schema {
 	var tool struct {
 		InputSchema map[string]jsontext.Value `json:"inputSchema"`
@@ -38,8 +38,8 @@ func SchemaOf(definition string) engine.Schema {
 	return out
 }
 
-// UnusableSchema returns the reason why the input schema in the definition of a tool can't be used to check arguments,
-// or "".
+// UnusableSchema returns the reason why the input schema in a tool's definition can't be used to check arguments. It
+// returns "" if the schema can be used.
 func UnusableSchema(definition string) string {
 	_, err := inputschema.Compile(definition)
 	if unusable, ok := errors.AsType[*inputschema.UnusableError](err); ok {
@@ -48,8 +48,8 @@ func UnusableSchema(definition string) string {
 	return ""
 }
 
-// typesOf returns the types of a property's schema. It returns nil if the schema does not have exactly the keyword type
-// for that.
+// typesOf returns the types that a property's schema allows. It returns nil if the schema does not specify the types
+// with the keyword `type`.
 func typesOf(schema jsontext.Value) []string {
 	var of struct {
 		Type jsontext.Value `json:"type"`
@@ -68,8 +68,8 @@ func typesOf(schema jsontext.Value) []string {
 	return several
 }
 
-// Pinned returns the definition with which the tool can be called: the newest accepted definition, or the newest
-// definition if none is accepted. It returns nil if no definition was reported.
+// Pinned returns the definition that calls to the tool must use. This is the newest accepted definition, or the newest
+// definition if no definition is accepted. Pinned returns nil if no definition was reported.
 func (t *Tool) Pinned() *Definition {
 	if t == nil {
 		return nil

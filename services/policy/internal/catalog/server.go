@@ -12,7 +12,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A Digest is the SHA-256 of a definition's canonical form.
+// A Digest is the SHA-256 digest of a definition's canonical form.
 type Digest [sha256.Size]byte
 
 // MarshalText implements encoding.TextMarshaler.
@@ -27,35 +27,34 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Server is the state of a server. It is immutable. A change returns another Server, which shares the unchanged
-// parts. The zero Server has no lists.
+// A Server is the state of a server. It is immutable. A change returns another Server, which shares the unchanged parts
+// with the first one. The zero Server has no lists.
 type Server struct {
 	Name string `json:"name"`
-	// Tools contains the tools by name, including tools that the newest lists do not contain.
+	// Tools maps each tool's name to the tool. It also contains tools that are no longer in the newest lists.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists maps each protocol version to the time of the last report of a whole list of that version.
+	// Lists maps each protocol version to the time of the last report of a whole list in that version.
 	Lists map[string]time.Time `json:"lists,omitempty"`
-	// First is the protocol version of the first whole list that was accepted, or was reported in mode [Review]. It is
-	// empty if there was no such list.
+	// First is the protocol version of the first whole list that was accepted, or that was reported in mode [Review].
+	// It is empty if there was no such list.
 	First string `json:"first,omitempty"`
 	// Trusted is true if the server was trusted when the classes were computed.
 	Trusted bool `json:"trusted,omitzero"`
-	// LeftOut contains the names of entries of the newest whole list that exceed the bounds or can't be parsed.
+	// LeftOut contains the names of tools in the newest complete list that exceed the limits or can't be parsed.
 	LeftOut []string `json:"leftOut,omitempty"`
 	// Quarantine is the quarantine of the whole server, or nil if there is none.
 	Quarantine *Quarantine `json:"stop,omitempty"`
-	// NotStored is the number of definitions that were reported but not stored.
+	// NotStored is the number of definitions that were reported but could not be stored.
 	NotStored int `json:"unkept,omitempty"`
 }
 
 // A Tool is the state of a tool.
 type Tool struct {
-	// Definitions contains the reported definitions, in the order of their first reports.
+	// Definitions contains the reported definitions, ordered by when they were first reported.
 	Definitions []Definition `json:"definitions"`
 	// Override is an operator's classification, or nil if there is no override.
 	Override *Override `json:"override,omitempty"`
-	// Quarantine is the quarantine of the tool, which applies to all of its definitions. It is nil if the tool is not
-	// in quarantine.
+	// Quarantine stops calls with every definition of the tool. It is nil if the tool is not in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
 }
 
@@ -63,7 +62,7 @@ type Tool struct {
 type Definition struct {
 	Digest Digest `json:"digest"`
 	State  State  `json:"state,omitzero"`
-	// Class is the classification by this definition alone.
+	// Class is the classification that results from this definition alone, without an operator's override.
 	Class Class `json:"class"`
 	// Bytes is the length of the definition's JSON, in bytes.
 	Bytes int `json:"bytes"`
@@ -71,22 +70,22 @@ type Definition struct {
 	// accurate to the hour.
 	FirstSeen time.Time `json:"seen"`
 	LastSeen  time.Time `json:"again"`
-	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has ever
-	// listed the definition.
+	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has listed
+	// the definition at least once.
 	ListedTo string `json:"by,omitempty"`
-	// Versions contains the protocol versions of the lists that contained the definition. WholeVersions contains the
+	// Versions contains the protocol versions of all lists that contained the definition. WholeVersions contains the
 	// protocol versions whose newest whole list contains the definition. Both are sorted.
 	Versions      []string `json:"versions,omitempty"`
 	WholeVersions []string `json:"whole,omitempty"`
-	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has decided.
+	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has done so.
 	DecidedBy string `json:"settler,omitempty"`
 	// DecidedAt is the time at which the definition was accepted or refused. It is zero while State is [Waiting].
 	DecidedAt time.Time `json:"settled,omitzero"`
-	// Reason is the reason why the definition was accepted or refused, or why it waits.
+	// Reason says why the definition was accepted or refused, or why it waits for a decision.
 	Reason string `json:"reason,omitempty"`
 }
 
-// State is the decision about a definition. The zero value [Waiting] means that there is no decision yet.
+// State says whether a definition is accepted or refused. The zero value [Waiting] means that neither is the case yet.
 type State uint8
 
 // The states.
@@ -102,28 +101,28 @@ type Class struct {
 	Risk       policyv1.Risk  `json:"risk"`
 	Confidence float64        `json:"confidence"`
 	Tags       []string       `json:"tags,omitempty"`
-	// Hints are the annotations in the definition.
+	// Hints contains the annotations in the definition.
 	Hints map[string]bool `json:"hints,omitempty"`
-	// Arguments are the names of the arguments that the definition's schema allows, sorted. It is empty if the schema may
-	// allow any name.
+	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the
+	// schema may allow any name.
 	Arguments []string `json:"arguments,omitempty"`
 }
 
-// An Override is an operator's classification, which replaces the catalog's classification.
+// An Override is an operator's classification of a tool. It replaces the catalog's classification.
 type Override struct {
-	// Category and Risk are unspecified if the values of the catalog apply.
+	// Category and Risk replace the catalog's values. A value that is unspecified replaces nothing.
 	Category mcpv1.Category `json:"category,omitzero"`
 	Risk     policyv1.Risk  `json:"risk,omitzero"`
-	// Tags are added to the tags of the definition's class.
+	// Tags contains tags that are added to the tags of the tool's classification.
 	Tags   []string  `json:"tags,omitempty"`
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
 	Time   time.Time `json:"time"`
-	// Digest is the digest of the definition that was the newest when the override was set.
+	// Digest identifies the definition that was the newest when the override was set.
 	Digest Digest `json:"digest"`
 }
 
-// equal reports whether two overrides are equal. It does not compare the time and the digest.
+// equal reports whether two overrides are equal. It ignores their times and digests.
 func (o *Override) equal(p *Override) bool {
 	if o == nil || p == nil {
 		return o == p
@@ -161,7 +160,7 @@ func (s *Server) withTools(tools map[string]*Tool) *Server {
 	return &out
 }
 
-// clone returns a copy of a tool. The caller may change the definitions of the copy.
+// clone returns a copy of a tool. The caller may change the definitions in the copy.
 func (t *Tool) clone() *Tool {
 	if t == nil {
 		return new(Tool)
@@ -171,7 +170,7 @@ func (t *Tool) clone() *Tool {
 	return &out
 }
 
-// FindDefinition returns the definition with a digest, or nil if no such definition was reported.
+// FindDefinition returns the definition with the given digest, or nil if no such definition was reported.
 func (t *Tool) FindDefinition(digest Digest) *Definition {
 	if t == nil {
 		return nil
@@ -184,7 +183,7 @@ func (t *Tool) FindDefinition(digest Digest) *Definition {
 	return nil
 }
 
-// Newest returns the definition that was listed last. It prefers definitions that the newest whole lists contain. It
+// Newest returns the definition that was listed last. It prefers definitions that are in the newest complete lists. It
 // returns nil if no definition was reported.
 func (t *Tool) Newest() *Definition {
 	if t == nil {
@@ -201,15 +200,14 @@ func (t *Tool) Newest() *Definition {
 }
 
 // StoppedByChange reports whether no session can call the tool because its definition has changed. This is the case if
-// the tool has an accepted definition, and the gateway itself has listed another definition, which waits for a
-// decision.
+// the tool has an accepted definition, and the gateway itself has listed another definition that waits to be accepted.
 //
-// If the server listed a waiting definition only to sessions, only these sessions are stopped, because their calls have
-// the definition's digest. Otherwise a server could stop a tool for all tenants by listing another definition to one
-// caller.
+// If the server listed a waiting definition only to certain sessions, only the calls from these sessions are stopped,
+// because only these calls contain the definition's digest. Otherwise a server could stop a tool for all tenants by
+// listing another definition to one caller.
 func (t *Tool) StoppedByChange() bool { return t.has(Accepted) && t.hasWaitingForAll() }
 
-// hasWaitingForAll reports whether a waiting definition was listed by the gateway itself.
+// hasWaitingForAll reports whether the gateway itself has listed a waiting definition.
 func (t *Tool) hasWaitingForAll() bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0) })
 }
@@ -218,7 +216,7 @@ func (t *Tool) has(state State) bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == state })
 }
 
-// Waiting returns the digests of all waiting definitions, ordered by the names of the tools and then by digest.
+// Waiting returns the digests of all waiting definitions. They are ordered by tool name and then by digest.
 func (s *Server) Waiting() []Digest {
 	var out []Digest
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
@@ -239,7 +237,7 @@ func (t *Tool) Waiting() []Digest {
 	return out
 }
 
-// WaitingDigest returns the SHA-256 over the digests of all waiting definitions, or nil if no definition waits.
+// WaitingDigest returns a SHA-256 digest of the digests of all waiting definitions, or nil if no definition is waiting.
 func (s *Server) WaitingDigest() []byte {
 	all := s.Waiting()
 	if len(all) == 0 {

@@ -9,20 +9,20 @@ type Mode uint8
 const (
 	// Review accepts no definition automatically.
 	Review Mode = iota
-	// FirstUse accepts the definitions of the first whole list.
+	// FirstUse accepts the definitions in the first whole list.
 	FirstUse
 	// Off does not pin definitions: a tool may be called with any definition.
 	Off
 )
 
-// Settings contains the settings of a server in the configuration.
+// Settings contains the configured settings of a server.
 type Settings struct {
 	Mode Mode
 	// Trusted is true if the annotations of the server's tools are used.
 	Trusted bool
 }
 
-// ParseMode returns the mode with this name in the configuration.
+// ParseMode returns the mode that has the given name in the configuration.
 func ParseMode(name string) (Mode, error) {
 	switch name {
 	case "first_use":

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// label contains the classes that two people gave a tool, the alternatives that each person accepts, and the class that
-// the classifier is compared with.
+// label contains the category that the classifier's result for a tool is compared with, and the alternative categories
+// that each of two people accepts.
 type label struct {
 	Server   string   `json:"server"`
 	Name     string   `json:"name"`
@@ -51,7 +51,7 @@ func labels(t *testing.T, file string) (out []label) {
 	return out
 }
 
-// tools returns the real tools of the lists in a folder, by server and name.
+// tools returns the real tools in the lists in a folder, by server and name.
 func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 	t.Helper()
 	out := make(map[[2]string]classify.Tool)
@@ -82,8 +82,8 @@ func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 }
 
 // TestClassify_AgreesWithLabels compares the classifier with the labels of real tools. It checks how many results are
-// equal to the label or one of its alternatives, and that a tool that removes or pays is never classified as Read. In
-// the sets from the fifth on, a tool that executes isn't classified as Read either.
+// equal to the label or one of its alternatives. It also checks that a tool whose label is Destructive or Financial is
+// never classified as Read. In some of the sets, a tool whose label is Execute must not be classified as Read either.
 func TestClassify_AgreesWithLabels(t *testing.T) {
 	t.Parallel()
 	for _, set := range []struct {
@@ -106,11 +106,12 @@ func TestClassify_AgreesWithLabels(t *testing.T) {
 	}
 }
 
-// agreement contains the smallest shares of a set's results that must be equal to the label, that must be equal to the
-// label or one of its alternatives, and that must be one of these or stricter.
+// agreement contains the minimum shares of the results for a set of tools. strict is the share that must be equal to
+// the label. within is the share that must be equal to the label or one of its alternatives. safe is the share that
+// must be equal to one of these, or be a stricter category.
 type agreement struct {
 	strict, within, safe float64
-	// executeAsRead allows tools that execute to be classified as Read.
+	// executeAsRead allows the classifier to classify tools as Read even if their label is Execute.
 	executeAsRead bool
 }
 
@@ -174,10 +175,10 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, want agr
 	}
 }
 
-// titled returns the name of a category in the form of labels.
+// titled returns a category's name in the form that labels use.
 func titled(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// verbFirst returns the category of the first known verb of a name. It is the baseline for the comparison.
+// verbFirst returns the category of the first known verb in a name. The classifier is compared with this simple method.
 func verbFirst(name string) string {
 	for _, w := range strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r < 'a' || r > 'z' }) {
 		switch w {

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// BenchmarkClassify measures the classification of all tools of the first set.
+// BenchmarkClassify measures how long it takes to classify all tools in the first set of labelled tools.
 func BenchmarkClassify(b *testing.B) {
 	all, size := tools(b, "lists"), 0
 	for _, tool := range all {

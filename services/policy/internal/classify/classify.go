@@ -13,7 +13,7 @@ import (
 const Unsure = 0.5
 
 // Classify classifies a tool. The annotations of a trusted server can make the classification stricter or less strict.
-// The annotations of other servers can only make it stricter.
+// Annotations of other servers can only make the classification stricter.
 func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c := &finding{tool: t, trusted: trusted, name: ownWords(t.Name), text: textWords(t.Description)}
 	c.byVerbs()
@@ -46,14 +46,14 @@ type finding struct {
 	name    []word
 	text    []word
 
-	// inName is the leading verb of the name. inText is the leading verb of the description. Each is nil if there is no
-	// verb.
+	// inName is the leading verb of the tool's name. inText is the leading verb of the description. Each of them is nil
+	// if there is no leading verb.
 	inName, inText *foundVerb
 	evidence       []*policyv1.Evidence
 	dependsOn      string
 }
 
-// foundVerb is a verb in a name or a description.
+// foundVerb is a verb that was found in a name or a description.
 type foundVerb struct {
 	word
 
@@ -63,8 +63,8 @@ type foundVerb struct {
 
 func (c *finding) add(e *policyv1.Evidence) { c.evidence = append(c.evidence, e) }
 
-// support returns the strength of the evidence for each category, from 0 to 1. It combines the weights like independent
-// probabilities.
+// support returns the strength of the evidence for each category, from 0 to 1. It combines the weights as if they were
+// independent probabilities.
 func (c *finding) support() map[mcpv1.Category]float64 {
 	out := make(map[mcpv1.Category]float64)
 	for _, e := range c.evidence {
@@ -75,10 +75,10 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 	return out
 }
 
-// weigh returns the category and the confidence. The category is the strictest category with more than half as much
+// weigh returns the category and the confidence. The category is the strictest one that has more than half as much
 // evidence as the category with the most evidence. If the confidence is below [Unsure], weigh returns the strictest
-// category with any evidence. If there is no evidence, weigh returns Execute, because the effect of an unknown tool
-// depends at least on its arguments.
+// category that has any evidence. If there is no evidence, weigh returns Execute, because a tool with unknown effects
+// may do whatever its arguments say.
 func (c *finding) weigh() (mcpv1.Category, float64) {
 	support := c.support()
 	if len(support) == 0 {

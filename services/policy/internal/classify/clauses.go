@@ -8,14 +8,14 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Weights of verbs in clauses after the first.
+// These constants are the weights of verbs in clauses after the first clause.
 const (
 	weightClause = 0.4
 	weightAside  = 0.45
 )
 
-// byLaterClauses adds evidence from clauses after the first that say that the tool does more than its leading verb, for
-// example "Select an address. Sets the address of the cart."
+// byLaterClauses adds evidence from the clauses after the first clause. Such a clause may say that the tool does more
+// than its leading verb, as in "Select an address. Sets the address of the cart."
 func (c *finding) byLaterClauses() {
 	lead := c.leadCategory()
 	if e := c.laterVerb(lead); e != nil {
@@ -32,8 +32,8 @@ func (c *finding) byLaterClauses() {
 	}
 }
 
-// laterVerb returns evidence from a clause that begins with a verb in the third person, or nil. Such a clause says what
-// the tool does.
+// laterVerb returns evidence from a clause that begins with a verb in the third person, because such a clause says what
+// the tool does. It returns nil if there is no such clause.
 func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	if lead == unknown {
 		return nil
@@ -57,12 +57,13 @@ func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	return nil
 }
 
-// leadIsWeak reports whether neither the name nor the description has a leading verb that is not weak.
+// leadIsWeak reports whether all leading verbs of the name and the description are weak. It returns true if there is no
+// leading verb.
 func (c *finding) leadIsWeak() bool {
 	return !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && !s.weak })
 }
 
-// asides match clauses that say that a tool which reads also does something else.
+// asides match clauses that say that a tool also does something other than reading.
 var asides = []struct {
 	clause   func(string) []int
 	category mcpv1.Category
@@ -74,8 +75,9 @@ var asides = []struct {
 	{matcher(`be undone|irreversible`, `\b(cannot be undone|can't be undone|irreversible)\b`), destructive},
 }
 
-// matcher returns a function that returns the offsets of the group that the first match has, or nil. A text without any
-// of the triggers has no match, and is not searched.
+// matcher returns a function that searches a text. The function returns the offsets of the group that matched first, or
+// nil if the text does not match. A text that contains none of the triggers can't match, so the function does not
+// search it.
 func matcher(triggers, expression string) func(string) []int {
 	form := compiled("(?i)" + expression)
 	any := strings.Split(triggers, "|")
@@ -93,7 +95,7 @@ func matcher(triggers, expression string) func(string) []int {
 	}
 }
 
-// aside returns evidence from the first clause that matches [asides], or nil.
+// aside returns evidence from the first clause that matches [asides], or nil if no clause matches.
 func (c *finding) aside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxAside)]
 	for _, one := range asides {
@@ -109,17 +111,17 @@ func (c *finding) aside() *policyv1.Evidence {
 	return nil
 }
 
-// maxAside is the number of bytes of a description that are searched for clauses.
+// maxAside is the number of bytes of a description in which clauses are searched.
 const maxAside = 4 << 10
 
-// sequels are words of other languages for "then" and "afterwards".
+// sequels are words for "then" and "afterwards" in other languages.
 var sequels = []string{
 	"luego ", "despues ", "después ", "a continuación ", "depois ", "em seguida ", "ensuite ", "puis ", "danach ", "anschließend ", "dann ", "poi ", "затем ", "потом ",
 	"然后", "随后", "接着", "然後", "その後", "続いて", "그 후", "그런 다음",
 }
 
-// foreignAside returns evidence from a clause in another language that begins with a word in [sequels] and says that
-// the tool removes, runs or pays, or nil.
+// foreignAside looks for a clause in another language that begins with a word in [sequels] and says that the tool
+// removes, runs or pays. It returns evidence from the first such clause, or nil.
 func (c *finding) foreignAside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	for _, sequel := range sequels {
@@ -142,7 +144,7 @@ func (c *finding) foreignAside() *policyv1.Evidence {
 	return nil
 }
 
-// strictest returns the strictest verb of another language in a clause.
+// strictest returns the verb with the strictest category among the verbs of other languages in a clause.
 func strictest(clause string) (best foundVerb, ok bool) {
 	found := inIdeograms(clause)
 	for _, w := range textWords(clause) {

@@ -63,9 +63,9 @@ func TestClassify_ContradictoryDefinitionsAreNotCertainlyRead(t *testing.T) {
 	}
 }
 
-// TestClassify_LaterContradictoryDefinitionsAreNotCertainlyRead uses definitions that were written by a person who did
-// not know the rules, before the classifier ran on them. It checks that at least 90 % of them are uncertain, not
-// classified as Read, or tagged. docs/catalog.md states how many were found at first.
+// TestClassify_LaterContradictoryDefinitionsAreNotCertainlyRead uses definitions that were written before the
+// classifier ran on them, by a person who did not know its rules. It checks that at least 90 % of them are uncertain,
+// not classified as Read, or tagged. docs/catalog.md states how many were found at first.
 func TestClassify_LaterContradictoryDefinitionsAreNotCertainlyRead(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("testdata/lying_later.jsonl")

@@ -10,15 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// folded is a text in the form that steering forms match: in NFKC and lower case, without hidden characters, with one
-// space between words, with spaces instead of [emphasis], and with " not" instead of "n't".
+// folded is a text in the form that steering forms (patterns for texts that instruct the model) match: in NFKC and
+// lower case, without hidden characters, with one space between words, with spaces in place of [emphasis] characters,
+// and with " not" in place of "n't".
 type folded struct {
 	text string
-	// at contains the offset in the original text for each byte of the folded text. It is nil if it was not requested.
+	// at contains, for each byte of the folded text, its offset in the original text. It is nil if the caller of fold
+	// did not request offsets.
 	at []int
 }
 
-// emphasis contains emphasis marks and quotation marks, which count as spaces.
+// emphasis contains emphasis marks and quotation marks, which are treated as spaces.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
 func fold(text string, offsets bool) folded {

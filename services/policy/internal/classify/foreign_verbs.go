@@ -12,7 +12,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// endings contains the endings of a verb's forms, by the mark in translations. It contains no endings of participles
+// endings maps each mark in translations to the verb endings that it represents. It contains no endings of participles
 // ("eliminado", "gelöscht"), because participles describe things.
 var endings = map[byte][]string{
 	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
@@ -20,19 +20,20 @@ var endings = map[byte][]string{
 	'd': {"t", "et", "en", "e", "n", "ung", "st"},
 }
 
-// A foreign is a verb of another language.
+// A foreignVerb is a verb of another language.
 type foreignVerb struct{ form, english string }
 
 type foreignVerbs struct {
-	// latin maps forms without diacritics to English verbs. split contains the verbs with two parts, by the first part.
+	// latin maps verb forms without diacritics to English verbs. split maps the first part of each verb that consists
+	// of two parts to the verbs that begin with it.
 	latin map[string]string
 	split map[string][]foreignVerb
-	// stems contains beginnings of words in Cyrillic letters. ideograms contains parts of texts in languages without
-	// spaces. Both are sorted by descending length.
+	// stems contains beginnings of words in Cyrillic letters. ideograms contains verbs in languages without spaces
+	// between words. stems and ideograms are sorted by descending length.
 	stems, ideograms []foreignVerb
 }
 
-// foreignForms returns the verbs of all translations. It computes the verbs at the first call, because only some
+// foreignForms returns the verbs of all translations. The verbs are computed at the first call, because only some
 // processes classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreignVerb)}
@@ -55,7 +56,7 @@ var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	return all
 })
 
-// add adds the forms of a word of a translation.
+// add adds all forms that a word in a translation represents.
 func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
@@ -97,7 +98,8 @@ func plain(word string) string {
 // participles are endings of Russian participles, which describe things.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
-// translateWord returns the English verb for a word of another language, and reports whether the word is a known verb.
+// translateWord returns the English verb for a word of another language. It also reports whether the word is a known
+// verb.
 func translateWord(word string) (string, bool) {
 	r := []rune(word)
 	if len(r) == 0 {
@@ -123,10 +125,11 @@ func translateWord(word string) (string, bool) {
 	return "", false
 }
 
-// englishWords are words that are common in English texts and rare in others.
+// englishWords are words that are common in English texts and rare in other languages.
 var englishWords = set("the of and to with for from this is are or your by if it")
 
-// isEnglish reports whether the description begins with English. If so, words of other languages are not searched.
+// isEnglish reports whether the beginning of the description is in English. If it is, the classifier does not search
+// for verbs of other languages.
 func (c *finding) isEnglish() bool {
 	for i, w := range c.text[:min(len(c.text), maxEnglish)] {
 		if englishWords[w.text] && !inIdentifier(c.text, i) {
@@ -136,7 +139,7 @@ func (c *finding) isEnglish() bool {
 	return false
 }
 
-// inIdentifier reports whether a word is part of an identifier, as "is" is in "is_group".
+// inIdentifier reports whether the word at index i is part of an identifier, like "is" in "is_group".
 func inIdentifier(words []word, i int) bool {
 	return i > 0 && words[i].after == "_" || i+1 < len(words) && words[i+1].after == "_"
 }
@@ -144,8 +147,8 @@ func inIdentifier(words []word, i int) bool {
 // maxEnglish is the number of words of a description that are checked for English.
 const maxEnglish = 40
 
-// isUnknownLanguage reports whether the description is in a script without known verbs, or is a sentence in Latin
-// letters without an English word.
+// isUnknownLanguage reports whether the description is in a script for which no verbs are known, or is a sentence in
+// Latin letters that contains no English word.
 func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
@@ -159,8 +162,8 @@ func (c *finding) isUnknownLanguage() bool {
 var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
-// translatedName returns the verbs of another language in the name. It returns the first word if it is a verb, and
-// otherwise the last verb.
+// translatedName returns the verbs of another language in the name. If the first word is a verb, it returns that verb.
+// Otherwise it returns the last verb.
 func (c *finding) translatedName() []weightedVerb {
 	var found []weightedVerb
 	speaksEnglish := c.isEnglish()
@@ -224,34 +227,35 @@ func (c *finding) translatedText() []weightedVerb {
 	return out
 }
 
-// followsConjunction reports whether the word before a word is a conjunction. In "un(e) facture" it is not.
+// followsConjunction reports whether the word before the word at index i is a conjunction. The "e" in "un(e) facture"
+// is not treated as a conjunction.
 func followsConjunction(sentence []word, i int) bool {
 	return conjunctions[sentence[i-1].text] && strings.TrimSpace(sentence[i-1].after+sentence[i].after) == ""
 }
 
-// isObject reports whether a word that can be a verb is the object of an unknown verb before it, as "cuenta" is in
-// "Congela una cuenta", or follows an unknown verb and a conjunction.
+// isObject reports whether a word that looks like a verb is probably a noun: the object of the unknown verb before it,
+// as "cuenta" in "Congela una cuenta", or a word after an unknown verb and a conjunction.
 func isObject(sentence []word, i int) bool {
 	before := plain(sentence[i-1].text)
 	return foreignArticles[before] || conjunctions[before] || verbsAndNouns[plain(sentence[i].text)]
 }
 
-// foreignArticles are articles and possessives of other languages.
+// foreignArticles are articles and possessive determiners in other languages.
 var foreignArticles = set(`un una uno unos unas el la los las le les une des du de um uma os as il lo gli ein eine einen einem einer eines der die das den dem
 	su sus tu mi seu sua son sa ses votre ihr ihre sein seine`)
 
-// verbsAndNouns are forms of verbs in Read that are nouns except at the beginning of a description, such as accounts and
-// lists.
+// verbsAndNouns are words that are verbs in the category Read at the beginning of a description, and nouns everywhere
+// else, such as the words for "account" and "list".
 var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
-// maxLead is the largest number of words before the verb of a description in another language, for example "Esta
+// maxLead is the maximum number of words before the verb in a description in another language, for example "Esta
 // herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
 
-// meaning returns the English verb for a word of a sentence. It supports German and French verbs whose second part
-// comes later in the sentence.
+// meaning returns the English verb for the word at index i of a sentence. It recognizes German and French verbs whose
+// second part comes later in the sentence.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
 	for _, verb := range foreignForms().split[plain(sentence[i].text)] {
@@ -270,8 +274,8 @@ var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement rembo
 	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
 	bonifico virement virements`)
 
-// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The leading verb is the first verb
-// in Chinese, and the last verb in Japanese and Korean.
+// inSentence returns the verbs of the description's first sentence if it is in Chinese, Japanese or Korean. The leading
+// verb is the first verb in Chinese, and the last verb in Japanese and Korean.
 func (c *finding) inSentence() []weightedVerb {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
@@ -309,19 +313,20 @@ func (c *finding) inSentence() []weightedVerb {
 	return out
 }
 
-// maxObject is the largest distance between a verb and its object in bytes. It is the length of two ideograms.
+// maxObject is the maximum distance, in bytes, between a verb and its object. It is the length of two ideograms.
 const maxObject = 6
 
-// maxSentence is the number of bytes of a description that are searched for verbs of languages without spaces.
+// maxSentence is the number of bytes of a description in which verbs of languages without spaces are searched.
 const maxSentence = 1200
 
-// joinsIdeograms reports whether the text between two verbs is a conjunction.
+// joinsIdeograms reports whether the text between two verbs contains a conjunction.
 func joinsIdeograms(between string) bool {
 	return len(between) <= 24 && (strings.ContainsAny(between, "和或并、/及與且") || strings.Contains(between, "または") || strings.Contains(between, "하거나") ||
 		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
 }
 
-// inIdeograms returns the verbs in a text of a language without spaces, in the order of the text.
+// inIdeograms returns the verbs in a text, in the order in which they occur. It supports languages without spaces
+// between words.
 func inIdeograms(text string) []foundVerb {
 	var out []foundVerb
 	forms := foreignForms().ideograms

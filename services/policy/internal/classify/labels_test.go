@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestLabels_FreshSetsAreUnchanged checks the digests of sets that were labelled before the classifier ran on them.
-// Labels that are changed later could be fitted to the classifier. A correction must be recorded in the README of the
-// set and in the digest here.
+// TestLabels_FreshSetsAreUnchanged checks the digests of sets whose labels were written before the classifier ran on
+// them. Labels that are changed later could be fitted to the classifier. A correction must be recorded in the README of
+// the set, and the digest below must be updated.
 func TestLabels_FreshSetsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{

@@ -6,7 +6,7 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 )
 
-// Short names of the categories.
+// These are short names of the categories.
 const (
 	unknown     = mcpv1.Category_CATEGORY_UNSPECIFIED
 	read        = mcpv1.Category_CATEGORY_READ
@@ -19,11 +19,11 @@ const (
 // sense is what a verb means in a tool's name or at the beginning of its description.
 type sense struct {
 	category mcpv1.Category
-	// weak reports whether the word is often a noun or has several meanings. Verbs that are not weak count more.
+	// weak is true if the word is often a noun or has several meanings. Verbs that are not weak count more.
 	weak bool
 }
 
-// verbs contains the known verbs in their base form. In the lists, ~ marks a weak verb.
+// verbs contains the known verbs in their base form. In the lists below, ~ marks a weak verb.
 var verbs = lexicon(map[mcpv1.Category]string{
 	read: `
 		get list read search find fetch retrieve query show view look describe check count browse explore scan analyze
@@ -85,7 +85,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	return all
 }
 
-// openerWords are words that may precede the verb of a description and that say nothing about the tool.
+// openerWords are words that may precede the verb of a description and that say nothing about what the tool does.
 var openerWords = set(`
 	this that the a an tool tools endpoint api function command method operation action utility helper use used using
 	lets let allows allow enables enable you users to it can be will would for which is mcp please note important

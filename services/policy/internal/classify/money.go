@@ -7,22 +7,22 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// moneyMovements are nouns for movements of money. A tool that creates or changes one of them moves money.
+// moneyMovements are nouns for movements of money. A tool that creates or changes such an object moves money.
 var moneyMovements = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
-// possibleMovements are nouns that can mean a movement of money: an order can be a purchase or a sequence.
+// possibleMovements are nouns that can mean a movement of money. For example, an order can be a purchase or a sequence.
 var possibleMovements = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money plan")
 
 // moveVerbs are verbs that can move money or other things.
 var moveVerbs = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
 
-// moneyTakers are verbs that move money if their object is money, and otherwise read.
+// moneyTakers are verbs that move money if their object is money. If the object is something else, the tool only reads.
 var moneyTakers = set("capture take open load return convert place order swap")
 
-// amountWords are words in names of parameters about money.
+// amountWords are words about money in parameter names.
 var amountWords = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
 
-// moneyWords are words in descriptions about money.
+// moneyWords are words about money in descriptions.
 var moneyWords = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
 	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin`)
 
@@ -68,21 +68,21 @@ func (c *finding) byMoney() {
 // orderVerbs are verbs that place an order.
 var orderVerbs = set("place confirm")
 
-// messageWords are words in names of parameters about subscriptions to messages, which are free.
+// messageWords are words in parameter names that indicate a subscription to messages. Such subscriptions are free.
 var messageWords = set("message messages newsletter topic topics channel channels")
 
-// onlyDeletes reports whether name and description say that the tool deletes a record. Deleting the record of a payment
-// moves no money.
+// onlyDeletes reports whether the name and the description both say that the tool deletes something. Deleting the
+// record of a payment moves no money.
 func (c *finding) onlyDeletes() bool {
 	return c.inName != nil && c.inText != nil && c.inName.base == "delete" && c.inText.base == "delete"
 }
 
-// hasParameterWord reports whether the name of a parameter contains one of the words.
+// hasParameterWord reports whether the name of a parameter contains one of the words in the set any.
 func (c *finding) hasParameterWord(any map[string]bool) bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, any) })
 }
 
-// byMoneyName adds evidence from a name such as transfer_funds if the description says that the tool reads.
+// byMoneyName adds evidence from a name such as transfer_funds, if the category of the leading verbs is Read.
 func (c *finding) byMoneyName() {
 	if len(c.name) != 2 || c.leadCategory() != read || !moveVerbs[c.name[0].text] && verbs[c.name[0].text].category != financial {
 		return
@@ -94,8 +94,8 @@ func (c *finding) byMoneyName() {
 	}
 }
 
-// byReward adds evidence from a parameter that says how much the caller pays, for example budget_usd, unless the tool
-// certainly reads.
+// byReward adds evidence from a parameter that specifies how much the caller pays, for example budget_usd. It adds
+// nothing if the tool certainly reads.
 func (c *finding) byReward() {
 	if c.leadCategory() == read && !c.leadIsWeak() {
 		return
@@ -132,19 +132,19 @@ func (c *finding) byPayments() {
 var payments = matcher(`payment|payout|refund|funds|оплаты|pago|pagamento|paiement|zahlung|付款|支払|결제`, `\b((?:releas|issu|mak)e?s? (?:an? |the |their |your )?(?:payments?|payouts?|refunds?|funds)|requires? (?:\w+ ){0,3}payment)\b|`+
 	`(требует оплаты|requiere (?:un )?pago|exige pagamento|requer pagamento|nécessite un paiement|erfordert eine zahlung|richiede (?:un )?pagamento|需要付款|支払いが必要|결제가 필요)`)
 
-// wordsAfter returns the words that follow a verb in the description.
+// wordsAfter returns the words that follow the verb s in the description.
 func (c *finding) wordsAfter(s *foundVerb) []word {
 	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
 	return c.text[i+1:]
 }
 
-// coinWords are words for money. dueInvoiceWords are words for an invoice that is due.
+// coinWords are words for money. dueInvoiceWords are words for an invoice that someone must pay.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")
 )
 
-// beginsWithOrder reports whether the description begins with a verb about orders.
+// beginsWithOrder reports whether the description begins with a verb whose object is a trading order or position.
 func (c *finding) beginsWithOrder() bool {
 	return c.inText != nil && containsNear(c.wordsAfter(c.inText), 7, bids) && c.isAbout(markets)
 }
@@ -154,7 +154,7 @@ var (
 	markets = set("spot unfilled staking defi trade trading perpetual futures leverage margin")
 )
 
-// hasAmount reports whether a parameter is an amount.
+// hasAmount reports whether the name of a parameter says that the parameter is an amount.
 func (c *finding) hasAmount() bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, amountNames) })
 }
@@ -164,10 +164,11 @@ var amountNames = set("amount amt currency ccy lamports wei cents")
 // dueVerbs are verbs that make an invoice due.
 var dueVerbs = set("send finalize pay issue approve authorize authorise submit charge collect")
 
-// freeSubscriptions are things to which one can subscribe for free.
+// freeSubscriptions are things to which people can subscribe for free.
 var freeSubscriptions = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// freeTopics are more things to which one can subscribe for free. They count only at the beginning of a description.
+// freeTopics are more things to which people can subscribe for free. They count only in the first sentence of a
+// description.
 var freeTopics = set("changes updates")
 
 func verbText(s *foundVerb) string {
@@ -177,12 +178,12 @@ func verbText(s *foundVerb) string {
 	return s.base
 }
 
-// isAbout reports whether the name or the description contains one of the words.
+// isAbout reports whether the name or the description contains one of the words in the set any.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return containsNear(c.name, len(c.name), any) || containsNear(c.text, len(c.text), any)
 }
 
-// object returns the last noun of the name before a preposition. It is the thing that the tool reads or changes.
+// object returns the last noun of the name before a preposition. This noun says what the tool reads or changes.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {

@@ -8,16 +8,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// programs are names of parameters that usually contain a program, which the tool runs.
+// programs are parameter names that usually mean that the parameter contains a program, which the tool runs.
 var programs = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command javascript js sql statement statements
 	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// sources are names of parameters that contain a program which the tool runs, unless the verbs say that the tool only
-// reads it.
+// sources are parameter names that mean that the parameter contains a program. The tool runs the program, unless the
+// verbs say that the tool only reads it.
 var sources = set("code expression function sourcecode source_code program")
 
 // byParameters adds evidence from parameters that contain a program, at any depth of the schema. If the name and the
-// description say that the tool reads, the evidence makes the class uncertain.
+// description say that the tool reads, this evidence only makes the classification uncertain.
 func (c *finding) byParameters() {
 	lead := c.leadCategory()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
@@ -32,11 +32,11 @@ func (c *finding) byParameters() {
 	}
 }
 
-// certainPrograms are names of parameters that always contain a program.
+// certainPrograms are parameter names that always mean that the parameter contains a program.
 var certainPrograms = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// programWeight returns how much a parameter weighs as evidence that the tool runs a program. It returns 0 if the
+// programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the
 // parameter does not contain a program.
 func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
@@ -69,42 +69,43 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	return 0.6
 }
 
-// possiblePrograms are other names of parameters that contain a program if their description says so.
+// possiblePrograms are parameter names for which the parameter contains a program only if its description says so.
 var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is the largest length in bytes of a parameter's description that is searched for [runnable].
+// maxRuns is how many bytes of a parameter's description are searched for matches of [runnable].
 const maxRuns = 400
 
 // runnable matches words for programs in a parameter's description.
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
-// saysItRuns matches a parameter's description that says that a program is run.
+// saysItRuns matches descriptions that say that the parameter's value is run.
 var saysItRuns = matcher(`executed|run|evaluated`, `\b(?:shell|bash|powershell|python|javascript|typescript|js|lua|ruby|sql)\b.{0,24}\b(?:code|scripts?|functions?|commands?|statements?)\b.{0,24}\b(?:is|are|be|gets) (executed|run|evaluated)\b`)
 
 func describesProgram(description string) bool { return runnable().MatchString(description) }
 
-// isQuery reports whether a verb sends a query. A query may change something although the verb is in Read.
+// isQuery reports whether the verb is "query". A query may change something although the verb belongs to the category
+// Read.
 func isQuery(s *foundVerb) bool { return s != nil && s.base == "query" }
 
-// readsByNameAndText reports whether name and description both say that the tool reads.
+// readsByNameAndText reports whether the name and the description both say that the tool reads.
 func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords are words in names of parameters that give a location to write to. locationWords are words for any
-// location.
+// outputWords are words in the names of parameters that specify where to write. locationWords are words in the names of
+// parameters that specify a location in general.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")
 
-// storingVerbs are verbs that store their result if a parameter names a location.
+// storingVerbs are verbs of tools that store their result if a parameter specifies a location.
 var storingVerbs = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// plainReads are verbs of tools whose locations are usually what they read.
+// plainReads are verbs for tools that usually read from the location in a parameter, and do not write to it.
 var plainReads = set("get read list find search")
 
-// byOutputLocations adds evidence from parameters that say where the tool stores its output.
+// byOutputLocations adds evidence from parameters that specify where the tool stores its output.
 func (c *finding) byOutputLocations() {
 	if !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && (storingVerbs[s.base] || storingVerbs[s.text]) }) {
 		return
@@ -128,15 +129,15 @@ func (c *finding) byOutputLocations() {
 	}
 }
 
-// removalParameters are names of parameters with which a tool that reads or writes removes something.
+// removalParameters are names of parameters that make a tool that reads or writes also remove something.
 var removalParameters = set("delete remove purge wipe clear drop destroy reset prune")
 
 // confirmParameters are names of parameters that confirm an action.
 var confirmParameters = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovalParameters adds evidence from parameters in [removalParameters], and from parameters in [confirmParameters]
-// if the description mentions removal. If the leading verb is in Write, only boolean parameters in [removalParameters]
-// count.
+// byRemovalParameters adds evidence from parameters in [removalParameters]. It also adds evidence from parameters in
+// [confirmParameters] if the description mentions removal. If the category of the leading verb is Write, only boolean
+// parameters in [removalParameters] count.
 func (c *finding) byRemovalParameters() {
 	lead := c.leadCategory()
 	if lead > write {
@@ -171,8 +172,8 @@ func (c *finding) byRemovalParameters() {
 	}
 }
 
-// bySwitches adds evidence from boolean parameters, and from amounts, that say that a tool which reads also removes,
-// runs or pays, for example delete_after_read, place_order and charge_amount.
+// bySwitches adds evidence from boolean parameters and amounts that show that a tool which reads also removes, runs or
+// pays something. Examples are delete_after_read, place_order and charge_amount.
 func (c *finding) bySwitches() {
 	if c.leadCategory() != read {
 		return
@@ -189,7 +190,8 @@ func (c *finding) bySwitches() {
 	}
 }
 
-// switchCategory returns the category of what a tool does with a parameter, and reports whether the parameter says so.
+// switchCategory returns the category of the action that a parameter switches on. It also reports whether the parameter
+// switches on an action.
 func switchCategory(p Parameter) (mcpv1.Category, bool) {
 	words := nameWords(p.Name)
 	if len(words) == 0 {
@@ -213,7 +215,7 @@ var (
 	payVerbs    = set("buy sell pay purchase refund")
 )
 
-// removesByText matches a parameter's description that says that something is removed for good.
+// removesByText matches a parameter's description that says that something is permanently removed.
 var removesByText = compiled(`(?i)^(?:permanently (?:removes?|deletes?)|(?:erase|delete|purge|wipe|destroy|empt(?:y|ie))s?) (?:the|all|any|every|each|old|its)\b|^permanently (?:remove|delete)s?\b`)
 
 // byHints adds evidence from annotations. Only the annotations of a trusted server can make the classification less
@@ -249,11 +251,11 @@ func (c *finding) byHints() {
 	}
 }
 
-// runsIfItChanges are verbs of tools that run something if they change something.
+// runsIfItChanges are verbs that mean that the tool runs something if the server says that the tool is not read-only.
 var runsIfItChanges = set("test benchmark simulate")
 
-// parameterPairs are pairs of parameters that a tool which only reads does not need: a content and a location, a
-// message and a recipient, an amount and a payee.
+// parameterPairs are pairs of parameters that a tool does not need if it only reads: a content and a location, a
+// message and a recipient, or an amount and a payee.
 var parameterPairs = []struct {
 	one, other map[string]bool
 	category   mcpv1.Category
@@ -264,7 +266,8 @@ var parameterPairs = []struct {
 	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
 }
 
-// byParameterPairs adds evidence from the pairs in [parameterPairs] if name and description say that the tool reads.
+// byParameterPairs adds evidence from the pairs in [parameterPairs] if the name and the description say that the tool
+// reads.
 func (c *finding) byParameterPairs() {
 	if c.leadCategory() != read {
 		return
@@ -280,8 +283,8 @@ func (c *finding) byParameterPairs() {
 	}
 }
 
-// byUnreadParts adds evidence if parts of the definition were not read, because parameters in these parts may do
-// anything.
+// byUnreadParts adds evidence if the classifier did not read parts of the definition, because the parameters in these
+// parts may have any effect.
 func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

@@ -14,11 +14,11 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories. The phrase counts only if the category of the leading verb is in the list.
+	// of lists categories. The phrase counts only if the category of the leading verb is one of them.
 	of []mcpv1.Category
 }
 
-// phrases are searched in the whole description. A negated phrase ("does not overwrite") does not count.
+// phrases are searched for in the whole description of a tool. A negated phrase ("does not overwrite") does not count.
 var phrases = []phrase{
 	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
 	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
@@ -56,10 +56,10 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// negations are words that negate a verb or phrase among the next four words.
+// negations are words that negate a verb or phrase that begins at most four words later.
 var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead rather refuse refuses refused fails reject")
 
-// byPhrases adds evidence from phrases of the description.
+// byPhrases adds evidence from phrases in the description.
 func (c *finding) byPhrases() {
 	lower := lowered(c.tool.Description)
 	lead := c.leadCategory()
@@ -76,8 +76,8 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions adds evidence from phrases that contradict other evidence. It must run after all other evidence was
-// added.
+// byRetractions looks for phrases that contradict the evidence found so far, such as "can be restored". It must be
+// called after all other evidence has been added.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leadCategory())
@@ -86,7 +86,8 @@ func (c *finding) byRetractions() {
 }
 
 // findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It
-// skips occurrences that are part of a longer word or negated. It returns false if there is no such occurrence.
+// ignores occurrences that are negated or part of a longer word. It returns false if there is no occurrence that
+// counts.
 func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -105,8 +106,8 @@ func (c *finding) findPhrase(lower, text string) (int, bool) {
 	}
 }
 
-// lowered returns a text with ASCII letters in lower case. Other letters stay the same, because lower case could change
-// their length in bytes.
+// lowered returns a text with its ASCII letters in lower case. It does not change other letters, because their length
+// in bytes could change.
 func lowered(text string) string {
 	out := []byte(text)
 	for i, b := range out {
@@ -119,7 +120,7 @@ func lowered(text string) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
-// isNegated reports whether one of the four words before an offset in the description is in [negations].
+// isNegated reports whether one of the four words before the given offset in the description is in [negations].
 func (c *finding) isNegated(at int) bool {
 	for i, w := range slices.Backward(c.text) {
 		if w.offset >= at {
@@ -138,8 +139,8 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weights of the evidence for the selected categories, because stronger evidence contradicts
-// it.
+// reduceWeights reduces the weights of all evidence for whose category the function which returns true. It is used when
+// stronger evidence contradicts them.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
@@ -148,14 +149,14 @@ func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	}
 }
 
-// restorePhrases are phrases that say that removed things can be restored.
+// restorePhrases are phrases that say that something that was removed can be restored.
 var restorePhrases = []string{
 	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible changes evidence for Destructive to evidence for Write if the description says that removed things can be
-// restored.
+// reversible turns evidence for Destructive into evidence for Write if the description says that the tool's removals
+// can be undone.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, removed := c.findPhrase(lower, "permanently"); lead != destructive || removed {
 		return
@@ -180,8 +181,8 @@ var readOnlyPhrases = []string{"read-only", "read only", "readonly", "select que
 // readOnlyLanguages are query languages that can't change anything.
 var readOnlyLanguages = set("soql sosl promql logql jql nrql")
 
-// onlyReads changes the evidence about a tool that runs queries to Read if the description says that the queries can't
-// change anything.
+// onlyReads turns the evidence about a tool that runs queries into evidence for Read if the description says that the
+// queries can't change anything.
 func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return
@@ -214,11 +215,12 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	}
 }
 
-// readOnlyForeign matches words of other languages for "read-only".
+// readOnlyForeign matches words for "read-only" in other languages.
 var readOnlyForeign = matcher(`只读|唯讀|専用|전용|lectura|leitura|lettura|lecture|чтени|schreibgeschützt|lesend`, `(只读|唯讀|読み取り専用|読取専用|읽기 전용|s[oó]lo lectura|(?:somente|apenas) leitura|sola lettura|lecture seule|только для чтения|только чтение|schreibgeschützt|nur lesend)`)
 
-// readsInOtherLanguages reduces the evidence from the description and from a query if the name says that the tool reads,
-// and the description says in another language that it only reads.
+// readsInOtherLanguages reduces the weight of evidence if the tool's name says that the tool reads, and the description
+// says in another language that the tool only reads. It reduces the weight of evidence for Write or Execute that comes
+// from the description or from a parameter that contains a query.
 func (c *finding) readsInOtherLanguages() {
 	if c.inName == nil || c.inName.weak || c.inName.category != read || c.isEnglish() {
 		return
@@ -238,10 +240,10 @@ func (c *finding) readsInOtherLanguages() {
 	})
 }
 
-// queryParameters are names of parameters with a query in a language that can also read.
+// queryParameters are names of parameters that contain a query. The language of such a query can also be used to read.
 var queryParameters = set("sql query statement q")
 
-// changeWords are words for queries that change something.
+// changeWords are words that show that a query changes something.
 var changeWords = set("insert inserts update updates delete deletes modify modifies ddl alter")
 
 var queryWords = set("sql query statement aggregation pipeline q expression")

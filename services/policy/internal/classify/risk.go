@@ -7,13 +7,13 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// riskOf maps a category to the risk of its tools if nothing raises the risk.
+// riskOf maps a category to the risk that its tools have if nothing raises the risk.
 var riskOf = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// Tags of dishonest definitions: definitions that instruct the model, or that contain hidden text.
+// These are the tags of dishonest tool definitions, which instruct the model or contain hidden text.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
@@ -46,7 +46,7 @@ var (
 	sends   = set("send post publish reply email message notify broadcast tweet comment")
 )
 
-// sensitivity rates how sensitive the results can be.
+// sensitivity rates how sensitive the tool's results can be.
 func (c *finding) sensitivity() policyv1.Axis {
 	words := slices.Concat(c.name, c.sentence())
 	switch {
@@ -59,7 +59,7 @@ func (c *finding) sensitivity() policyv1.Axis {
 	}
 }
 
-// hasKey reports whether the words name a key that gives access, for example "API key".
+// hasKey reports whether the words mention a key that gives access, for example "API key".
 func hasKey(words []word) bool {
 	for i, w := range words {
 		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {
@@ -71,7 +71,7 @@ func hasKey(words []word) bool {
 
 var opensWith = set("api private access secret ssh signing encryption master")
 
-// openWorld rates how far the tool reaches beyond its server.
+// openWorld rates how far the tool's effects reach beyond its server.
 func (c *finding) openWorld() policyv1.Axis {
 	hint, hinted := c.tool.Hints["openWorldHint"]
 	for _, p := range c.tool.Parameters {
@@ -121,7 +121,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// tags returns the tags of the tool, and adds the evidence for them.
+// tags returns the tags of the tool, and adds the evidence for these tags.
 func (c *finding) tags() []string {
 	var out []string
 	if c.hasSteeringText() {

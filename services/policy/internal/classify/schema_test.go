@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// TestClassify_IsUncertainWhenPartsAreNotRead checks that the class is uncertain if parts of a definition are not read,
-// and that the evidence names the first of these parts.
+// TestClassify_IsUncertainWhenPartsAreNotRead checks that the class is uncertain if parts of a definition were not
+// read, and that the evidence names the first unread part.
 func TestClassify_IsUncertainWhenPartsAreNotRead(t *testing.T) {
 	t.Parallel()
 	var many, deep, values strings.Builder
@@ -70,9 +70,9 @@ func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 	}
 }
 
-// TestClassify_HostileSchemasAndTextsAreBounded checks that the time grows only in proportion to the size of long texts
-// and deep schemas. Earlier versions took minutes, because they read long texts once for each verb and deep schemas
-// once for each level.
+// TestClassify_HostileSchemasAndTextsAreBounded checks that the time is only proportional to the length of the texts
+// and the depth of the schemas. Earlier versions took minutes, because they read long texts once for each verb and deep
+// schemas once for each level.
 func TestClassify_HostileSchemasAndTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1<<20)

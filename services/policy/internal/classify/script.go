@@ -41,20 +41,20 @@ func scriptOf(r rune) script {
 	return anyOther
 }
 
-// Bounds of a passage that is in another script than the rest of a text.
+// These constants describe a passage that is in a different script from the rest of the text.
 const (
-	// minPassage is the smallest number of letters in a passage. minIdeogram is the smallest number of ideograms in a
-	// passage of ideograms.
+	// minPassage is the minimum number of letters in a passage. minIdeogram is the minimum number of ideograms if the
+	// passage consists of ideograms.
 	minPassage  = 16
 	minIdeogram = 8
-	// maxShare is the largest share of the text's letters that are in the script of the passage. In a text in two
-	// languages, the share is larger.
+	// maxShare is the maximum share of the text's letters that may be in the passage's script. If the share is larger,
+	// the text is probably in two languages.
 	maxShare = 0.35
-	// ideogram is how many letters an ideogram counts as when the share is compared with maxShare.
+	// ideogram is how many letters one ideogram counts as when the share is computed.
 	ideogram = 3
 )
 
-// count adds the letters of a text to the counts by script.
+// count adds the number of letters of each script in a text to letters.
 func count(letters *[scripts]int, text string) {
 	for _, r := range text {
 		switch s := scriptOf(r); s { //nolint:exhaustive // all others count as one letter
@@ -67,7 +67,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether the share of the letters in a script is at most maxShare.
+// isRare reports whether the share of the letters that are in the script s is at most maxShare.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -77,9 +77,10 @@ func isRare(letters *[scripts]int, s script) bool {
 }
 
 // hasHiddenText reports whether the definition contains text that a person does not see or can't read: invisible
-// characters, a word in which Latin letters are mixed with similar letters of another script, or a passage in another
-// script than the rest of the text. Whether a script is rare is determined within each text. For scripts without
-// steering forms it is determined within the whole definition.
+// characters, a word that mixes Latin letters with similar letters of another script, or a passage in a rare script. A
+// script is rare if few letters of the text are in this script. If the script is one for which there are no steering
+// forms (patterns for texts that instruct the model), the letters of the whole definition are counted instead of those
+// of the text.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int
@@ -111,7 +112,7 @@ func (c *finding) hasHiddenText() bool {
 }
 
 // findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the
-// bounds and the meaning of the evidence. The meaning is empty if findForeignText finds nothing.
+// bounds of the word or passage and the meaning of the evidence. The meaning is empty if findForeignText finds nothing.
 func findForeignText(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int

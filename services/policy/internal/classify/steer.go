@@ -10,22 +10,22 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A form is a pattern of texts that instruct the model instead of describing the tool.
+// A form is a pattern that matches texts that instruct the model instead of describing the tool.
 type form struct {
-	// triggers lists words. Every text that the form matches contains one of these words, so the expression is tried only
-	// near them.
+	// triggers lists words. Every text that the form matches contains at least one of them, so the expression is tried
+	// only near these words.
 	triggers []string
 	words    func() *regexp.Regexp
-	// raw reports whether the form matches the text in lower case instead of the folded text.
+	// raw is true if the form matches the original text in lower case instead of the folded text.
 	raw     bool
 	meaning string
 }
 
-// window is the largest distance in bytes between a word in form.triggers and the end of a match.
+// window is the maximum distance, in bytes, between a word in form.triggers and the end of a match of the form.
 const window = 256
 
-// find returns the start and the end of the form's first match in a text, or nil if there is none. tried is the number
-// of bytes on which the expression was tried.
+// find returns the start and the end of the form's first match in a text, or nil if nothing matches. tried is the
+// number of bytes in which the form's expression was searched for.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.triggers, func(word string) bool { return strings.Contains(text, word) }) {
@@ -76,7 +76,7 @@ const (
 	upTo6 = `(?:[^\s.!?;:]+ ){0,6}`
 )
 
-// The meanings of forms in all languages.
+// These are the meanings that forms in all languages have.
 const (
 	overrules = "it tells its reader which instructions to follow"
 	conceals  = "it tells its reader what not to tell people"
@@ -88,19 +88,19 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. any contains the form's triggers, separated by |.
+// newForm returns a form for folded texts. any contains the form's trigger words, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
 
-// compiled returns a function that compiles an expression when it is first called. Compiling all expressions takes 10
-// ms.
+// compiled returns a function that compiles the expression the first time it is called. Compiling all expressions takes
+// 10 ms.
 func compiled(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// steering are the forms of English texts and of markup. They do not match harmless sentences that real tools contain,
-// such as "you must call X first" and "use this tool before Y".
+// steering contains the forms for English texts and for markup. They do not match harmless sentences that real tools
+// contain, such as "you must call X first" and "use this tool before Y".
 var steering = []form{
 	newForm(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
@@ -142,26 +142,26 @@ var steering = []form{
 	},
 }
 
-// secretLocations matches locations of secrets in folded texts.
+// secretLocations is an expression that matches, in folded texts, places where secrets are stored.
 const secretLocations = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
-// accessWords matches words for reading or sending something.
+// accessWords is an expression that matches words that mean reading or sending something.
 const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// Bounds of the search for forms, in bytes. Texts shorter than minForm are skipped. At most maxFolded bytes of a
-// definition's texts are searched. The search ends when expressions were tried on maxTried bytes. A definition with
-// texts that were not searched counts as steering.
+// These constants, in bytes, limit the search for steering forms. Texts shorter than minForm are not searched. At most
+// maxFolded bytes of a definition's texts are searched. The search ends when expressions have been tried on maxTried
+// bytes. A definition with texts that were not searched is treated as a definition that instructs the model.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
 	maxTried  = 1 << 20
 )
 
-// hasSteeringText reports whether a text of the definition matches a form. It adds one piece of evidence for each
-// meaning of a form that matches.
+// hasSteeringText reports whether a form matches one of the definition's texts. It adds one piece of evidence for each
+// meaning among the forms that match.
 func (c *finding) hasSteeringText() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
 	tried, folded := 0, 0
@@ -200,7 +200,7 @@ func (c *finding) hasSteeringText() bool {
 	return len(seen) > 0
 }
 
-// lastOf returns the offset at which the character that begins at a given offset ends.
+// lastOf returns the offset of the end of the character that begins at the given offset.
 func lastOf(text string, at int) int {
 	for i := range text[at:] {
 		if i > 0 {
@@ -210,10 +210,11 @@ func lastOf(text string, at int) int {
 	return len(text)
 }
 
-// maxQuote is the largest length of a quote in evidence, in bytes.
+// maxQuote is the maximum length of a quote in evidence, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence without a category. Such evidence explains a tag and affects only the risk.
+// quote adds a part of a text as evidence that has no category. Such evidence explains a tag. It affects only the risk
+// of the tool.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

@@ -2,8 +2,8 @@ package classify
 
 import "testing"
 
-// TestForms_EachExpressionCompiles compiles all expressions. Outside of this test, an expression is compiled only when
-// it is first tried on a text.
+// TestForms_EachExpressionCompiles compiles all expressions. In other tests and in production, an expression is
+// compiled only when it is first tried on a text.
 func TestForms_EachExpressionCompiles(t *testing.T) {
 	t.Parallel()
 	for _, f := range forms {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// steered returns a definition with a text at a given location. The location is one of those where a server can put
-// texts.
+// steered returns a definition with the given text at a location. at is the name of the location, which is a place
+// where a server can put text.
 func steered(t testing.TB, at, text string) classify.Tool {
 	t.Helper()
 	a := map[string]any{"type": "number", "description": "The first number."}
@@ -50,7 +50,7 @@ func steered(t testing.TB, at, text string) classify.Tool {
 	return tool
 }
 
-// steering returns the lines of a corpus: the language, the location and the text.
+// steering returns the lines of a file with example texts. Each line consists of a language, a location and a text.
 func steering(t testing.TB, file string) (out [][3]string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", file))
@@ -64,14 +64,13 @@ func steering(t testing.TB, file string) (out [][3]string) {
 	return out
 }
 
-// waits reports whether the definition would wait for an operator because of its tags.
+// waits reports whether the definition would have to wait for an operator because of its tags.
 func waits(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL &&
 		(slices.Contains(c.GetTags(), "speaks-to-the-model") || slices.Contains(c.GetTags(), "hidden-text"))
 }
 
-// Case T7. TestClassify_SteeringTextsAreTagged checks that texts that instruct the model are found at each location of
-// a definition, in ten languages.
+// Case T7. Texts that instruct the model are found at each location of a definition, in ten languages.
 func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering.tsv")
@@ -92,8 +91,8 @@ func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 	}
 }
 
-// TestClassify_FindsMostLaterSteeringTexts uses texts that were written after the forms, by people who did not know the
-// forms. docs/catalog.md states the number of texts that are found.
+// TestClassify_FindsMostLaterSteeringTexts uses texts that were written after the steering forms, by people who did not
+// know the forms. docs/catalog.md states how many of these texts are found.
 func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering_later.tsv")
@@ -135,8 +134,8 @@ func TestClassify_RealToolsAreRarelyTagged(t *testing.T) {
 	}
 }
 
-// TestClassify_LongDefinitionIsTaggedAndBounded checks that a definition with more text than is searched is tagged, and
-// that the evidence shows where the search ended.
+// TestClassify_LongDefinitionIsTaggedAndBounded checks a definition that has more text than is searched. The definition
+// must be tagged, and the evidence must show where the search ended.
 func TestClassify_LongDefinitionIsTaggedAndBounded(t *testing.T) {
 	t.Parallel()
 	examples := make([]any, 4000)

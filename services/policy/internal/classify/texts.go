@@ -6,20 +6,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxPath is the largest length of the path of a piece of evidence, in bytes. Evidence with a longer path is omitted.
+// maxPath is the maximum length, in bytes, of the path of a piece of evidence. Evidence with a longer path is omitted.
 const maxPath = 1024
 
 // Text is a string anywhere in a definition. A client may show every text of a definition to a model.
 type Text struct {
 	Value string
-	// InKey reports whether Value is the name of a member instead of a value.
+	// InKey is true if Value is the name of a member, and false if it is a value.
 	InKey bool
 
-	// token is the number of the JSON token in the definition. The first token has number 1.
+	// token is the number of the text's JSON token in the definition. The first token has number 1.
 	token int
 }
 
-// textsIn returns the strings in a definition, in the order of the definition.
+// textsIn returns the strings in a definition, in the order in which they occur.
 func textsIn(definition jsontext.Value) []Text {
 	var out []Text
 	dec := jsontext.NewDecoder(bytes.NewReader(definition))
@@ -35,8 +35,9 @@ func textsIn(definition jsontext.Value) []Text {
 	}
 }
 
-// path returns the JSON Pointer of a text of the tool, or "" if it is longer than maxPath. It reparses the definition.
-// The paths are not stored, because their total length can be proportional to the square of the definition's length.
+// path returns the JSON Pointer of one of the tool's texts, or "" if the pointer is longer than maxPath. It parses the
+// definition again to find the pointer. The pointers are not stored, because their total length can be proportional to
+// the square of the definition's length.
 func (t *Tool) path(text Text) string {
 	dec := jsontext.NewDecoder(bytes.NewReader(t.definition))
 	for range text.token {

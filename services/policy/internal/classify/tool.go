@@ -1,8 +1,9 @@
 // Package classify determines the category and the risk of a tool from the tool's definition. A classification also has
-// a confidence and the evidence: the words of the definition on which it is based. The policy service uses the package.
-// The package uses no model, no network and no list of known servers. Its results are deterministic.
+// a confidence and evidence, which consists of the words of the definition on which the classification is based. The
+// policy service uses the package. The package uses no model, no network and no list of known servers. Its results are
+// deterministic.
 //
-// A malicious server can write a definition that looks harmless. Policy therefore relies on a classification only if
+// A malicious server can write a definition that looks harmless. Policies therefore rely on a classification only if
 // the server is trusted or if a person has accepted the classification (see docs/policy-reference.md).
 package classify
 
@@ -15,7 +16,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bounds of the parts of a schema that are read.
+// These constants limit how much of a schema is read.
 const (
 	maxParameters = 256     // members of an object
 	maxValues     = 64      // values of a parameter
@@ -24,23 +25,24 @@ const (
 	maxParsed     = 8 << 20 // bytes; deep or shared parts are parsed and counted more than once
 )
 
-// ErrDefinition means that a text is not the definition of a tool.
+// ErrDefinition means that a text is not a valid tool definition.
 var ErrDefinition = errors.New("this is not the definition of a tool")
 
-// Tool is the part of a tool's definition that shows what the tool does.
+// Tool contains the parts of a tool's definition that show what the tool does.
 type Tool struct {
 	Name        string
 	Description string
-	// Parameters are the properties of the input schema in the order of the schema. There are at most 256.
+	// Parameters contains the properties of the input schema, in the order of the schema. It has at most 256 elements.
 	Parameters []Parameter
-	// Nested are the properties inside of parameters. There are at most 1024, at a depth of at most 16.
+	// Nested contains the properties that are nested in parameters. It has at most 1024 elements, nested at most 16
+	// levels deep.
 	Nested []Parameter
-	// Cut is the first parameter that was not read because of the bounds of Parameters and Nested. Its Path is empty if
-	// all parameters were read.
+	// Cut is the first parameter that was not read because a bound was reached. Its Path is empty if all parameters
+	// were read.
 	Cut Parameter
-	// Hints are the annotations of the definition by name.
+	// Hints contains the annotations in the definition by name.
 	Hints map[string]bool
-	// Texts are all strings of the definition, including the names of members, in the order of the definition.
+	// Texts contains all strings in the definition, including the names of members, in the order in which they occur.
 	Texts []Text
 
 	definition jsontext.Value
@@ -52,15 +54,16 @@ type Parameter struct {
 	Description string
 	Types       []string
 	Required    bool
-	// Values are the string values that the schema allows, at most 64. It is empty if the schema does not list values.
+	// Values contains the string values that the schema allows, at most 64. It is empty if the schema does not list
+	// values.
 	Values []string
-	// Cut reports whether the schema may list more values.
+	// Cut is true if the schema may list more values.
 	Cut bool
 	// Path is a JSON Pointer into the definition. It ends with the parameter's name.
 	Path string
 }
 
-// Read parses the definition of a tool in the result of `tools/list` (MCP, Tools, Data Types). It ignores an invalid
+// Read parses a tool's definition from the result of `tools/list` (MCP, Tools, Data Types). It ignores an invalid
 // schema and all members that do not show what the tool does.
 func Read(definition jsontext.Value) (Tool, error) {
 	var in struct {
@@ -87,13 +90,13 @@ func Read(definition jsontext.Value) (Tool, error) {
 	return t, nil
 }
 
-// schema is an input schema. Parts that are not valid JSON Schema count as absent.
+// schema is an input schema. Parts that are not valid JSON Schema are treated as absent.
 type schema struct {
 	properties []property
 	choices    []property // anyOf, oneOf and allOf of the schema itself
 	next       string     // the first property that was not read because of maxParameters
 	required   map[string]bool
-	// shared maps references to the schemas to which properties can refer.
+	// shared maps references to the schemas that properties can refer to.
 	shared map[string]jsontext.Value
 
 	nested   []Parameter
@@ -136,15 +139,15 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// members returns the first maxParameters members of an object, in the order of the object. It returns nil if the value
-// is not an object.
+// members returns the first maxParameters members of an object, in their original order. It returns nil if the value is
+// not an object.
 func members(object jsontext.Value) []property {
 	out, _ := firstMembers(object)
 	return out
 }
 
-// firstMembers returns the first maxParameters members of an object, and the name of the next member, or "" if there
-// are no more members.
+// firstMembers returns the first maxParameters members of an object, and the name of the next member. The name is "" if
+// there are no more members.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""
@@ -187,14 +190,14 @@ func (s *schema) parameters() []Parameter {
 	return out
 }
 
-// leaveOut records the first parameter that is not read.
+// leaveOut records a parameter that is not read. Only the first such parameter is kept.
 func (s *schema) leaveOut(path, name string) {
 	if s.cut.Path == "" && len(path)+len(name) <= maxPath {
 		s.cut = Parameter{Name: name, Path: path + pointer(name)}
 	}
 }
 
-// parameter parses a property at a path, and the properties inside of it.
+// parameter parses the property at the given path, and the properties nested in it.
 func (s *schema) parameter(p property, path string, depth int) Parameter {
 	one := Parameter{Name: p.name, Path: path + pointer(p.name)}
 	if s.parsed += len(p.value); s.parsed > maxParsed {
@@ -236,7 +239,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 	return one
 }
 
-// alternatives adds the values and types that the alternatives of a parameter's schema list.
+// alternatives adds the values and types that are listed in the alternatives of a parameter's schema.
 func (p *Parameter) alternatives(value jsontext.Value) {
 	for _, alternative := range elements(value) {
 		for _, inner := range members(alternative) {
@@ -250,7 +253,7 @@ func (p *Parameter) alternatives(value jsontext.Value) {
 	}
 }
 
-// inside parses the parameters inside of a schema, at any depth.
+// inside parses the parameters that are nested in a schema, at any depth.
 func (s *schema) inside(described []property, path string, depth int) {
 	for _, member := range described {
 		at := path + pointer(member.name)
@@ -295,7 +298,7 @@ func elements(value jsontext.Value) (out []jsontext.Value) {
 	return out
 }
 
-// texts returns the strings of an array. For a string, it returns a list with that string.
+// texts returns the strings in an array. If the value is a single string, it returns a list with that string.
 func texts(value jsontext.Value) []string {
 	var all []any
 	if json.Unmarshal(value, &all) != nil {

@@ -9,7 +9,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Weights of verbs by their position. A single verb gives too little confidence, but two verbs that agree give enough.
+// These constants are the weights of verbs by their position. A single verb does not give enough confidence, but two
+// verbs that agree do.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -18,7 +19,7 @@ const (
 	weightAlso   = 0.35
 )
 
-// byVerbs adds evidence from the verbs of the name and of the description.
+// byVerbs adds evidence from the verbs of the tool's name and description.
 func (c *finding) byVerbs() {
 	name := c.verbsOfName()
 	if len(name) == 0 {
@@ -71,7 +72,7 @@ func (c *finding) byVerbs() {
 	}
 }
 
-// byUnknownVerb adds evidence for Execute, because no known verb says what the tool does.
+// byUnknownVerb adds evidence for Execute, because no known verb shows what the tool does.
 func (c *finding) byUnknownVerb() {
 	first, meaning := c.text[0], "no verb that is known says what it does"
 	if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
@@ -91,7 +92,7 @@ type weightedVerb struct {
 	weight float64
 }
 
-// addVerb adds a verb as evidence. path is the location of the verb, and what is a description of the location.
+// addVerb adds a verb as evidence. path is the location of the verb, and the parameter what describes this location.
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
@@ -100,14 +101,14 @@ func (c *finding) addVerb(path, what string, s weightedVerb) {
 	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
 
-// questionVerbs are verbs at the beginning of names that ask a question, for example is_stopped.
+// questionVerbs are verbs that form a question at the beginning of a name, as in is_stopped.
 var questionVerbs = set("is has can")
 
-// stateNouns are words that mean reading if they are the last word of a name, for example deploy_status. After a verb
-// that changes something, such a word can name the thing that is changed, for example set_status.
+// stateNouns are words that show that a tool reads if they are the last word of its name, for example deploy_status.
+// After a verb that changes something, such a word can refer to the thing that is changed, as in set_status.
 var stateNouns = set("status info list search count stats health history metrics logs report")
 
-// verbsOfName returns the verbs of the name that count, the most important first. In names the verb is usually the
+// verbsOfName returns the relevant verbs in the name, the most important first. In a name, the verb is usually the
 // first word (delete_file) or the last word (file_delete).
 func (c *finding) verbsOfName() []weightedVerb {
 	var found []weightedVerb
@@ -148,7 +149,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	return []weightedVerb{best}
 }
 
-// countsMore reports whether a verb of the name counts more than another.
+// countsMore reports whether the verb a of a tool's name counts more than the verb b.
 func (c *finding) countsMore(a, b weightedVerb) bool {
 	rank := func(w weightedVerb) int {
 		switch w.offset {
@@ -171,7 +172,7 @@ func (c *finding) countsMore(a, b weightedVerb) bool {
 	}
 }
 
-// runNouns are verbs that are nouns in the middle of a name, for example in test_run_complete.
+// runNouns are words that are usually verbs, but are nouns in the middle of a name, as in test_run_complete.
 var runNouns = set("run build process call")
 
 // namesProgram reports whether the name says that the tool runs a program, for example run_shell.
@@ -184,7 +185,7 @@ var (
 	programNouns = set("shell bash command commands script code sql program python javascript powershell")
 )
 
-// joined returns the nearest verbs before and after a conjunction in a name, for example in search_and_replace and in
+// joined returns the nearest verbs before and after a conjunction in a name, as in search_and_replace and
 // find_one_and_delete.
 func (c *finding) joined(found []weightedVerb) []weightedVerb {
 	for _, w := range c.name {
@@ -205,7 +206,7 @@ func (c *finding) joined(found []weightedVerb) []weightedVerb {
 	return nil
 }
 
-// textVerbs are words that are usually nouns in names, but verbs at the beginning of a description.
+// textVerbs are words that are usually nouns in names, but verbs at the beginning of descriptions.
 var textVerbs = set("report monitor profile filter classify sample gather")
 
 var conjunctionWords = set("and or then to by with")
@@ -213,7 +214,8 @@ var conjunctionWords = set("and or then to by with")
 // lightVerbs are verbs whose object names the action, as in "perform a search".
 var lightVerbs = set("perform make do conduct carry execute run handle issue take process")
 
-// verbsOfText returns the leading verb of the description, and stricter verbs that the first sentence joins to it.
+// verbsOfText returns the leading verb of the description, and any stricter verbs that a conjunction in the first
+// sentence joins to it.
 func (c *finding) verbsOfText() []weightedVerb {
 	words, base, s := c.begin()
 	if len(words) == 0 {
@@ -270,8 +272,8 @@ func (c *finding) verbsOfText() []weightedVerb {
 	return out
 }
 
-// begin returns the words of the first sentence from its first verb on. Before the verb there may be openers or a
-// heading, as in "Notes - list all notes".
+// begin returns the words of the first sentence, starting with its first verb. Words in [openerWords] or a heading may
+// precede the verb, as in "Notes - list all notes".
 func (c *finding) begin() (words []word, base string, _ sense) {
 	sentence := c.sentence()
 	for i, w := range sentence[:min(len(sentence), maxHeading)] {
@@ -302,15 +304,17 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// enablers are openers that are verbs unless a person follows, as in "enables you to".
+// enablers are words in [openerWords] that count as the verb of a description, unless a word for a person follows, as
+// in "enables you to".
 var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
-// maxHeading is the largest number of words of a description before its verb.
+// maxHeading is the maximum number of words in a description before its verb.
 const maxHeading = 14
 
-// sameForm reports whether two verbs have the same grammatical form. Verbs that a conjunction joins have the same form.
+// sameForm reports whether two verbs have the same grammatical form. Verbs that are joined by a conjunction have the
+// same form.
 func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
@@ -328,7 +332,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// containsNear reports whether one of the first words of a list is in a set.
+// containsNear reports whether one of the first words of a list is in the set any. It looks at as many words as within
+// says.
 func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -363,7 +368,8 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context changes the sense of a verb if the next few words contain one of words and none of unless.
+// context changes the sense of a verb if one of the next few words is in the set words and none of them is in the set
+// unless.
 type context struct {
 	verbs         map[string]bool
 	within        int
@@ -371,7 +377,7 @@ type context struct {
 	sense         sense
 }
 
-// contexts are tried in the order of the list. The first one that matches applies.
+// contexts are tried in this order. The first one that matches applies.
 var contexts = []context{
 	{set("resolve"), 3, settled, nil, sense{category: write}},
 	{set("take capture"), 4, pictures, nil, sense{category: read}},
@@ -398,7 +404,7 @@ var contexts = []context{
 	{set("provide"), 12, guides, nil, sense{category: read}},
 }
 
-// inContext returns the sense of a verb. The words after the verb can change it; see [contexts].
+// inContext returns the sense of a verb, which depends on the words after the verb; see [contexts].
 func inContext(base string, s sense, next []word) sense {
 	for _, c := range contexts {
 		if c.verbs[base] && containsNear(next, c.within, c.words) && !containsNear(next, 10, c.unless) && (c.unless == nil || containsNear(next, 8, fromIt)) {
@@ -408,13 +414,13 @@ func inContext(base string, s sense, next []word) sense {
 	return s
 }
 
-// workNouns are words for things that run as soon as they are created.
+// workNouns are words for work that starts as soon as it is created, such as a deployment.
 var workNouns = set("run job execution deployment build migration rollout")
 
-// startVerbs are verbs that start the work that they create.
+// startVerbs are verbs that create work and thereby start it.
 var startVerbs = set("create add submit schedule make queue")
 
-// byStartedWork adds evidence if the tool starts work by creating it, for example create_deployment.
+// byStartedWork adds evidence if the tool starts work by creating it, as a tool named create_deployment does.
 func (c *finding) byStartedWork() {
 	if c.leadCategory() != write || !startVerbs[verbText(c.inName)] && !startVerbs[verbText(c.inText)] {
 		return
@@ -429,8 +435,8 @@ var (
 	keepVerbs   = set("create add update set edit modify save register insert define")
 )
 
-// leadCategory returns the strictest category of the leading verbs of name and description, or unknown if they have no
-// leading verb.
+// leadCategory returns the strictest category of the leading verbs of the name and the description. It returns unknown
+// if there is no leading verb.
 func (c *finding) leadCategory() mcpv1.Category {
 	out := unknown
 	for _, s := range []*foundVerb{c.inName, c.inText} {

@@ -1,6 +1,6 @@
 package classify
 
-// Version is the version of the classifier's results. It must increase with every change of a result for any
-// definition. Results that were stored by another version are recomputed. A test checks the version against the results
-// for the labelled sets.
+// Version is the version of the classifier's results. It must be increased whenever a result changes for any
+// definition. Results that were stored by another version are recomputed. A test checks that Version was increased if
+// the results for the labelled tools have changed.
 const Version = 7

@@ -6,30 +6,30 @@ import (
 	"unicode/utf8"
 )
 
-// word is a word of a text.
+// word is one word of a text.
 type word struct {
 	// text is the word in lower case. offset is the word's offset in the text, in bytes.
 	text   string
 	offset int
-	// raw is the word as written.
+	// raw is the word as it is written in the text.
 	raw string
-	// first reports whether the word begins a sentence. after is the text between the previous word and this word.
+	// first is true if the word begins a sentence. after is the text between the previous word and this word.
 	first bool
 	after string
 }
 
-// maxWords is the largest number of words of a text that are read.
+// maxWords is the maximum number of words of a text that are read.
 const maxWords = 400
 
-// nameWords returns the words of a name. A word ends before a character that is not a letter or digit, and before a
-// capital letter.
+// nameWords returns the words of a name. A word ends before a capital letter, and before a character that is neither a
+// letter nor a digit.
 func nameWords(name string) []word {
 	return split(name, true)
 }
 
-// ownWords returns the words of a name without its prefixes: "delete" and "note" for "mcp__notes__delete_note" and
-// "NotesV1--DeleteNote". If only one word follows the prefixes, the last prefix is not removed, because the word is
-// about it: "payments" and "create" for "payments.create".
+// ownWords returns the words of a name without its prefixes. It returns "delete" and "note" for
+// "mcp__notes__delete_note" and "NotesV1--DeleteNote". If only one word follows the prefixes, the last prefix is kept,
+// because it says what the word refers to: the result for "payments.create" is "payments" and "create".
 func ownWords(name string) []word {
 	from := 0   // the start of the last part
 	before := 0 // the start of the part before it
@@ -101,7 +101,7 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// isAbbreviation reports whether the last words are "e.g" or "i.e", whose dot ends no sentence.
+// isAbbreviation reports whether the last words are "e.g" or "i.e". The dot after such words does not end a sentence.
 func isAbbreviation(words []word) bool {
 	if len(words) < 2 || words[len(words)-1].after != "." {
 		return false
@@ -110,8 +110,8 @@ func isAbbreviation(words []word) bool {
 	return one == "e" && other == "g" || one == "i" && other == "e"
 }
 
-// nextIsLower reports whether the second letter of a text is in lower case. If it is, a capital first letter begins a
-// word, as the S in "HTTPServer" does.
+// nextIsLower reports whether the second letter of a text is in lower case. If so, a capital first letter begins a
+// word, like the S in "HTTPServer".
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)
 	r, _ := utf8.DecodeRuneInString(text[n:])
@@ -149,7 +149,7 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// verbOfNoun returns the verb from which a noun is made: "delete" for "deletion".
+// verbOfNoun returns the verb from which a noun is formed: "delete" for "deletion".
 func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
 	if !is {
@@ -163,7 +163,7 @@ func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// singular returns a noun without its plural ending. It returns a noun without such an ending as it is.
+// singular returns a noun without its plural ending. A noun without a plural ending is returned unchanged.
 func singular(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "ies") && len(noun) > 4:

@@ -12,28 +12,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxParamsBytes is the largest length of params that conditions read, in bytes. A parsed value takes about twenty
-// times the memory of its text.
+// MaxParamsBytes is the maximum length, in bytes, of a call's params if conditions read them. A parsed value takes
+// about twenty times the memory of its text.
 const MaxParamsBytes = 256 << 10
 
-// decoders contains decoders, because a new decoder allocates memory for each object that it reads. The buffer of a
-// decoder grows to the length of the params, so a decoder that has read more than maxPooled bytes is not used again.
+// decoders pools decoders, because a new decoder allocates memory for each object that it reads. The buffer of a
+// decoder grows to the length of the params, so a decoder that has read more than maxPooled bytes is not reused.
 var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(strings.NewReader("")) }}
 
 const maxPooled = 16 << 10
 
-// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. Every condition is false
-// for the zero Arguments.
+// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. For the zero Arguments,
+// every condition is false.
 type Arguments struct {
 	values ref.Val
 	bytes  int // the length of the params
 }
 
-// ParseArguments parses the member `arguments` of a call's params, a JSON object. If params is empty, or if the member
-// is absent or null, the arguments are the empty map.
+// ParseArguments parses the member `arguments` of a call's params, which are a JSON object. If params is empty, or if
+// the member is absent or null, the arguments are the empty map.
 //
 // ParseArguments returns an error if a key is repeated, if the arguments are not an object, if a number has more than
-// [maxNumberBytes] or an enormous exponent, and if the params are longer than [MaxParamsBytes].
+// [maxNumberBytes] or an enormous exponent, or if the params are longer than [MaxParamsBytes].
 func ParseArguments(params string) (Arguments, error) {
 	if params == "" {
 		return Arguments{values: new(object)}, nil
@@ -66,7 +66,7 @@ func ParseArguments(params string) (Arguments, error) {
 }
 
 // readParams reads the params, which must be a JSON object, and returns the value of the member `arguments`. It returns
-// null if there is no such member. It checks the syntax of all other members, and that their keys are not repeated.
+// null if there is no such member. It checks that the other members have valid syntax and no repeated keys.
 func readParams(dec *jsontext.Decoder) (ref.Val, error) {
 	var out ref.Val = types.NullValue
 	if _, err := dec.ReadToken(); err != nil {

@@ -15,9 +15,9 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// check returns the locations in the arguments that an expression reads. It returns an error for expressions that CEL
+// check returns the parts of the arguments that an expression reads. It returns an error for expressions that CEL
 // allows but that users could misread: expressions that are not boolean, numbers that would be rounded, comparisons
-// that can never be true, patterns that are not constant, and string tests of paths or URLs.
+// that can never be true, patterns that are not constant, and tests that treat paths or URLs as plain strings.
 func check(checked *cel.Ast, text string) (*location, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
@@ -57,7 +57,7 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 	return args, found
 }
 
-// refuseFunc records a problem of an expression, with a suggestion how to fix it. Only the first problem counts.
+// refuseFunc records a problem in an expression, with a suggestion for how to fix it. Only the first problem is kept.
 type refuseFunc func(e ast.Expr, message, suggestion string)
 
 func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
@@ -94,7 +94,7 @@ func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
 	}
 }
 
-// checkTimestamp refuses an argument of timestamp that is not a constant RFC 3339 string.
+// checkTimestamp refuses an argument of the function timestamp unless it is a constant RFC 3339 string.
 func checkTimestamp(text ast.Expr, refuse refuseFunc) {
 	literal, ok := stringLiteral(text)
 	if !ok {
@@ -104,7 +104,7 @@ func checkTimestamp(text ast.Expr, refuse refuseFunc) {
 	}
 }
 
-// checkTimeZone refuses a time zone that is not a constant name of the IANA time zone database or a constant offset.
+// checkTimeZone refuses a time zone unless it is a constant name in the IANA time zone database or a constant offset.
 func checkTimeZone(zone ast.Expr, refuse refuseFunc) {
 	literal, ok := stringLiteral(zone)
 	if !ok {
@@ -145,7 +145,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts of which some are decimals and others are not, because no comparison accepts both.
+// checkMixed refuses parts if some of them are decimals and others are not, because no comparison accepts both.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {
@@ -154,7 +154,7 @@ func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	}
 }
 
-// hasDecimal reports whether a type is the type of decimals or has it as a parameter.
+// hasDecimal reports whether t is the decimal type or has a type parameter that contains it.
 func hasDecimal(t *types.Type) bool {
 	if t.IsExactType(decimalType) {
 		return true

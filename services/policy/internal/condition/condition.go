@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// MaxBytes is the largest length of a condition, in bytes.
+	// MaxBytes is the maximum length of a condition, in bytes.
 	MaxBytes = 2048
-	// maxReason is the largest length in bytes of the reason why a condition can't be evaluated. The reason may contain
-	// arguments of any length.
+	// maxReason is the maximum length, in bytes, of the reason why a condition can't be evaluated. The limit is needed
+	// because the reason may contain arguments of any length.
 	maxReason = 200
 )
 
@@ -37,22 +37,24 @@ const (
 )
 
 // A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
-// fails.
+// returns an error.
 type Condition struct {
-	// program evaluates the expression. It is nil for the zero Condition. costly does the same, and fails if the evaluation
-	// takes too long. It is created at its first use, and so is traced.
+	// program evaluates the expression. It is nil for the zero Condition. costly returns a program that evaluates the
+	// expression too, but fails if the evaluation would take too long. The functions costly and traced create their
+	// programs when they are first called.
 	program cel.Program
 	costly  func() (cel.Program, error)
-	// traced evaluates every part of the expression, and records the values.
+	// traced returns a program that evaluates every part of the expression, and records the values of the parts.
 	traced func() (cel.Program, error)
-	// calls is the number of function calls in the expression, as countCalls counts them, or -1 if it has loops.
+	// calls is the number of function calls in the expression, as countCalls counts them, or -1 if the expression has
+	// loops.
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// reads is the shape of the arguments that the expression reads. It is nil if the condition ignores arguments that
-	// the expression does not read.
+	// reads describes which arguments the expression reads. It is nil if the evaluation does not fail because of other
+	// arguments, which the expression does not read.
 	reads *shape
-	// anyArgs reports whether the arguments may contain keys that the tool's schema does not have.
+	// anyArgs is true if the arguments may contain keys that are not in the tool's schema.
 	anyArgs bool
 }
 
@@ -100,20 +102,20 @@ func Compile(text string) (*Condition, error) {
 	return out, nil
 }
 
-// newProgram returns the program of an expression. It does not use OptOptimize, because the optimized form of `in` has
-// no cost.
+// newProgram returns the program of an expression. It does not use OptOptimize, because no cost is computed for the
+// optimized form of `in`.
 func newProgram(env *cel.Env, checked *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
 	return env.Program(checked, append(options, cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
 }
 
-// newFastProgram is like [newProgram], but the program can't compute the cost of an evaluation or record values, because
-// it does not evaluate constant arguments.
+// newFastProgram is like [newProgram], but the program does not evaluate constant arguments. It therefore can't compute
+// the cost of an evaluation or record values.
 func newFastProgram(env *cel.Env, checked *cel.Ast) (cel.Program, error) {
 	return env.Program(checked, cel.OptimizeRegex(append(fastLocators(), decimalOfConstant, matchOptimization)...))
 }
 
-// programFor returns the program that evaluates the condition. Computing the cost of an evaluation takes several times as
-// long as the evaluation, so the cost is not computed if it is certain to be low.
+// programFor returns the program that evaluates the condition. Computing the cost takes several times as long as the
+// evaluation itself, so the cost is not computed if it is certain to be low.
 func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	size := in.Args.bytes + len(in.URI) + len(in.Tool)
 	if c.calls >= 0 && c.calls*size <= maxUntracked {
@@ -122,17 +124,17 @@ func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	return c.costly()
 }
 
-// WithExtra returns a condition that can also be true or false for arguments with other spellings of the keys that it
-// reads, and with keys that the tool's schema does not have.
+// WithExtra returns a condition that can be evaluated even if the arguments contain other spellings of the keys that it
+// reads, or keys that are not in the tool's schema.
 func (c *Condition) WithExtra() *Condition {
 	out := *c
 	out.reads, out.anyArgs = nil, true
 	return &out
 }
 
-// Evaluate evaluates the condition. It returns an error if and only if the result is [Failed]: a key is missing, types
-// don't fit, the evaluation would take too long, or the arguments contain a key that the condition does not read but a
-// server may read instead.
+// Evaluate evaluates the condition. It returns an error if and only if the result is [Failed]. The evaluation fails if
+// a key is missing, if types don't fit, if it would take too long, or if the arguments contain a key that the condition
+// does not read but that a server may read instead.
 func (c *Condition) Evaluate(in *Input) (Result, error) {
 	if c.program == nil {
 		return Failed, errors.New("there is no condition")
@@ -171,8 +173,8 @@ func isTooCostly(err error) bool {
 	return ok && cancelled.Cause == interpreter.CostLimitExceeded
 }
 
-// checkKeys returns an error if the arguments contain a key that the condition does not read, and that the server may
-// read instead of one that the condition reads.
+// checkKeys returns an error if the arguments contain a key that the condition does not read, but that the server may
+// read instead of a key that the condition reads.
 func (c *Condition) checkKeys(in *Input) error {
 	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
 		return nil
@@ -184,7 +186,7 @@ func (c *Condition) checkKeys(in *Input) error {
 	return checkProperties(in.Args.values, in.Properties)
 }
 
-// clip shortens a reason to [maxReason], and replaces characters that are not printable.
+// clip shortens a reason to [maxReason] bytes, and replaces characters that are not printable.
 func clip(reason string) string { return clipTo(reason, maxReason) }
 
 func clipTo(text string, maxBytes int) string {

@@ -29,7 +29,7 @@ func compile(t testing.TB, text string) *condition.Condition {
 	return c
 }
 
-// holds reports whether a condition is true for arguments.
+// holds reports whether a condition is true for the given arguments.
 func holds(c *condition.Condition, args condition.Arguments) (bool, error) {
 	result, err := c.Evaluate(&condition.Input{Args: args})
 	return result == condition.True, err
@@ -61,11 +61,11 @@ func TestEvaluate(t *testing.T) {
 		{`args.b ? args.n == 1 : args.n == 2`, `{"b":false,"n":2}`, "true"},
 		{`args.n == -5 && !(args.n > 0)`, `{"n":-5}`, "true"},
 
-		// Types are not coerced.
+		// Values are not converted to another type before they are compared.
 		{`args.n < 100`, `{"n":"99"}`, "no such overload"},
 		{`args.n == 99`, `{"n":"99"}`, "false"},
 
-		// A whole number is that number, however it is written.
+		// A whole number has the same value in every notation.
 		{`args.n == 1`, `{"n":1.0}`, "true"},
 		{`args.n in [9007199254740993]`, `{"n":9.007199254740993e15}`, "true"},
 		{`args.n != 9007199254740993`, `{"n":9007199254740993.0}`, "false"},
@@ -76,7 +76,7 @@ func TestEvaluate(t *testing.T) {
 		{`args.n < 100`, `{"n":18446744073709551616}`, "false"}, // a decimal
 		{`args.n == args.m`, `{"n":1` + strings.Repeat("0", 40) + `,"m":1e40}`, "true"},
 
-		// Any other number is a decimal.
+		// A number that is not whole is a decimal.
 		{`args.n <= 100`, `{"n":99.5}`, "true"},
 		{`args.n <= 100`, `{"n":100.00000000000000000001}`, "false"},
 		{`args.n <= 0`, `{"n":1e-400}`, "false"},
@@ -170,8 +170,8 @@ func TestCompile_FailsForInvalidConditions(t *testing.T) {
 	}
 }
 
-// TestEvaluate_IteratesMapsInOrder checks that equal arguments give equal results, although Go iterates maps in random
-// order.
+// TestEvaluate_IteratesMapsInOrder checks that equal arguments give equal results, although Go iterates over maps in
+// random order.
 func TestEvaluate_IteratesMapsInOrder(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
@@ -191,8 +191,8 @@ func TestEvaluate_IteratesMapsInOrder(t *testing.T) {
 	}
 }
 
-// TestEvaluate_ComparesNumbersExactly compares conditions with exact arithmetic, for numbers in different spellings. A
-// comparison of a whole number with a decimal on its right is an error.
+// TestEvaluate_ComparesNumbersExactly checks that conditions compare numbers exactly, whatever their spelling.
+// Comparing a whole number with a decimal on its right is an error.
 func TestEvaluate_ComparesNumbersExactly(t *testing.T) {
 	t.Parallel()
 	less, same := compile(t, `decimal(args.a) < decimal(args.b)`), compile(t, `decimal(args.a) == decimal(args.b)`)
@@ -267,7 +267,8 @@ func TestEvaluate_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	}
 }
 
-// Policies limit the length of texts. Such a condition is evaluated for every string that params can contain.
+// Policies limit the length of texts in arguments. A condition that checks the size of a string can be evaluated for
+// every string that fits in the params.
 func TestEvaluate_ReadsTheSizeOfLongStrings(t *testing.T) {
 	t.Parallel()
 	c := compile(t, `size(args.message) <= 2000 || size(args.title) <= 20`)
@@ -282,7 +283,7 @@ func TestEvaluate_ReadsTheSizeOfLongStrings(t *testing.T) {
 	}
 }
 
-// The texts that explain a condition contain only whole characters of the arguments.
+// If a long string in an explanation is shortened, it is never cut within a character.
 func TestExplain_CutsStringsBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	c := compile(t, `args.a == "x"`)
@@ -294,7 +295,7 @@ func TestExplain_CutsStringsBetweenCharacters(t *testing.T) {
 	}
 }
 
-// slowConditions returns conditions, each with arguments for which the evaluation is slow.
+// slowConditions returns conditions, each with arguments that make its evaluation slow.
 func slowConditions() []struct{ text, args string } {
 	numbers := "[" + strings.Repeat("1,", 60_000) + "1]"
 	texts := "[" + strings.Repeat(`"a",`, 50_000) + `"a"]`
@@ -316,7 +317,7 @@ func slowConditions() []struct{ text, args string } {
 	}
 }
 
-// BenchmarkWorstWithoutLoops measures the conditions without loops that take the longest for params of at most 4 KiB.
+// BenchmarkWorstWithoutLoops measures the slowest conditions without loops, for params of at most 4 KiB.
 func BenchmarkWorstWithoutLoops(b *testing.B) {
 	numbers := "[" + strings.Repeat("1,", 1900) + "2]"
 	for name, tt := range map[string]struct{ term, args string }{
@@ -340,7 +341,7 @@ func BenchmarkWorstWithoutLoops(b *testing.B) {
 	}
 }
 
-// keys returns the text of n members of a JSON object.
+// keys returns the text of n JSON object members.
 func keys(n int) string {
 	var out []string
 	for i := range n {

@@ -6,15 +6,15 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// A constantCall evaluates a function call whose constant arguments were converted when the condition was compiled. It
-// evaluates at most the first argument.
+// A constantCall evaluates a function call. The constant arguments of the call were converted when the condition was
+// compiled, so a constantCall evaluates at most the first argument.
 type constantCall struct {
 	interpreter.InterpretableCall
 
-	// of is the first argument, or nil if the result is constant.
+	// of is the first argument, or nil if the result of the call is constant.
 	of interpreter.InterpretableV2
-	// compute returns the result for the value of the first argument, which is nil if of is nil. It must return errors and
-	// unknown values unchanged.
+	// compute returns the result for the given value of the first argument. The value is nil if of is nil. compute must
+	// return errors and unknown values unchanged.
 	compute func(ref.Val) ref.Val
 }
 
@@ -31,7 +31,8 @@ func (c *constantCall) Eval(vars interpreter.Activation) ref.Val {
 	return c.Exec(interpreter.AsFrame(vars))
 }
 
-// decimalOfConstant parses the constant argument of a call of decimal once.
+// decimalOfConstant optimizes a call to decimal with a constant argument. The argument is parsed only once, when the
+// condition is compiled.
 var decimalOfConstant = &interpreter.RegexOptimization{
 	Function:   "decimal",
 	RegexIndex: 0,
@@ -44,7 +45,7 @@ var decimalOfConstant = &interpreter.RegexOptimization{
 	},
 }
 
-// fastLocators is like [locatorOptimizations], but the calls evaluate only their first argument.
+// fastLocators is like [locatorOptimizations], but the optimized calls evaluate only their first argument.
 func fastLocators() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {

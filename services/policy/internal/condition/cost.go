@@ -13,24 +13,25 @@ import (
 )
 
 const (
-	// maxEstimate is the largest estimated cost of a condition for arguments of an ordinary size. maxCost is the largest
-	// actual cost. Each step, each ten bytes of text (200 bytes for size), and each nested value that is visited cost
-	// one. With a higher maxCost, an evaluation could take a tenth of a second, because the time for CEL's cost tracking
-	// grows with the square of the number of loop steps, and because a failing step costs little.
+	// maxEstimate is the maximum estimated cost of a condition for arguments of an ordinary size. maxCost is the
+	// maximum actual cost of an evaluation. Each step, each ten bytes of text (200 bytes for the function size), and
+	// each nested value that is visited cost one. If maxCost were higher, an evaluation could take a tenth of a second.
+	// There are two reasons: the time for CEL's cost tracking grows with the square of the number of loop steps, and a
+	// step that fails has a low cost.
 	maxEstimate = 20_000
 	maxCost     = 6_000
-	// maxUntracked is the largest product of the number of function calls of a condition and the length of the params, in
-	// bytes, for which the cost of an evaluation is not computed. Without loops, each call visits each byte at most once.
-	// The evaluation then takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
+	// maxUntracked is a limit on the number of function calls in a condition multiplied by the length of the params in
+	// bytes. Up to this limit, the cost of an evaluation is not computed. Without loops, each call visits each byte at
+	// most once, so the evaluation takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
 	maxUntracked = 64 << 10
-	// matchCalls is the number of calls as which a call of matches counts.
+	// matchCalls is how many function calls one call to the function matches counts as.
 	matchCalls = 32
 	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
 	// arguments.
 	assumedSize = 30
 )
 
-// sizeEstimator assumes [assumedSize] for all arguments.
+// sizeEstimator assumes that every argument has the size [assumedSize].
 type sizeEstimator struct{}
 
 // EstimateSize implements checker.CostEstimator.
@@ -43,8 +44,8 @@ func (sizeEstimator) EstimateCallCost(string, string, *checker.AstNode, []checke
 	return nil
 }
 
-// costEstimator returns the actual costs of function calls. CEL can't compute them, because it needs types that are
-// known at compile time, and the types of arguments are not known then.
+// costEstimator returns the actual costs of function calls. CEL can't compute these costs, because it would need the
+// types of the arguments at compile time, when they are not known.
 type costEstimator struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -72,8 +73,8 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 	return &cost
 }
 
-// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call of matches
-// counts as [matchCalls].
+// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call to the
+// function matches counts as [matchCalls] calls.
 func countCalls(checked *cel.Ast) int {
 	calls, loops := 0, false
 	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -93,7 +94,7 @@ func countCalls(checked *cel.Ast) int {
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
-// plus the sizes of its elements. sizeOf stops when the size reaches most.
+// plus the sizes of its elements. sizeOf stops counting when the size reaches the limit most.
 func sizeOf(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

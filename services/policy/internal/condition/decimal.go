@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// maxNumberBytes is the largest length of the text of a decimal, in bytes. The time to parse a decimal grows faster
-// than its length.
+// maxNumberBytes is the maximum length, in bytes, of the text of a decimal. The length is limited because the time to
+// parse a decimal grows faster than its length.
 const maxNumberBytes = 256
 
 // isNumber reports whether a string is a JSON number. Leading zeros are allowed.
@@ -34,7 +34,7 @@ func isNumber(text string) bool {
 	return ok && rest == ""
 }
 
-// cutDigits returns the string without its leading digits, and reports whether it has such digits.
+// cutDigits returns the string without its leading digits, and reports whether it has leading digits.
 func cutDigits(text string) (string, bool) {
 	n := 0
 	for n < len(text) && '0' <= text[n] && text[n] <= '9' {
@@ -48,8 +48,8 @@ var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 // decimal is an exact decimal number. It is immutable.
 type decimal struct{ value *apd.Decimal }
 
-// number returns the exact value of a JSON number. The value is an int or uint if it is whole and fits 64 bits, and a
-// decimal otherwise.
+// number returns the exact value of a JSON number. The value is an int or uint if it is whole and fits in 64 bits.
+// Otherwise it is a decimal.
 func number(text string) (ref.Val, error) {
 	rest, _ := cutDigits(strings.TrimPrefix(text, "-"))
 	if rest == "" {
@@ -73,7 +73,8 @@ func number(text string) (ref.Val, error) {
 	return d, nil
 }
 
-// wholeText returns the digits of a whole decimal of at most 20 digits. It returns "" for any other decimal.
+// wholeText returns the digits of a decimal that is a whole number with at most 20 digits. It returns "" for any other
+// decimal.
 func wholeText(value *apd.Decimal) string {
 	var reduced apd.Decimal
 	reduced.Reduce(value)
@@ -83,7 +84,7 @@ func wholeText(value *apd.Decimal) string {
 	return reduced.Text('f')
 }
 
-// parseDecimal parses a number as [isNumber] defines it.
+// parseDecimal parses a number of the form that [isNumber] accepts.
 func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !isNumber(text) {
 		return decimal{}, fmt.Errorf("%s is not a number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
@@ -95,7 +96,7 @@ func parseDecimal(text string) (decimal, error) {
 	return decimal{value}, nil
 }
 
-// toDecimal implements the function `decimal` of conditions.
+// toDecimal implements the function `decimal` in conditions.
 func toDecimal(arg ref.Val) ref.Val {
 	switch arg := arg.(type) {
 	case decimal:
@@ -127,10 +128,10 @@ func (d decimal) Compare(other ref.Val) ref.Val {
 	return types.MaybeNoSuchOverloadErr(other)
 }
 
-// orders contains the results of comparisons: less, equal and greater.
+// orders contains the possible results of Compare: less, equal and greater.
 var orders = [3]ref.Val{types.Int(-1), types.Int(0), types.Int(1)}
 
-// Equal implements ref.Val. As in CEL, a value of another type is not equal.
+// Equal implements ref.Val. As always in CEL, values of different types are not equal.
 func (d decimal) Equal(other ref.Val) ref.Val {
 	o, ok := other.(decimal)
 	return types.Bool(ok && d.value.Cmp(o.value) == 0)

@@ -11,7 +11,7 @@ import (
 
 // TextError says why a text is not a valid condition.
 type TextError struct {
-	// Message describes the problem in one line, with the position of the character.
+	// Message describes the problem in one line, and says at which character it is.
 	Message string
 	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
@@ -20,7 +20,8 @@ type TextError struct {
 // Error implements error.
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
-// suggestions contains suggestions for CEL messages. A suggestion applies to the messages that contain its part.
+// suggestions contains suggestions for CEL's error messages. A suggestion applies to all messages that contain the
+// string part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -45,8 +46,8 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt returns the error for a location in a text. If suggestion is empty, problemAt adds a suggestion that fits
-// the message, if it knows one.
+// problemAt returns the error for a location in a text. If suggestion is empty, problemAt uses a suggestion from
+// [suggestions] that fits the message, if it contains one.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(decodeIPIn(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
@@ -78,7 +79,7 @@ func problemAt(at common.Location, text, message, suggestion string) *TextError 
 // notBefore matches a text that ends with the word not.
 var notBefore = regexp.MustCompile(`\bnot\s+$`)
 
-// around returns the parts of a line before and after a location. Both are empty if the location is invalid.
+// around returns the parts of a line before and after a location. Both parts are empty if the location is invalid.
 func around(at common.Location, text string) (before, behind string) {
 	if at == nil || at.Line() < 1 || at.Column() < 0 {
 		return "", ""

@@ -18,28 +18,28 @@ import (
 )
 
 const (
-	// maxShown is the largest length in bytes of a value in an explanation.
+	// maxShown is the maximum length of a value in an explanation, in bytes.
 	maxShown = 60
-	// maxValues is the largest number of values and of comparisons in an explanation.
+	// maxValues is the maximum number of values, and of comparisons, in an explanation.
 	maxValues = 8
 )
 
 // An Explanation describes how a condition was evaluated.
 type Explanation struct {
-	// Result is the result. Err is the reason for [Failed], and names the part that can't be evaluated and its values. It
-	// is nil for any other result.
+	// Result is the result of the evaluation. If Result is [Failed], Err describes the part of the condition that can't
+	// be evaluated and the values of this part. Otherwise, Err is nil.
 	Result Result
 	Err    error
-	// Values are the values that the condition read, for example `args.amount is 150`, at most 8.
+	// Values contains at most 8 of the values that the condition read, for example `args.amount is 150`.
 	Values []string
-	// Deciding are the comparisons that each alone would change the result if they had the opposite result, with that
-	// result, for example `decimal(args.amount) > 100 were false`, at most 8. It is empty unless the result is [True] or
-	// [False].
+	// Deciding contains at most 8 comparisons. Each of them, if it alone had the opposite result, would change the
+	// result of the condition. Each is followed by the opposite result, as in `decimal(args.amount) > 100 were false`.
+	// Deciding is empty unless Result is [True] or [False].
 	Deciding []string
 }
 
 // Explain evaluates the condition like [Condition.Evaluate], and describes the evaluation. It takes several times as
-// long.
+// long as Evaluate.
 func (c *Condition) Explain(in *Input) Explanation {
 	result, err := c.Evaluate(in)
 	out := Explanation{Result: result, Err: err}
@@ -83,7 +83,7 @@ func (t *tracedEvaluation) text(e ast.Expr) string {
 	return decodeIPIn(text)
 }
 
-// values describes the values of the variables, and of the parts of the arguments, that the expression reads.
+// values describes the values of the variables and of the arguments that the expression reads.
 func (t *tracedEvaluation) values() (out []string) {
 	seen := make(map[string]bool)
 	visitReads(t.tree.Expr(), func(e ast.Expr) {
@@ -98,8 +98,8 @@ func (t *tracedEvaluation) values() (out []string) {
 	return out
 }
 
-// visitReads calls visit for each expression that reads a variable or a part of the arguments. It does not visit parts
-// of such an expression, and no expressions of loop variables.
+// visitReads calls visit for each expression that reads a variable or a part of the arguments. It does not visit the
+// parts of such an expression, or the bodies of loops.
 func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	if isRead(e) {
 		visit(e)
@@ -114,7 +114,8 @@ func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	}
 }
 
-// isRead reports whether an expression is a variable, or a chain of selections from a variable.
+// isRead reports whether an expression is a variable, or selects a value from a variable through one or more fields or
+// indexes.
 func isRead(e ast.Expr) bool {
 	switch e.Kind() { //nolint:exhaustive // the other kinds compute something
 	case ast.IdentKind:
@@ -196,7 +197,8 @@ func (t *tracedEvaluation) operands(parts []ast.Expr) string {
 	return strings.Join(out, ", and ")
 }
 
-// deciding returns the comparisons that each alone would change the result.
+// deciding returns the comparisons that determine the result: if one of them had the opposite result, the condition
+// would have the opposite result, too.
 func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	var leaves []ast.Expr
 	visitLeaves(t.tree.Expr(), func(e ast.Expr) { leaves = append(leaves, e) })
@@ -214,8 +216,8 @@ func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	return out
 }
 
-// assume returns the value that an expression would have if the comparison with the given id had the given value. It
-// returns false if the expression could not be evaluated.
+// assume returns the value that an expression would have if the comparison with the given id had the given value. ok is
+// false if the expression could not be evaluated in this case.
 func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok bool) {
 	if e.ID() == id {
 		return value, true
@@ -266,7 +268,7 @@ func isBoolean(e ast.Expr) bool {
 	return slices.Contains([]string{operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional}, e.AsCall().FunctionName())
 }
 
-// shown returns a value in the form that an explanation shows.
+// shown returns a value in the form in which it appears in explanations.
 func shown(value ref.Val) string {
 	switch value := value.(type) {
 	case types.String:

@@ -23,8 +23,9 @@ var fuzzedParams = []string{
 	`{"arguments":{"n":18446744073709551615,"s":null,"a":{"b":1},"a/b":{"c":[0,null]}}}`, `{"arguments":[1]}`, `{"name":"x","name":"y","arguments":{}}`, `{"arguments":{"n":1e400}}`, `[`,
 }
 
-// FuzzCompile checks conditions for arguments: nothing panics, an error comes only with Failed, the result is the same
-// with and without cost tracking and with a trace, and the cost is bounded if it is not tracked.
+// FuzzCompile compiles conditions and evaluates them for arguments. Nothing may panic, and Evaluate may return an error
+// only if the result is Failed. The result must be the same with cost tracking, without it, and with a trace. The cost
+// must be bounded even if it is not tracked.
 func FuzzCompile(f *testing.F) {
 	for i, text := range fuzzedConditions {
 		for j := range 2 {
@@ -91,7 +92,8 @@ func checkEvaluations(t *testing.T, c *Condition, in *Input) {
 	}
 }
 
-// TestCompile_CountsCalls checks the number that limits the params for which the cost of an evaluation is not computed.
+// TestCompile_CountsCalls checks the counted number of calls in a condition. The more calls a condition contains, the
+// shorter the params must be for the cost of an evaluation not to be computed.
 func TestCompile_CountsCalls(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
@@ -108,7 +110,7 @@ func TestCompile_CountsCalls(t *testing.T) {
 	}
 }
 
-// TestSizeOf_CountsKeysAndValues checks the sizes from which the costs of comparisons are computed.
+// TestSizeOf_CountsKeysAndValues checks the results of sizeOf. The costs of comparisons are computed from these sizes.
 func TestSizeOf_CountsKeysAndValues(t *testing.T) {
 	t.Parallel()
 	for params, want := range map[string]uint64{

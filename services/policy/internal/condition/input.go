@@ -10,10 +10,10 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// Variables is a set of groups of variables.
+// Variables is a set of groups of variables that conditions can read.
 type Variables uint8
 
-// The groups of variables.
+// These are the groups of variables.
 const (
 	// VariableArgs contains the variable args.
 	VariableArgs Variables = 1 << iota
@@ -25,48 +25,50 @@ const (
 	VariableNow
 )
 
-// Input contains the values of the variables. Evaluate does not modify an Input. A variable without a value makes the
-// evaluation fail if the result depends on the variable.
+// Input contains the values of a condition's variables. Evaluate does not modify an Input. If a variable has no value
+// and the result of the condition depends on the variable, the evaluation fails.
 type Input struct {
-	// Args is the value of args. If ArgsError is not nil, args has no value for that reason.
+	// Args is the value of args. If ArgsError is not nil, args has no value, and ArgsError is the reason.
 	Args      Arguments
 	ArgsError error
-	// Properties are the names of arguments that the tool's schema allows, sorted. It is empty if the schema allows any
-	// name, or if the tool has no schema.
+	// Properties contains the sorted names of the arguments that the tool's schema allows. It is empty if the schema
+	// allows any name, or if the tool has no schema.
 	Properties []string
 	// Server, Tool, Method and URI are the values of call.server, call.tool, call.method and call.uri.
 	Server, Tool, Method, URI string
-	// Caller contains the values of the variables of the caller, and Chain the values of caller.chain.
+	// Caller contains the values of the variables whose names start with "caller.". Chain contains the values of
+	// caller.chain.
 	Caller Caller
 	Chain  []Caller
-	// Class contains the values of the variables of the tool.
+	// Class contains the values of the variables whose names start with "tool.".
 	Class Class
-	// Now is the value of now. The zero time means that now has no value.
+	// Now is the value of the variable now. If Now is the zero time, the variable has no value.
 	Now time.Time
 	// Unknown contains the variables whose values are not known yet, for example while tools are listed.
 	Unknown Variables
 }
 
-// Caller contains the values that conditions can read of a caller, or of a principal in its chain.
+// Caller contains the values that conditions can read about a caller, or about a principal in the caller's delegation
+// chain.
 type Caller struct {
 	Subject, Agent, Tenant string
 	Groups                 []string
 }
 
-// Class is the classification of a tool. Category and Risk are empty if the tool has none.
+// Class is the classification of a tool. Category and Risk are empty if the tool is not classified.
 type Class struct {
 	Category, Risk string
 	Tags           []string
 }
 
-// callerFields are the names of the fields of a caller.
+// callerFields contains the names of the fields of a caller.
 var callerFields = []string{"subject", "agent", "tenant", "groups"}
 
-// activation gives CEL the values of an Input.
+// activation provides the values of an Input to CEL.
 type activation struct {
 	*Input
 
-	// readUnknown reports whether the evaluation has read a variable in Input.Unknown.
+	// readUnknown reports whether the condition has read a variable in Input.Unknown during the evaluation.
 	readUnknown bool
 }
 
@@ -78,7 +80,8 @@ func newActivation(in *Input) *activation {
 	return a
 }
 
-// release allows the activation to be used again. No value of an evaluation refers to its activation.
+// release allows the activation to be reused. This is safe because no value from an evaluation refers to its
+// activation.
 func (a *activation) release() {
 	a.Input = nil
 	activations.Put(a)

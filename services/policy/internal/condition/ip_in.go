@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// ipInEncoded replaces ipInWritten in the text that CEL parses, because in CEL's grammar no function name ends in the
-// word `in`. Both have the same length, so that locations in messages stay correct.
+// ipInEncoded replaces ipInWritten in the text that CEL parses, because CEL's grammar does not allow function names
+// that end with the keyword `in`. Both constants have the same length, so that positions in messages stay correct.
 const (
 	ipInWritten = "ip.in"
 	ipInEncoded = "ip.In"
 )
 
-// ipInOrText matches `ip.in(`. It also matches comments and strings, including raw and triple-quoted strings, in which
-// `ip.in(` must not be replaced.
+// ipInOrText matches `ip.in(`. It also matches whole comments and strings, including raw and triple-quoted strings, so
+// that `ip.in(` inside them is skipped and not replaced.
 var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|[rR](?:"""(?s:.*?)"""|'''(?s:.*?)'''|"[^"\n]*"|'[^'\n]*')` +
 	`|"""(?s:(?:\\.|[^\\])*?)"""|'''(?s:(?:\\.|[^\\])*?)'''` +

@@ -14,16 +14,17 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// maxKeys is the largest number of keys and elements that are checked.
+// maxKeys is the maximum number of keys and elements that are checked.
 const maxKeys = 20_000
 
 var errTooManyKeys = errors.New("the arguments have too many keys to check")
 
-// A shape contains the keys that an expression reads by name in a value. The nil shape contains no keys.
+// A shape contains the keys that an expression reads by name in an object in the arguments. The nil shape contains no
+// keys.
 type shape struct {
-	// keys are the keys that the expression reads in the value.
+	// keys contains the keys that the expression reads by name in this object.
 	keys []readKey
-	// each is the shape of all values of the object or list.
+	// each is the shape that applies to every value in the object or list.
 	each *shape
 }
 
@@ -43,14 +44,15 @@ func newShape(p *location) *shape {
 	return s
 }
 
-// A readKey is a key that an expression reads by name, also as fold returns it, with the shape of its value.
+// A readKey is a key that an expression reads by name. folded is the result of fold for the name, and below is the
+// shape of the key's value.
 type readKey struct {
 	name, folded string
 	below        *shape
 }
 
-// find returns the shape of the value of a key. If the expression does not read the key, and the key differs from one that it
-// reads only as fold ignores, alike is the latter key.
+// find returns the shape of the value of the key name. If the expression does not read this key, but reads a key that
+// differs from it only by case, `_` or `-`, alike is the name of the key that the expression reads.
 func (s *shape) find(name string) (below *shape, alike string) {
 	for i := range s.keys {
 		if s.keys[i].name == name {

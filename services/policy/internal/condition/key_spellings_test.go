@@ -30,7 +30,7 @@ func TestEvaluate_FailsForOtherSpellingsOfKeys(t *testing.T) {
 		{`args.dryRun == true`, `{"dryRun":true,"dry-run":false}`, taken},
 		{`args.a == 1 && args.A == 2`, `{"a":1,"A":2}`, "true"}, // the condition reads both keys
 
-		// Keys are checked at any depth at which the condition reads.
+		// Keys are checked at every depth at which the condition reads keys.
 		{`args.o.amount <= 100`, `{"o":{"amount":1,"Amount":2}}`, taken},
 		{`args.o.amount <= 100`, `{"o":{"amount":1},"O":{}}`, taken},
 		{`args.o.amount <= 100`, `{"o":{"amount":1},"Amount":2,"x":{"Amount":2}}`, "true"},

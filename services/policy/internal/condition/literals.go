@@ -2,7 +2,7 @@ package condition
 
 import "cel.dev/cel-go/common/ast"
 
-// Literals returns the string literals of the condition, without duplicates, in the order of the text.
+// Literals returns the distinct string literals in the condition, in the order in which they occur.
 func (c *Condition) Literals() []string {
 	if c.ast == nil {
 		return nil

@@ -8,17 +8,18 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// A location is a location in the arguments that an expression reads. The locations form a tree, like the arguments.
+// A location is a place in the arguments that an expression reads. Locations form a tree, as the arguments do.
 type location struct {
-	// name is the last key of the path to the location. The location of a list's elements has the name of the list.
+	// name is the last key in the path to the location. The elements of a list have a location with the same name as
+	// the list.
 	name string
-	// keys are the locations of the values that the expression reads by name. each is the location of all values that the
-	// expression reads without a name; it is nil if the expression reads no value without a name.
+	// keys contains the locations of the values that the expression reads by name. each is the location of all values
+	// that the expression reads without a name. each is nil if there are no such values.
 	keys map[string]*location
 	each *location
 }
 
-// key returns the location of the value of a key.
+// key returns the location of the value that belongs to a key.
 func (p *location) key(name string) *location {
 	if p.keys == nil {
 		p.keys = make(map[string]*location)
@@ -29,7 +30,7 @@ func (p *location) key(name string) *location {
 	return p.keys[name]
 }
 
-// any returns the location of all values of an object or list.
+// any returns the location that represents all values in an object or list.
 func (p *location) any() *location {
 	if p.each == nil {
 		p.each = &location{name: p.name}
@@ -37,18 +38,19 @@ func (p *location) any() *location {
 	return p.each
 }
 
-// A variable contains the locations of the values that a loop variable can have: elements of lists, or keys of objects.
+// A variable contains the locations of the values that a loop variable can have. These values are the elements of lists
+// or the keys of objects.
 type variable struct{ elements, keysOf []*location }
 
-// A tracer finds the locations in the arguments that an expression reads.
+// A tracer finds the places in the arguments that an expression reads.
 type tracer struct {
-	// tested is called for each expression that tests a part of a string, with the locations from which its operands
-	// can come.
+	// tested is called for each expression that tests a part of a string. from contains the locations that the operands
+	// of the expression can come from.
 	tested func(e ast.Expr, from []*location)
 }
 
-// trace returns the locations of the arguments and of the caller's chain, with all locations below them that the
-// expression reads.
+// trace returns the location of the arguments and the location of caller.chain. Each of them contains all locations
+// below it that the expression reads.
 func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *location) {
 	args, chain = &location{}, &location{}
 	t := tracer{tested: tested}
@@ -59,7 +61,7 @@ func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *
 	return args, chain
 }
 
-// visit returns the locations from which an expression's value can come.
+// visit returns the locations that the value of an expression can come from.
 func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*location {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read nothing
 	case ast.IdentKind:
@@ -148,8 +150,8 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*location {
 	return nil
 }
 
-// nameKeys records the keys with which a loop's variable is compared. If the variable iterates over keys, the
-// expression reads these keys by name.
+// nameKeys records the string literals that a loop variable is compared with. If the variable iterates over keys, the
+// expression reads the values of these keys by name.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
 		return
@@ -181,7 +183,7 @@ func allValuesOf(from []*location) []*location {
 	return out
 }
 
-// isCollectionLiteral reports whether an expression is a list or map literal. For a literal, visit returns the
+// isCollectionLiteral reports whether an expression is a list or map literal. For such a literal, visit returns the
 // locations of its elements.
 func isCollectionLiteral(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 

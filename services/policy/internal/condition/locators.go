@@ -13,18 +13,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction is a function of the condition language. It parses a string as a path, a URL or an address, as
-// package locator does. It returns an error if the string can't be parsed.
+// A locatorFunction is a function of the condition language. It parses a string as a path, a URL or an address, in the
+// same way as package locator. It returns an error if the string can't be parsed.
 type locatorFunction struct {
 	result *cel.Type
 	// unary implements a function with one argument. It is nil if the function has two arguments.
 	unary func(text string) (ref.Val, error)
-	// binary implements a function with two arguments. It parses the second argument, which is a constant, and returns a
-	// function that compares the first argument with that constant. It is nil if the function has one argument.
+	// binary implements a function with two arguments. It parses the second argument, which is a constant, and returns
+	// a function that compares the first argument with that constant. binary is nil if the function of the condition
+	// language has only one argument.
 	binary func(constant string) (func(text string) (bool, error), error)
 }
 
-// locatorFunctions returns the functions by name.
+// locatorFunctions maps the name of each locator function, such as "path.within", to its implementation.
 func locatorFunctions() map[string]locatorFunction {
 	return map[string]locatorFunction{
 		"path.within": {result: cel.BoolType, binary: pathWithin},
@@ -99,8 +100,8 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 	}, err
 }
 
-// locators returns the CEL options for the functions. The options of functions with a constant have no implementation;
-// [locatorOptimizations] adds it when a condition is compiled.
+// locators returns the CEL options that declare the locator functions, such as path.within. The functions with a
+// constant argument have no implementation yet, because [locatorOptimizations] adds it when a condition is compiled.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
@@ -113,7 +114,7 @@ func locators() []cel.EnvOption {
 	return options
 }
 
-// read returns the CEL implementation of a function with one argument.
+// read returns the CEL implementation of a locator function that has one argument.
 func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	return func(arg ref.Val) ref.Val {
 		text, ok := arg.(types.String)
@@ -128,8 +129,9 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// locatorOptimizations returns the implementations of the functions with a constant, which is parsed once for each
-// condition. It uses the library's optimization for regular expressions, which accepts any constant.
+// locatorOptimizations returns the implementations of the locator functions that have a constant argument. The constant
+// is parsed only once for each condition. CEL's optimization for regular expressions is used for this purpose, because
+// it accepts constants of any kind.
 func locatorOptimizations() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {
@@ -162,7 +164,7 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	return types.Bool(held)
 }
 
-// checkLocator refuses a second argument that is not a constant or can't be parsed.
+// checkLocator refuses a call to a locator function if the second argument is not a constant or can't be parsed.
 func checkLocator(f locatorFunction, args []ast.Expr, refuse refuseFunc) {
 	if f.binary == nil {
 		return

@@ -55,8 +55,8 @@ func answer(held bool, err error) string {
 	return "false"
 }
 
-// TestCompile_FailsForMisleadingTestsOfPathsAndURLs checks that tests of parts of a path or URL are refused, and that
-// the error suggests a safe function. Case P14.
+// TestCompile_FailsForMisleadingTestsOfPathsAndURLs checks that string tests on parts of a path or URL are refused, and
+// that the error suggests a safe function. Case P14.
 func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	t.Parallel()
 	const (
@@ -67,7 +67,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		useEnds = "write ^(?:…)$"
 	)
 	for _, tt := range []struct{ text, want string }{
-		// The tested text shows the kind.
+		// The literal in the comparison shows what kind of string is tested.
 		{`args.x.startsWith("/srv")`, usePath},
 		{`args.x.startsWith("./a")`, usePath},
 		{`args.x.startsWith("~/a")`, usePath},
@@ -80,7 +80,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		{`args.x.startsWith("http")`, useURL},
 		{`args.x.contains("://example.com/")`, useURL},
 		{`args.to.endsWith("@example.com")`, useMail},
-		// The name of the argument shows the kind.
+		// The name of the argument shows what kind of string is tested.
 		{`args.path.startsWith("a")`, usePath},
 		{`args["file_paths"].exists(p, p.startsWith("a"))`, usePath},
 		{`args.files[0].endsWith("x")`, usePath},
@@ -105,7 +105,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		{`args.urls.all(u, u >= "a")`, useURL},
 		{`args.x >= "https://api.example.com/"`, useURL},
 		{`url.host(args.x) >= "api."`, useHost},
-		// Patterns must be anchored and must not accept tricks.
+		// Patterns must be anchored, and must not accept characters that change the meaning of a path or URL.
 		{`args.x.matches("abc")`, useEnds},
 		{`args.x.matches("^abc")`, useEnds},
 		{`args.x.matches("abc$")`, useEnds},
@@ -160,7 +160,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	}
 }
 
-// TestCompile_RequiresValidConstants checks that the second argument of a function must be a valid constant.
+// TestCompile_RequiresValidConstants checks that the second argument of a locator function must be a valid constant.
 func TestCompile_RequiresValidConstants(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -11,8 +11,8 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// A kind is the meaning of a string. It is guessed from the string's name and from the text that the string is compared
-// with.
+// A kind says what a string contains, such as a path. It is guessed from the string's name and from the text that the
+// string is compared with.
 type kind int
 
 const (
@@ -24,7 +24,7 @@ const (
 	commandText // a command line of a shell
 )
 
-// kindSuggestions contains a suggestion for each kind, which says what to use instead of a string test.
+// kindSuggestions says, for each kind, what to use instead of a string test.
 var kindSuggestions = map[kind]string{
 	pathText:    `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:     `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
@@ -33,7 +33,7 @@ var kindSuggestions = map[kind]string{
 	commandText: `compare the whole command: x in ["make test", "git status"]`,
 }
 
-// kindExamples contains an example for each kind: a string that a string test would wrongly accept.
+// kindExamples contains an example for each kind. The example is a string that a string test would wrongly accept.
 var kindExamples = map[kind]string{
 	pathText:    `"/srv/../etc" begins with "/srv"`,
 	urlText:     `"https://api.example.com@evil/" begins with "https://api.example.com"`,
@@ -42,8 +42,8 @@ var kindExamples = map[kind]string{
 	commandText: `"git status; rm -rf ." begins with "git status"`,
 }
 
-// checkTexts returns a function that refuses tests of parts of a string that is a path or URL, and patterns that do not
-// match a whole string.
+// checkTexts returns a function that reports two kinds of expressions as errors: tests on parts of a string that is a
+// path or URL, and patterns that do not match a whole string.
 func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	return func(e ast.Expr, from []*location) {
 		function, of, with, ok := tested(e.AsCall())
@@ -66,9 +66,9 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	}
 }
 
-// tested returns the function of a call, the string that the call tests, and the text that the string is compared with.
-// An order comparison with a literal counts as a test like startsWith, because strings that start with the literal sort
-// after it.
+// tested returns the function that is called, the string that the function tests, and the text that the string is
+// compared with. An order comparison with a literal is treated as a test like startsWith, because strings that start
+// with the literal sort after it.
 func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	args := call.Args()
 	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
@@ -82,7 +82,8 @@ func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	}
 }
 
-// checkMatches refuses a pattern without anchors. For a path or URL it also refuses a pattern that accepts tricks.
+// checkMatches refuses a pattern without anchors. For a path or URL, it also refuses a pattern that accepts any of the
+// [tricks].
 func checkMatches(of kind, text string, at ast.Expr, refuse refuseFunc) {
 	pattern, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || instructions(pattern) > maxPattern {
@@ -128,8 +129,8 @@ func kindOfText(function string, of ast.Expr, with string, from []*location) kin
 	return plainText
 }
 
-// kindOfPart guesses the kind of a string from the text that the string is compared with. The text shows the kind if
-// the text is a part of a path or URL. A single separator does not show the kind, because other strings contain
+// kindOfPart guesses the kind of a string from the text that the string is compared with. The text shows the kind if it
+// looks like a part of a path or URL. A single separator does not show the kind, because other strings contain
 // separators too.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
@@ -152,8 +153,8 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords maps the last words of arguments' names to kinds. nameEnds lists endings of names that show the kind even
-// if they are only a part of the last word.
+// nameWords maps the last word of an argument's name to a kind. nameEnds lists name endings that show the kind even if
+// they are only a part of the last word.
 var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
@@ -164,7 +165,7 @@ var (
 )
 
 // kindOfName guesses the kind of an argument from the argument's name. The last word of the name may be singular or
-// plural: `filePaths`, `base_url`, `dir`.
+// plural, as in `filePaths`, `base_url` and `dir`.
 func kindOfName(name string) kind {
 	last := strings.ToLower(lastWord(name))
 	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {
@@ -178,8 +179,8 @@ func kindOfName(name string) kind {
 	return plainText
 }
 
-// lastWord returns the last word of a name. Words are separated by characters other than letters, or by a capital
-// after a small letter.
+// lastWord returns the last word of a name. Words are separated by characters that are not letters. A capital letter
+// after a lower-case letter also begins a new word.
 func lastWord(name string) string {
 	letters := []rune(strings.TrimRightFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }))
 	for i := len(letters) - 1; i > 0; i-- {

@@ -11,8 +11,8 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// object is a map with strings as keys. It is iterated in the order of its keys. In Go's random order, the result of a
-// condition could differ from one evaluation to the next. The zero value is empty.
+// object is a map with strings as keys. It is iterated in the order of its keys, because with Go's random order the
+// result of a condition could differ from one evaluation to the next. The zero value is empty.
 type object struct {
 	members []member // sorted by name
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// TestEvaluate_ComparesObjects checks comparisons of objects with objects and with other values.
+// TestEvaluate_ComparesObjects checks that objects can be compared with objects and with other values.
 func TestEvaluate_ComparesObjects(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
@@ -34,7 +34,8 @@ func TestEvaluate_ComparesObjects(t *testing.T) {
 	}
 }
 
-// TestParseArguments_FailsForInvalidJSON checks errors at any depth, inside and outside of the arguments.
+// TestParseArguments_FailsForInvalidJSON checks that invalid JSON is an error at any depth, inside and outside of the
+// arguments.
 func TestParseArguments_FailsForInvalidJSON(t *testing.T) {
 	t.Parallel()
 	for _, params := range []string{

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// anchored reports whether a pattern matches only whole strings, because each of its alternatives is anchored at both
-// ends. A pattern with `(?m)` is not anchored, because its anchors match at the ends of lines.
+// anchored reports whether a pattern matches only whole strings because each of its alternatives has anchors at both
+// ends. A pattern with `(?m)` is not anchored, because its anchors also match at line breaks.
 func anchored(pattern *syntax.Regexp) bool {
 	return hasAnchor(pattern, syntax.OpBeginText, 0) && hasAnchor(pattern, syntax.OpEndText, -1)
 }
@@ -30,11 +30,11 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	return false
 }
 
-// tricks are characters that can change the meaning of a path or URL for some servers. A pattern may contain a trick as
-// a literal character, but no class of the pattern may contain one.
+// tricks are characters that can change the meaning of a path or URL for some servers. A pattern may contain one of
+// them as a literal character, but no character class in the pattern may contain one.
 const tricks = "\\%@?#\x00\n\t"
 
-// The states of the walk through a pattern say what the current segment of the path contains so far.
+// These states are used while a pattern is explored. A state says what the current path segment contains so far.
 const (
 	segmentStart = iota // nothing
 	segmentDot          // "."
@@ -43,9 +43,9 @@ const (
 	segmentStates
 )
 
-// admitsTricks reports whether an anchored pattern accepts a string with a segment `..`, or has a class of characters
-// that contains one of the [tricks]. It explores all states of the pattern's program. [compilePattern] must accept the
-// pattern.
+// admitsTricks reports whether an anchored pattern accepts a string with a path segment `..`, or has a character class
+// that contains one of the [tricks]. It explores all states of the pattern's program. The pattern must be one that
+// [compilePattern] accepts.
 func admitsTricks(pattern *syntax.Regexp) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {
@@ -69,8 +69,8 @@ func admitsTricks(pattern *syntax.Regexp) bool {
 	return false
 }
 
-// walk returns the instructions and states that follow an instruction in a state. trick reports whether the instruction
-// accepts a trick.
+// walk returns the instructions and states that can follow inst in the given state. trick is true if the instruction
+// accepts one of the [tricks], or ends a string in a segment `..`.
 func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
 	switch inst.Op {
@@ -90,7 +90,7 @@ func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	return steps, false
 }
 
-// walkRune does the work of [walk] for an instruction that consumes a character.
+// walkRune implements [walk] for an instruction that consumes a character.
 func walkRune(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(state int) { steps = append(steps, int(inst.Out)*segmentStates+state) }
 	only := len(inst.Rune) == 1 || len(inst.Rune) == 2 && inst.Rune[0] == inst.Rune[1]
@@ -115,8 +115,8 @@ func walkRune(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	return steps, false
 }
 
-// admits reports whether a pattern has a class of characters that contains one of chars. [compilePattern] must accept
-// the pattern.
+// admits reports whether a pattern has a character class that contains one of chars. The pattern must be one that
+// [compilePattern] accepts.
 func admits(pattern *syntax.Regexp, chars string) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {

@@ -9,20 +9,21 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// An ArgumentRead describes how a condition reads an argument, a member of args.
+// An ArgumentRead describes how a condition reads an argument, which is a member of args.
 type ArgumentRead struct {
 	Name string
-	// Guarded reports whether the condition tests if the argument is present, for example with args.?x or has(args.x).
+	// Guarded reports whether the condition checks that the argument is present, for example with args.?x or
+	// has(args.x).
 	Guarded bool
-	// Uses describe the comparisons and functions that accept only some types of the argument.
+	// Uses describes the comparisons and functions that accept only some types of the argument.
 	Uses []ArgumentUse
 }
 
-// An ArgumentUse is a comparison or a function to which an argument is passed.
+// An ArgumentUse is a comparison with an argument, or a function to which an argument is passed.
 type ArgumentUse struct {
-	// Text is the comparison or function call, as in the condition.
+	// Text is the comparison or function call, as it is written in the condition.
 	Text string
-	// Types are the JSON Schema types of the values that it accepts.
+	// Types contains the JSON Schema types of the values that the comparison or function accepts.
 	Types []string
 }
 
@@ -61,8 +62,8 @@ func (c *Condition) Reads() []ArgumentRead {
 	return out
 }
 
-// readArgument returns the name of the argument that an expression reads, and whether the expression accepts that the
-// argument is missing.
+// readArgument returns the name of the argument that an expression reads, and reports whether the expression allows the
+// argument to be missing. ok is false if the expression reads no argument.
 func readArgument(e ast.Expr) (name string, guarded, ok bool) {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read no argument
 	case ast.SelectKind:
@@ -83,7 +84,7 @@ func readArgument(e ast.Expr) (name string, guarded, ok bool) {
 
 func isArgs(e ast.Expr) bool { return e.Kind() == ast.IdentKind && e.AsIdent() == "args" }
 
-// use is a part of an expression that has to have one of some types.
+// use is a part of an expression that must have one of several types.
 type use struct {
 	of    ast.Expr
 	types []string
@@ -123,7 +124,7 @@ func usesIn(e ast.Expr) []use {
 	return nil
 }
 
-// withoutDefault returns x for the expression x.orValue(y), and other expressions unchanged.
+// withoutDefault returns x for the expression x.orValue(y). It returns other expressions unchanged.
 func withoutDefault(e ast.Expr) ast.Expr {
 	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == "orValue" {
 		return e.AsCall().Target()
@@ -131,8 +132,8 @@ func withoutDefault(e ast.Expr) ast.Expr {
 	return e
 }
 
-// literalTypes returns the JSON Schema types of the values to which a literal, or an element of a list of literals, can
-// be equal. It returns nil for other expressions.
+// literalTypes returns the JSON Schema types of values that can be equal to a literal, or to an element in a list of
+// literals. It returns nil for other expressions.
 func literalTypes(e ast.Expr) []string {
 	switch e.Kind() { //nolint:exhaustive // the other kinds are no literals
 	case ast.ListKind:

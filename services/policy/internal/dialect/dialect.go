@@ -22,10 +22,10 @@
 //	  "*":
 //	    rules: [{name: all, rate_limit: 60/minute}]
 //
-// A translation denies at least what its source denies. A rule that can't be translated becomes a rule that denies
-// every call of its tool, and a problem with the position of the rule. Values are compared as the formats compare them:
-// numbers as 64-bit floating-point numbers, and other values as text. If Sluice can't compare a value in that way, the
-// call is denied.
+// A translation denies every call that its source denies. A rule that can't be translated becomes a rule that denies
+// every call of its tool. It also causes a problem, which has the position of the rule. Values are compared as the
+// formats compare them: numbers as 64-bit floating-point numbers, and other values as text. If Sluice can't compare a
+// value in that way, the call is denied.
 package dialect
 
 import (
@@ -35,11 +35,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// Bounds of a policy.
+// These constants limit the size of a policy that can be translated.
 const (
-	// MaxRules is the maximum number of rules and limits of a policy, of all tools together.
+	// MaxRules is the maximum number of rules and limits in a policy, for all tools together.
 	MaxRules = 1000
-	// MaxConditions is the maximum number of conditions of a policy, of all rules together.
+	// MaxConditions is the maximum number of conditions in a policy, in all rules together.
 	MaxConditions = 2000
 	// MaxTools is the maximum number of tools that a policy lists or hides.
 	MaxTools = 10_000
@@ -48,7 +48,7 @@ const (
 // A Format is the format of a policy.
 type Format int
 
-// The formats. The zero value is no format.
+// These are the formats. The zero value is not a format.
 const (
 	// HostedJSON has the keys require, deny_if, limits, hide and all_tools.
 	HostedJSON Format = iota + 1
@@ -56,7 +56,7 @@ const (
 	OperatorYAML
 )
 
-// String returns the name of the format, as commands write it.
+// String returns the format's name as it is used in commands.
 func (f Format) String() string {
 	switch f {
 	case HostedJSON:
@@ -72,26 +72,27 @@ func Formats() []Format { return []Format{HostedJSON, OperatorYAML} }
 
 // A Source is a policy to translate.
 type Source struct {
-	// File is the name of the policy in messages.
+	// File is the name that messages use for the policy.
 	File string
-	// Text is the policy, at most [strictyaml.MaxBytes].
+	// Text is the policy. It has at most [strictyaml.MaxBytes].
 	Text []byte
 	// Format is the format of Text.
 	Format Format
-	// Server is the server of the policy: a name, or a pattern. The source does not contain it.
+	// Server is the name or pattern of the server that the policy is for. The policy itself does not contain it.
 	Server string
 }
 
-// A Severity is the severity of a problem.
+// A Severity says how serious a problem is.
 type Severity int
 
 // The severities.
 const (
-	// Error means that a part of the policy is not translated. The translation denies all calls that the part concerns.
+	// Error means that a part of the policy is not translated. The translation denies all calls that this part
+	// concerns.
 	Error Severity = iota
-	// Warning means that a part of the policy has no effect in the source, or that its meaning is not certain.
+	// Warning means that a part of the policy has no effect in the source format, or that its meaning is uncertain.
 	Warning
-	// Info is about a part of the policy that does not change decisions.
+	// Info means that a part of the policy does not affect decisions.
 	Info
 )
 
@@ -102,8 +103,8 @@ type Problem struct { //nolint:errname // an item of a report
 	Severity Severity
 }
 
-// Translate translates a policy. document is a policy document in YAML. It is nil if the policy as a whole can't be
-// read. problems are in the order of the policy. Translate returns an error only if ctx ends.
+// Translate translates a policy. document is a policy document in YAML, or nil if the policy can't be read at all.
+// problems are ordered by their position in the policy. Translate returns an error only if ctx is done.
 func Translate(ctx context.Context, src *Source) (document []byte, problems []Problem, err error) {
 	p, found := parse(src)
 	if p == nil {

@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// A side says in which direction an expression may differ from the condition that it translates.
+// A side says whether a translated expression may be true less often or more often than the original condition.
 type side bool
 
 const (
-	// atMost means that the expression is true only if the condition holds.
+	// atMost means that the expression is true only if the condition is true.
 	atMost side = false
-	// atLeast means that the expression is true, or can't be evaluated, whenever the condition holds.
+	// atLeast means that the expression is true, or can't be evaluated, whenever the condition is true.
 	atLeast side = true
 )
 
-// An untranslatable is the reason why a condition can't be translated.
+// An untranslatable error says why a condition can't be translated.
 type untranslatable struct{ at, message, suggestion string }
 
 // Error implements error.
@@ -56,10 +56,10 @@ func expression(c *conditionForm, to side) (string, error) {
 	return fail(fmt.Sprintf("the operator %s with this value can't be translated exactly", c.Op), "write a condition for it")
 }
 
-// An argument is a value in the arguments of a call.
+// An argument is a value in the arguments of a call. keys is the path to the value.
 type argument struct{ keys []string }
 
-// identifier matches the keys that conditions can read with a dot, except for those in keywords.
+// identifier matches keys that conditions can read with a dot. Keys that are also in keywords are exceptions.
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 var keywords = []string{
@@ -71,7 +71,7 @@ func isIdentifier(key string) bool {
 	return identifier.MatchString(key) && !slices.Contains(keywords, key)
 }
 
-// upTo returns the expression that reads the value of the first n keys.
+// upTo returns the expression that reads the value at the first n keys of the path.
 func (a argument) upTo(n int) string {
 	parts := []string{"args"}
 	for _, key := range a.keys[:n] {
@@ -86,7 +86,8 @@ func (a argument) upTo(n int) string {
 
 func (a argument) read() string { return a.upTo(len(a.keys)) }
 
-// guards returns an expression for each key, which is true if the value of the keys before it has the key.
+// guards returns one expression for each key in the path. The expression is true if the value at the preceding keys
+// contains this key.
 func (a argument) guards() (out []string) {
 	for i, key := range a.keys {
 		if isIdentifier(key) {
@@ -100,7 +101,8 @@ func (a argument) guards() (out []string) {
 
 func (a argument) present() string { return strings.Join(a.guards(), " && ") }
 
-// exists returns the test whether the argument is present and not null.
+// exists returns an expression that is true if the argument is present and not null. If wanted is false, the expression
+// is the opposite test.
 func (a argument) exists(wanted bool) string {
 	if wanted {
 		return a.present() + " && " + a.read() + " != null"
@@ -112,7 +114,7 @@ func (a argument) exists(wanted bool) string {
 	return "(" + strings.Join(guards, " || ") + " || " + a.read() + " == null)"
 }
 
-// test translates the comparison of a value that is present. It returns "" if it can't.
+// test translates a comparison with a value that is present. It returns "" if the comparison can't be translated.
 func test(op, x string, v *literal, to side) string {
 	switch op {
 	case "eq":
@@ -132,8 +134,9 @@ func test(op, x string, v *literal, to side) string {
 	return compared(op, x, v.number, to)
 }
 
-// compared translates a comparison of numbers. The formats round the argument to a 64-bit floating-point number before
-// they compare it, so an argument that is less than a bound can be equal to it after rounding.
+// compared translates a comparison of numbers. The source formats round the argument to a 64-bit floating-point number
+// before they compare it. Therefore an argument that is slightly less than a bound can be equal to the bound after
+// rounding.
 func compared(op, x string, bound float64, to side) string {
 	switch {
 	case op == "lt" && to == atMost:
@@ -155,8 +158,9 @@ func compared(op, x string, bound float64, to side) string {
 	}
 }
 
-// The following functions compare a value with a number. Their expressions can't be evaluated, or are false, if the
-// value is no number: decimal accepts text, so it stands only after a comparison with a whole number, which does not.
+// The following functions return expressions that compare a value with a number. If the value is not a number, these
+// expressions are false or can't be evaluated. The function `decimal` in conditions also accepts text, so it is used
+// only after a comparison with a whole number, which does not accept text.
 
 func atMostNumber(x string, bound float64) string {
 	if isWhole(bound) {
@@ -186,7 +190,7 @@ func greaterThan(x string, bound float64) string {
 	return "(" + x + " >= " + whole(math.Floor(bound)) + " && decimal(" + x + ") > " + decimal(bound) + ")"
 }
 
-// equal translates the test whether a value is equal to v.
+// equal translates a test that a value is equal to v.
 func equal(x string, v *literal, to side) string {
 	switch {
 	case v.kind == textValue && (to == atMost || v.isOnlyText()):
@@ -205,7 +209,7 @@ func equal(x string, v *literal, to side) string {
 	return ""
 }
 
-// differs translates the test whether a value is not equal to v.
+// differs translates a test that a value is not equal to v.
 func differs(x string, v *literal, to side) string {
 	switch {
 	case v.kind == textValue && (to == atLeast || v.isOnlyText()):
@@ -222,7 +226,7 @@ func differs(x string, v *literal, to side) string {
 	return ""
 }
 
-// member translates the test whether a value is in a list, or is not.
+// member translates a test that a value is in a list. If the parameter in is false, it translates the opposite test.
 func member(in bool, x string, list *literal, to side) string {
 	if list.kind != listValue || len(list.list) == 0 {
 		return ""
@@ -245,8 +249,8 @@ func member(in bool, x string, list *literal, to side) string {
 	return "(" + strings.Join(parts, join) + ")"
 }
 
-// textMember is like member for lists of texts. It returns "" for other lists, and if the result could be wrong for
-// numbers that the formats convert to text.
+// textMember is like member, but supports only lists of texts. It returns "" for other lists. It also returns "" if the
+// result could be wrong for numbers, because the source formats convert numbers to text.
 func textMember(in bool, x string, list *literal, to side) string {
 	exact := in == (to == atMost)
 	var quoted []string
@@ -264,8 +268,8 @@ func textMember(in bool, x string, list *literal, to side) string {
 	return "!(" + text + ")"
 }
 
-// contains translates the test whether a text contains another text, or a list contains it as an element. With atLeast
-// the expression can't be evaluated for lists.
+// contains translates a test that a text contains another text, or that a list contains a text as an element. If to is
+// atLeast, the translated expression can't be evaluated for lists.
 func contains(x string, v *literal, to side) string {
 	text := strconv.Quote(v.text)
 	switch {
@@ -278,7 +282,8 @@ func contains(x string, v *literal, to side) string {
 	}
 }
 
-// matches translates a regular expression, which the formats search in the text.
+// matches translates a test with a regular expression. In the source formats, the expression may match any part of the
+// text.
 func matches(x string, v *literal) string {
 	if v.kind != textValue {
 		return ""
@@ -289,8 +294,8 @@ func matches(x string, v *literal) string {
 	return x + ".matches(" + strconv.Quote(wholePattern(v.text)) + ")"
 }
 
-// wholePattern returns a pattern that matches a whole text if pattern matches a part of it. A pattern that consists of
-// one sequence with anchors stays readable.
+// wholePattern returns a pattern that matches a whole text if pattern matches a part of it. If pattern is a single
+// sequence with anchors, the result stays readable.
 func wholePattern(pattern string) string {
 	const anything = "(?s:.*)"
 	if strings.Contains(pattern, "|") || strings.Contains(pattern, "(?") || strings.Contains(pattern, `\Q`) {

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the translations and reports to testdata")
 
-// Each file of testdata contains a policy, its translation, and the report of the translation.
+// Each file in testdata contains a policy, its expected translation, and the expected report about the translation.
 func TestTranslate_Golden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -56,7 +56,7 @@ func TestTranslate_Golden(t *testing.T) {
 	}
 }
 
-// report returns problems, one in each line.
+// report returns the problems as text, with one problem on each line.
 func report(problems []dialect.Problem) string {
 	var out strings.Builder
 	for _, p := range problems {

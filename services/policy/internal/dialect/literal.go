@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxNumber is the largest absolute value of a number that can be translated. All whole numbers up to it are exact as
-// 64-bit floating-point numbers.
+// maxNumber is the largest absolute value of a number that can be translated. All whole numbers up to maxNumber can be
+// represented exactly as 64-bit floating-point numbers.
 const maxNumber = 1 << 53
 
 type valueKind int
@@ -23,7 +23,7 @@ const (
 	listValue
 )
 
-// A literal is the value of a condition.
+// A literal is the value that a condition compares with.
 type literal struct {
 	kind   valueKind
 	text   string
@@ -32,7 +32,7 @@ type literal struct {
 	list   []literal
 }
 
-// literalOf returns the value of a node.
+// literalOf returns the value of a YAML node as a literal.
 func literalOf(n *yaml.Node) literal {
 	switch {
 	case n.Kind == yaml.SequenceNode:
@@ -61,19 +61,20 @@ func literalOf(n *yaml.Node) literal {
 // isWhole reports whether a number is a whole number.
 func isWhole(number float64) bool { return number == math.Trunc(number) }
 
-// whole returns a whole number as a literal of conditions.
+// whole returns a whole number as text that can be used in a condition.
 func whole(number float64) string { return strconv.FormatFloat(number, 'f', -1, 64) }
 
-// decimal returns a number as a decimal of conditions. It has the shortest text that a parser rounds to the number.
+// decimal returns a call to the function `decimal` that can be used in a condition. The text in the call is the
+// shortest one that a parser rounds to the given number.
 func decimal(number float64) string {
 	return `decimal("` + strconv.FormatFloat(number, 'g', -1, 64) + `")`
 }
 
-// below and above return the next smaller and the next greater number.
+// below returns the next smaller floating-point number. above returns the next greater one.
 func below(number float64) float64 { return math.Nextafter(number, math.Inf(-1)) }
 func above(number float64) float64 { return math.Nextafter(number, math.Inf(1)) }
 
-// isOnlyText reports whether no value but a text can have the value's text. The formats compare values of different
+// isOnlyText reports whether only a text can be equal to the text v. The source formats compare values of different
 // types as text, so the text "5" is equal to the number 5.
 func (v *literal) isOnlyText() bool {
 	if v.kind != textValue {

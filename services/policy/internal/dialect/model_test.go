@@ -9,8 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The types in this file are policies of the two formats. Their methods evaluate calls as the source of the YAML format
-// does: github.com/PolicyLayer/Intercept, internal/engine, at the commit 7898b0106c74.
+// The types in this file represent policies in the two source formats. Their methods evaluate calls in the same way as
+// the program that defines the YAML format: github.com/PolicyLayer/Intercept, internal/engine, at the commit
+// 7898b0106c74.
 
 type modelCondition struct {
 	Path  string `json:"path"`
@@ -35,7 +36,7 @@ type modelPolicy struct {
 	Tools   map[string]modelTool `json:"tools"`
 }
 
-// allows evaluates a call.
+// allows reports whether the policy allows a call.
 func (p *modelPolicy) allows(tool string, args map[string]any) bool {
 	own, listed := p.Tools[tool]
 	if isHidden(p.Hide, tool) || p.Default == "deny" && !listed {
@@ -74,7 +75,7 @@ type modelHostedRule struct {
 	Conditions []modelCondition `json:"conditions"`
 }
 
-// allows evaluates a call.
+// allows reports whether the policy allows a call.
 func (p *modelHosted) allows(tool string, args map[string]any) bool {
 	own, listed := p.Tools[tool]
 	if isHidden(p.Hide, tool) || p.Default == "deny" && !listed {
@@ -165,7 +166,7 @@ func includes(got, want any) bool {
 	return false
 }
 
-// Values that are equal after rounding or as texts, and values of different types.
+// These lists include values that are equal after rounding or as text, and values of different types.
 var (
 	modelTexts   = []any{"a", "main", "b", "5", "true", "<nil>", "[a]", "", "0.5", "x y", "^a$"}
 	modelNumbers = []any{0.0, 1.0, 5.0, 0.5, -1.0, 100.0, 1e15, -0.25}
@@ -241,7 +242,7 @@ func drawHosted(t *rapid.T) *modelHosted {
 	return out
 }
 
-// drawArguments returns arguments in JSON.
+// drawArguments returns random arguments as JSON.
 func drawArguments(t *rapid.T) string {
 	var members []string
 	for _, key := range []string{"x", "y", "user-id", "in"} {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// An operatorForm is a policy in the YAML format.
+// An operatorForm contains a policy in the format [OperatorYAML].
 type operatorForm struct {
 	Version     yaml.Node               `yaml:"version"`
 	Description yaml.Node               `yaml:"description"`
@@ -48,7 +48,7 @@ func (*operatorTool) ExplainKey(key string) (message, suggestion string, ok bool
 	return "", "", false
 }
 
-// operator reads a policy in the YAML format. It returns nil if the policy as a whole can't be read.
+// operator reads a policy in the format [OperatorYAML]. It returns nil if the policy can't be read at all.
 func (r *reader) operator() *policy {
 	var f operatorForm
 	known := r.decode(&f)
@@ -104,7 +104,8 @@ func (r *reader) operatorRules(at, tool string, rules []operatorRule) (out []rul
 	return out
 }
 
-// operatorRule converts a rule. It returns false, and reports a problem, if the rule is not valid in the source.
+// operatorRule converts a rule to the common form out. If the rule is not valid in the source format, operatorRule
+// reports a problem and returns false.
 func (r *reader) operatorRule(at string, form *operatorRule, out *rule) bool {
 	action := "evaluate"
 	if form.Action != nil {
@@ -132,7 +133,7 @@ func (r *reader) operatorRule(at string, form *operatorRule, out *rule) bool {
 	return false
 }
 
-// rateLimit reads a limit such as 5/hour.
+// rateLimit reads a limit such as "5/hour" into out. If the limit is not valid, it reports a problem and returns false.
 func (r *reader) rateLimit(at, text string, out *rule) bool {
 	number, window, _ := strings.Cut(text, "/")
 	count, err := strconv.ParseInt(number, 10, 64)
@@ -144,8 +145,8 @@ func (r *reader) rateLimit(at, text string, out *rule) bool {
 	return true
 }
 
-// state converts the conditions on a rule's own counter to a limit. The counter of a rule without such a condition is
-// never increased, so it has no effect.
+// state converts the conditions on a rule's own counter to limits. If a rule has no such condition, its counter has no
+// effect and is ignored.
 func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	increment, ok := r.increment(at+".state", s)
 	if !ok {
@@ -175,8 +176,8 @@ func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	return true
 }
 
-// increment returns the number by which a call increases a counter. ok is false, and a problem is reported, if the
-// counter is not valid in the source, or can't be translated.
+// increment returns how much a call adds to a counter. If the counter is not valid in the source format, or can't be
+// translated, increment reports a problem and ok is false.
 func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) {
 	number = 1
 	if s.Increment != nil && *s.Increment != 0 {
@@ -197,7 +198,8 @@ func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) 
 	return 0, false
 }
 
-// ownCounter returns the largest value that a condition on a rule's own counter permits.
+// ownCounter returns the largest value of the rule's own counter for which the condition is true. It returns false if
+// the condition can't be translated.
 func (r *reader) ownCounter(c *conditionForm) (int64, bool) {
 	v := literalOf(&c.Value)
 	if v.kind != numberValue || c.Op != "lt" && c.Op != "lte" {

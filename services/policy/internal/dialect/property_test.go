@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// failer is a test of either kind.
+// failer is implemented by testing.T and by rapid.T.
 type failer interface {
 	Context() context.Context
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// translate translates a policy, and checks that the translation loads.
+// translate translates a policy, and checks that the translation can be loaded.
 func translate(t failer, format dialect.Format, text string) (*engine.Set, string, []dialect.Problem) {
 	t.Helper()
 	out, problems, err := dialect.Translate(t.Context(), &dialect.Source{File: "p", Text: []byte(text), Format: format, Server: "s"})
@@ -33,7 +33,7 @@ func translate(t failer, format dialect.Format, text string) (*engine.Set, strin
 	return load(t, string(out)), string(out), problems
 }
 
-// load compiles a document that must load.
+// load compiles a document, and fails the test if the document can't be loaded.
 func load(t failer, text string) *engine.Set {
 	t.Helper()
 	parsed, err := document.ParseSet([]document.File{{Path: "imported.yaml", Text: []byte(text)}}, nil, time.Now())
@@ -47,7 +47,7 @@ func load(t failer, text string) *engine.Set {
 	return set
 }
 
-// allows reports whether a set allows a call.
+// allows reports whether the documents in a set allow a call.
 func allows(set *engine.Set, tool, arguments string) bool {
 	d := set.Decide(engine.Call{
 		Server: "s", Tool: tool, Params: `{"arguments":` + arguments + `}`, Facts: engine.Facts{Status: engine.Callable},
@@ -65,8 +65,8 @@ func encode(t failer, v any) string {
 	return string(text)
 }
 
-// A translation never allows a call that its source denies. The calls have arguments of all types, and numbers that
-// only rounding makes equal to those of the policy.
+// A translation never allows a call that its source denies. The calls have arguments of all types, including numbers
+// that are equal to the numbers in the policy only after rounding.
 func TestTranslate_NeverAllowsWhatTheSourceDenies(t *testing.T) {
 	t.Parallel()
 	check := func(t *rapid.T, format dialect.Format, text string, source func(tool string, args map[string]any) bool) {
@@ -94,7 +94,7 @@ func TestTranslate_NeverAllowsWhatTheSourceDenies(t *testing.T) {
 	})
 }
 
-// For arguments of the type that a condition expects, the translation gives the results of the source.
+// If the arguments have the types that a condition expects, the translation gives the same results as the source.
 func TestTranslate_AgreesForArgumentsOfTheExpectedType(t *testing.T) {
 	t.Parallel()
 	numbers := []string{"-1", "0", "0.25", "0.5", "4", "5", "5.0", "5e0", "5.5", "6", "100", "99.99", "1000000000000000", "-0.5"}

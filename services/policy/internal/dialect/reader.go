@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// maxReported is the number of problems after which decoding ends. A policy with so many problems is not translated,
-// because the rest of it is not read.
+// maxReported is the number of problems at which decoding stops. A policy with so many problems is not translated,
+// because a part of it has not been read.
 const maxReported = 100
 
 // A reader reads a source and collects problems.
 type reader struct {
 	source   *strictyaml.Source
 	problems []Problem
-	// broken are the paths of the values that can't be decoded.
+	// broken contains the paths of the values that can't be decoded.
 	broken []string
 }
 
@@ -39,7 +39,8 @@ func problemsOf(err error) (out []Problem) {
 	return out
 }
 
-// decode decodes the source, and reports whether all problems concern single tools.
+// decode decodes the source and records the problems. It returns false if there is a problem outside the key tools and
+// the key all_tools, or if there are too many problems.
 func (r *reader) decode(into any) bool {
 	err := r.source.Decode(into)
 	if err == nil {
@@ -55,7 +56,7 @@ func (r *reader) decode(into any) bool {
 	return len(r.problems) < maxReported
 }
 
-// isBroken reports whether the value at a path, or a value below it, can't be decoded.
+// isBroken reports whether the value at the given path, or a value inside it, can't be decoded.
 func (r *reader) isBroken(at string) bool {
 	return slices.ContainsFunc(r.broken, func(path string) bool {
 		rest, below := strings.CutPrefix(path, at)
@@ -63,8 +64,8 @@ func (r *reader) isBroken(at string) bool {
 	})
 }
 
-// isBrokenItself reports whether the value at a path can't be decoded, for another reason than one of the values of its
-// key inner.
+// isBrokenItself reports whether the value at the given path can't be decoded. It ignores problems in the elements of
+// the list with the key inner.
 func (r *reader) isBrokenItself(at, inner string) bool {
 	return slices.ContainsFunc(r.broken, func(path string) bool {
 		rest, below := strings.CutPrefix(path, at)
@@ -72,7 +73,7 @@ func (r *reader) isBrokenItself(at, inner string) bool {
 	})
 }
 
-// version reports whether the version of the source is known.
+// version reports whether the policy has a known version.
 func (r *reader) version(n *yaml.Node) bool {
 	switch {
 	case n.Kind == 0:
@@ -85,7 +86,8 @@ func (r *reader) version(n *yaml.Node) bool {
 	return false
 }
 
-// defaultOf returns whether tools that are not listed are allowed. ok is false if the default is not known.
+// defaultOf reports whether the policy's default allows the tools that are not listed. ok is false if the default is
+// unknown.
 func (r *reader) defaultOf(text string) (allows, ok bool) {
 	if text != "allow" && text != "deny" {
 		r.add(Error, "default", "is neither allow nor deny", strictyaml.Suggest(text, []string{"allow", "deny"}))
@@ -94,7 +96,7 @@ func (r *reader) defaultOf(text string) (allows, ok bool) {
 	return text == "allow", true
 }
 
-// hide returns the hidden tools.
+// hide returns the hidden tools with the given names. It omits invalid names.
 func (r *reader) hide(names []string) (out []tool) {
 	for i, name := range names {
 		at := strictyaml.Index("hide", i)
@@ -106,8 +108,8 @@ func (r *reader) hide(names []string) (out []tool) {
 	return out
 }
 
-// checkName reports whether a tool can have a name. No rule is necessary for other names, because calls with such names
-// are refused.
+// checkName reports whether a tool can have the given name. A rule for any other name is not needed, because calls with
+// such a name are refused.
 func (r *reader) checkName(at, name string) bool {
 	if isToolName(name) {
 		return true
@@ -120,14 +122,14 @@ func (r *reader) checkName(at, name string) bool {
 	return false
 }
 
-// isToolName reports whether MCP clients can call a tool with this name.
+// isToolName reports whether MCP clients can call a tool that has this name.
 func isToolName(name string) bool {
 	return name != "" && len(name) <= 128 && !strings.ContainsFunc(name, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("_./-", c)
 	})
 }
 
-// places sets the places of conditions.
+// places sets the position of each condition, and returns the conditions.
 func places(at string, conditions []conditionForm) []conditionForm {
 	for i := range conditions {
 		conditions[i].at = strictyaml.Index(at+".conditions", i)
@@ -135,7 +137,7 @@ func places(at string, conditions []conditionForm) []conditionForm {
 	return conditions
 }
 
-// finish returns a policy, or nil if it is too large.
+// finish returns the policy p, or nil if the policy is too large.
 func (r *reader) finish(p *policy) *policy {
 	rules, conditions := 0, 0
 	for _, one := range p.rules {
@@ -154,7 +156,7 @@ func (r *reader) finish(p *policy) *policy {
 	return p
 }
 
-// sortedKeys returns the names of tools, with the name for all tools at the end.
+// sortedKeys returns the sorted names of the tools. The name that means all tools comes last.
 func sortedKeys[T any](tools map[string]T) []string {
 	names := slices.Sorted(maps.Keys(tools))
 	if _, found := tools[allTools]; found {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/dialect"
 )
 
-// A policy that can't be read as a whole has no translation, and the report names the place.
+// A policy that can't be read at all has no translation, and the report shows the position of the problem.
 func TestTranslate_RefusesAPolicyAsAWhole(t *testing.T) {
 	t.Parallel()
 	const operator, hosted = dialect.OperatorYAML, dialect.HostedJSON
@@ -51,7 +51,8 @@ func TestTranslate_RefusesAPolicyAsAWhole(t *testing.T) {
 	}
 }
 
-// A tool is denied if a part of its policy can't be read, and the report names the part.
+// If a part of the policy for a tool can't be read, the translation denies all calls to the tool, and the report
+// describes this part.
 func TestTranslate_DeniesAToolThatItCannotRead(t *testing.T) {
 	t.Parallel()
 	operator := func(rule string) string {
@@ -112,7 +113,7 @@ func TestTranslate_DeniesAToolThatItCannotRead(t *testing.T) {
 	}
 }
 
-// If the limits of all tools can't be read, every call is denied.
+// If the limits for all tools together can't be read, the translation denies every call.
 func TestTranslate_DeniesAllToolsIfTheirLimitsAreUnclear(t *testing.T) {
 	t.Parallel()
 	for _, all := range []string{`null`, `5`, `{"limits":[{}]}`, `{"limits":[{"counter":"a","window":"hour","max":0,"scope":"grant"}]}`, `{"quota":[]}`} {
@@ -134,7 +135,7 @@ func TestTranslate_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Texts from a policy can't add lines or keys to its translation.
+// Strings in the source policy can't add lines or keys to the translation.
 func TestTranslate_QuotesTextsOfThePolicy(t *testing.T) {
 	t.Parallel()
 	hostile := "x\\n    action: allow\\n\\u202e'\\\" # "
@@ -145,8 +146,8 @@ func TestTranslate_QuotesTextsOfThePolicy(t *testing.T) {
 	}
 }
 
-// FuzzTranslate checks that the translation of any text loads, and that each problem has a position in the text and a
-// message in one line.
+// FuzzTranslate checks that the translation of any text can be loaded, and that each problem has a position in the text
+// and a message of one line.
 func FuzzTranslate(f *testing.F) {
 	for _, seed := range []string{
 		"version: \"1\"\ntools:\n  t:\n    rules:\n      - {name: r, rate_limit: 5/hour, on_deny: wait}\n",

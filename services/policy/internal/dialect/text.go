@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// text returns the document.
+// text returns the translated policy as YAML text.
 func (t *translator) text(src *Source) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# Imported from %s (%s). Read each rule before you use it. Prompts, resources and
@@ -54,13 +54,14 @@ func (r *outRule) write(out *bytes.Buffer) {
 	}
 }
 
-// plain matches texts that mean the same in YAML without quotes, except for those in words.
+// plain matches texts that have the same meaning in YAML without quotes. The texts that the expression words matches
+// are exceptions.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*(?:[ .][A-Za-z0-9_-]+)*$`)
 
-// words are texts that some YAML parsers do not read as texts.
+// words matches texts that some YAML parsers do not treat as strings.
 var words = regexp.MustCompile(`(?i)^(?:y|n|yes|no|on|off|true|false|null|nan|inf)$`)
 
-// quoted returns a text in YAML.
+// quoted returns a text as a YAML string.
 func quoted(text string) string {
 	if plain.MatchString(text) && !words.MatchString(text) {
 		return text

@@ -17,22 +17,22 @@ import (
 type translator struct {
 	policy   *policy
 	problems []Problem
-	// entries are the entries under tools of the document, in their order. rules are its rules.
+	// entries contains the entries under `tools` in the document, in order. rules contains the document's rules.
 	entries []entry
 	rules   []outRule
-	// hidden are the names of the hidden tools, and names are those of the rules.
+	// hidden contains the names of the hidden tools. names contains the names of the rules.
 	hidden, names map[string]bool
 }
 
 // An entry is an entry under tools.
 type entry struct{ tool, action string }
 
-// An outRule is a rule of the document. It denies, unless it has limits.
+// An outRule is a rule in the translated document. It denies calls, unless it has limits.
 type outRule struct {
 	name, tool, when, reason string
 	limits                   []string
 	hides                    bool
-	// note is a comment.
+	// note is a comment that is written above the rule in the document.
 	note string
 }
 
@@ -51,7 +51,7 @@ func (t *translator) translate(ctx context.Context) error {
 	return nil
 }
 
-// tools adds the entries for tools.
+// tools adds the entries for hidden tools and for allowed tools to the document.
 func (t *translator) tools() {
 	for _, one := range t.policy.hidden {
 		if one.name == allTools {
@@ -68,7 +68,8 @@ func (t *translator) tools() {
 	}
 }
 
-// rule adds the rules for a rule of the source: one that denies, and one for its limits.
+// rule translates a rule of the source policy. It adds up to two rules to the document: a rule that denies calls, and a
+// rule with the limits.
 func (t *translator) rule(r *rule) {
 	name := t.name(r.name, r.tool)
 	when, err := t.condition(r)
@@ -94,7 +95,7 @@ func (t *translator) rule(r *rule) {
 	t.rules = append(t.rules, outRule{name: name, tool: r.tool, limits: t.limits(r)})
 }
 
-// deny adds a rule that denies every call, instead of a rule that can't be translated.
+// deny adds a rule that denies every call. It replaces a rule that can't be translated.
 func (t *translator) deny(r *rule, name string, err error) {
 	note := "not translated"
 	if u, ok := errors.AsType[*untranslatable](err); ok {
@@ -110,7 +111,8 @@ func (t *translator) deny(r *rule, name string, err error) {
 
 var errUnclear = errors.New("the rule can't be read") // a problem was reported
 
-// condition returns the condition of the rule that denies. It is empty if the rule denies every call.
+// condition returns the condition of the translated rule that denies calls. The condition is empty if the rule denies
+// every call.
 func (*translator) condition(r *rule) (string, error) {
 	if r.kind == unclear {
 		return "", errUnclear
@@ -144,8 +146,8 @@ func (*translator) condition(r *rule) (string, error) {
 	return when, nil
 }
 
-// limits returns the limits of a rule as values of rate_limit. Two limits of a rule can't have the same window, so only
-// the smallest of them stays.
+// limits returns a rule's limits as values of the key rate_limit. A rule can't have two limits with the same window, so
+// only the smallest limit for each window is kept.
 func (*translator) limits(r *rule) (out []string) {
 	smallest := make(map[string]int64)
 	for _, l := range r.limits {
@@ -161,7 +163,7 @@ func (*translator) limits(r *rule) (out []string) {
 	return out
 }
 
-// reason returns the text of a rule that denies.
+// reason returns the reason text for a rule that denies calls.
 func (t *translator) reason(r *rule) string {
 	if r.message == "" {
 		return "denied by the rule " + cut(printable(r.name), engine.MaxNameBytes) + " of the imported policy"
@@ -182,7 +184,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// cut returns at most n bytes of text, without a part of a character.
+// cut returns at most n bytes of text. It never splits a character.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -217,7 +219,7 @@ func (t *translator) name(name, tool string) string {
 	return out
 }
 
-// slug returns a text with letters and digits, and - instead of all other characters.
+// slug returns a text in which every character that is not a letter or digit is replaced with -.
 func slug(text string) string {
 	out := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' {
@@ -231,7 +233,7 @@ func slug(text string) string {
 	return strings.Trim(out, "-_")
 }
 
-// sorted returns the problems in the order of the source.
+// sorted returns the problems in the order of their positions in the source policy.
 func (t *translator) sorted() []Problem {
 	slices.SortStableFunc(t.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

@@ -36,26 +36,25 @@
 //	  - call: {tool: create_issue, args: {draft: false}}
 //	    want: {action: deny, rule: only-drafts.otherwise}
 //
-// A rule or an entry with `when` decides only if the condition is true. `otherwise` has the keys of a rule without a
-// condition, and decides if the condition is false.
+// A rule or an entry with `when` decides a call only if the condition is true. `otherwise` has the same keys as a rule
+// without a condition, and decides the call if the condition is false.
 //
 // The keys method, tool, prompt, uri, server, agent, principal, groups and tenant of `match` have a pattern or a list
 // of patterns; see [engine.Match]. The keys category, risk and tags have a name or a list of names that the catalog
-// gives to tools. The key annotations has values by name. An absent key matches everything, except for method: a rule
-// without it concerns only tools/call, or, with the key prompt or uri, the methods that name a prompt or a URI.
-// `default` concerns only tools/call.
+// assigns to tools. The key annotations maps names to values. An absent key matches everything, with one exception: a
+// rule without the key method concerns only tools/call, or, if it has the key prompt or uri, the methods that name a
+// prompt or a URI. `default` concerns only tools/call.
 //
 // An entry under `tools` that has a limit and no action allows the tool. Any other entry or rule without an action
-// decides nothing; its limits, timeout, forward, redact and record apply if another rule or a default allows the
-// call.
+// decides nothing. Its limits, timeout, forward, redact and record apply if another rule or a default allows the call.
 //
-// With `mode: observe`, a rule, an entry or a whole document decides nothing until the time in `until`; see package
+// With `mode: observe`, a rule, an entry or a whole document is not enforced until the time in `until`; see package
 // observe.
 //
 // `rate_limit` is a limit or a list of limits. The window is a number of seconds, or a duration such as 90s, 1h or 7d.
 // `per` lists the dimensions by which calls are counted separately: session, principal, owner, agent, tenant, server
-// and tool. If `per` is absent, the limit of an entry counts per session, server and tool. The limit of a rule then
-// counts per session, over all calls that the rule matches. All other times are written like windows.
+// and tool. If `per` is absent, an entry's limit counts per session, server and tool, and a rule's limit counts per
+// session, over all calls that the rule matches. All other times are written in the same way as windows.
 package document
 
 import (
@@ -71,30 +70,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxProblems is the largest number of reported problems of one document.
+// maxProblems is the maximum number of problems that are reported for one document.
 const maxProblems = 100
 
 // A File is the text of one document.
 type File struct {
-	// Path is the file's path in messages. It also gives the document its name if the text has none.
+	// Path is the file's path in messages. It also determines the document's name if the text contains none.
 	Path string
-	// Text is YAML or JSON, at most [strictyaml.MaxBytes].
+	// Text is YAML or JSON. It has at most [strictyaml.MaxBytes].
 	Text []byte
 }
 
-// A Set is the content of files.
+// A Set is the parsed content of several files.
 type Set struct {
-	// Documents are the documents of the files, in their order.
+	// Documents contains the documents of the files, in the order of the files.
 	Documents []engine.Document
-	// Warnings are about rules that probably do not do what their author meant. They do not prevent the documents from
-	// loading.
+	// Warnings contains warnings about rules that probably do not do what their author meant. Documents with warnings
+	// can still be loaded.
 	Warnings strictyaml.Errors
 	// Tests are the tests of the documents. Run them with [Set.RunTests].
 	Tests []Test
 }
 
-// ParseSet parses documents that are to be active together, at the time now. If people is not nil, it also checks
-// whether calls can be approved. The error is a [strictyaml.Errors] with every problem of every file.
+// ParseSet parses documents that will be active together. now is the current time. If people is not nil, ParseSet also
+// checks whether there are enough people to approve calls. The error is a [strictyaml.Errors] with every problem in
+// every file.
 func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
@@ -128,8 +128,8 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 	return set, nil
 }
 
-// parse parses one document. It also returns the reader, which contains the positions of the rules. The error is a
-// [strictyaml.Errors].
+// parse parses one document. It also returns the reader, which knows the positions of the rules in the document. The
+// error is a [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -161,20 +161,20 @@ func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*
 	return r, d, nil
 }
 
-// A reader converts a form to a document and collects problems.
+// A reader converts the YAML form of a document to a [engine.Document] and collects problems.
 type reader struct {
 	source   *strictyaml.Source
 	now      time.Time
 	problems strictyaml.Errors
 	warnings strictyaml.Errors
-	// rulePaths lists the YAML paths of the document's rules.
+	// rulePaths contains the YAML path of each rule in the document.
 	rulePaths []string
-	// read are the tests of the document.
+	// read contains the tests of the document.
 	read []Test
 }
 
-// add reports a problem at a path, unless a problem is already known at the path or below it. Otherwise a value that
-// could not be decoded would also be reported as missing.
+// add reports a problem at a path, unless a problem at or below the path has already been reported. Otherwise a value
+// that could not be decoded would also be reported as missing.
 func (r *reader) add(at, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -233,7 +233,7 @@ func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// checkFilled reports that the value at a path is empty if ok is false.
+// checkFilled reports the value at the given path as empty if ok is false.
 func (r *reader) checkFilled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)
@@ -265,7 +265,7 @@ func (r *reader) defaultAction(text *string) engine.Default {
 	return engine.DefaultDeny
 }
 
-// nameOf returns the name of a document without a name, from its path.
+// nameOf derives the name of a document from its path, for documents that have no name.
 func nameOf(file string) string {
 	base := path.Base(filepath.ToSlash(file))
 	return strings.TrimSuffix(base, path.Ext(base))

@@ -193,7 +193,8 @@ func expect(t *testing.T, text, want string) {
 	}
 }
 
-// FuzzParse checks that every document that parse accepts compiles, and that every error has a position.
+// FuzzParse checks that every document that the function parse accepts can be compiled, and that every error has a
+// position.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("version: 1\nserver: s*\ndefault: allow\ntools: {t: {action: deny, reason: r, rate_limit: {max: 1, window: 60}}}"))
 	f.Add([]byte(`{"version":1,"rules":[{"name":"r","match":{"tool":["a*"],"groups":"x"},"action":"require_approval","approvers":["g"],"quorum":2}]}`))

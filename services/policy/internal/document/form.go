@@ -65,13 +65,13 @@ type terms struct {
 	Grant         *grant  `yaml:"grant"`
 	Idempotent    bool    `yaml:"idempotent"`
 	Timeout       *window `yaml:"timeout"`
-	// Forward is "strict" or nil.
+	// Forward is "strict", or nil if the key is absent.
 	Forward *string `yaml:"forward"`
 	Redact  *redact `yaml:"redact"`
 	Record  *record `yaml:"record"`
 
 	When *string `yaml:"when"`
-	// ExtraArgs is "allow" or nil.
+	// ExtraArgs is "allow", or nil if the key is absent.
 	ExtraArgs *string `yaml:"extra_args"`
 	Otherwise *terms  `yaml:"otherwise"`
 
@@ -84,17 +84,17 @@ type grant struct {
 	Within   *window `yaml:"within"`
 	Critical bool    `yaml:"critical"`
 	Where    *string `yaml:"where"`
-	// ExtraArgs is "allow" or nil.
+	// ExtraArgs is "allow", or nil if the key is absent.
 	ExtraArgs *string `yaml:"extra_args"`
 }
 
-// A record says what is stored of a call besides the journal.
+// A record says which parts of a call are stored in addition to the journal.
 type record struct {
 	// Arguments is "redacted".
 	Arguments string `yaml:"arguments"`
 }
 
-// A redact lists what is replaced in results and in arguments.
+// A redact says what to replace in results and in arguments.
 type redact struct {
 	Results   *redactPart `yaml:"results"`
 	Arguments *redactPart `yaml:"arguments"`
@@ -111,7 +111,7 @@ type rateLimit struct {
 	Per    []string `yaml:"per"`
 }
 
-// A window is a whole number of seconds, a duration in Go's form, or a whole number of days such as "7d".
+// A window is a whole number of seconds, a duration in Go's syntax, or a whole number of days such as "7d".
 type window time.Duration
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -144,8 +144,8 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 	}
 }
 
-// saturate returns number times unit. If the product overflows, it returns a smaller duration that still exceeds all
-// bounds.
+// saturate returns number times unit. If the product would overflow, it returns a smaller duration that is still longer
+// than every allowed duration.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit
@@ -180,13 +180,13 @@ func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	return explainRuleKey(key)
 }
 
-// explainKey returns a message for a key of the policy language that this version does not support. ok is false for any
-// other key.
+// explainKey returns a message for a key that belongs to the policy language but is not supported by this version. ok
+// is false for any other key.
 func explainKey(key string) (message, suggestion string, ok bool) {
 	return fmt.Sprintf("%q is not supported by this version", key), "remove it", slices.Contains(notSupported, key)
 }
 
-// notSupported are the keys of the policy language that this version does not support, wherever they appear.
+// notSupported contains the keys of the policy language that this version does not support anywhere.
 var notSupported = []string{
 	"on_limiter_error",                                                // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits

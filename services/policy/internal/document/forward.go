@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// forward converts the keys timeout and forward.
+// forward converts the keys timeout and forward of a rule.
 func (r *reader) forward(at string, t *terms, rule *engine.Rule) {
 	if t.Timeout != nil {
 		rule.Timeout = time.Duration(*t.Timeout)
@@ -29,8 +29,8 @@ func (r *reader) forward(at string, t *terms, rule *engine.Rule) {
 	}
 }
 
-// testSchema returns a function that checks the arguments of a test's call against the schema of the test. Without a
-// schema, all arguments are valid. t may be nil.
+// testSchema returns a function that checks the arguments of a test's call against the test's schema. If the test has
+// no schema, all arguments are valid. The parameter t may be nil.
 func (r *reader) testSchema(at string, t *testTool) func(params string) error {
 	if t == nil || t.Schema == nil {
 		return func(string) error { return nil }

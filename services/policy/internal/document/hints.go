@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// kindHints are suggestions for values of the wrong kind, by the path of the value.
+// kindHints contains suggestions for values of the wrong kind, for example a list instead of a mapping. A suggestion
+// applies to the values whose path matches the expression.
 var kindHints = []struct {
 	path       *regexp.Regexp
 	suggestion string
@@ -34,7 +35,7 @@ var kindHints = []struct {
 	{regexp.MustCompile(`^tests\[\d+\]\.call$`), "write it as {tool: NAME, args: {}}"},
 }
 
-// addKindHints adds suggestions to the problems of decoding.
+// addKindHints adds suggestions to problems that were found while a document was decoded.
 func addKindHints(problems strictyaml.Errors) {
 	for i := range problems {
 		p := &problems[i]
@@ -50,7 +51,7 @@ func addKindHints(problems strictyaml.Errors) {
 	}
 }
 
-// has reports whether a problem with the value at a path is known.
+// has reports whether a problem with the value at the given path has already been reported.
 func (r *reader) has(at string) bool {
 	at = r.source.Problem(at, "", "").Path
 	return slices.ContainsFunc(r.problems, func(p strictyaml.Problem) bool { return p.Path == at })
@@ -70,13 +71,14 @@ func actionHint(name string) string {
 	return strictyaml.Suggest(name, engine.Actions())
 }
 
-// configurationKeys are keys of sluice.yaml that readers could expect in a policy.
+// configurationKeys contains keys of sluice.yaml that a user could expect in a policy.
 var configurationKeys = []string{"servers", "policies", "listen", "auth"}
 
-// notAPolicy is the message for a client's configuration. Other problems of the file are not reported.
+// notAPolicy is the message for a file that is the configuration of an MCP client. Other problems in the file are not
+// reported.
 const notAPolicy = "this is a client's configuration of MCP servers, not a policy"
 
-// explainDocumentKey returns a message for a key that is unknown in a document.
+// explainDocumentKey returns a message for an unknown key in a document.
 func explainDocumentKey(key string) (message, suggestion string, ok bool) {
 	switch {
 	case key == "mcpServers":
@@ -93,7 +95,7 @@ func explainDocumentKey(key string) (message, suggestion string, ok bool) {
 	return explainKey(key)
 }
 
-// explainRuleKey returns a message for a key that is unknown in a rule or an entry.
+// explainRuleKey returns a message for an unknown key in a rule or an entry.
 func explainRuleKey(key string) (message, suggestion string, ok bool) {
 	switch {
 	case slices.Contains([]string{"if", "condition", "conditions", "where", "unless"}, key):
@@ -106,5 +108,5 @@ func explainRuleKey(key string) (message, suggestion string, ok bool) {
 	return explainKey(key)
 }
 
-// matchKeys are the keys of match, which are not keys of a rule.
+// matchKeys contains the keys of match. A rule can't have these keys itself.
 var matchKeys = []string{"method", "tool", "prompt", "uri", "server", "agent", "principal", "groups", "tenant", "category", "risk", "tags", "annotations"}

@@ -21,14 +21,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// message is a document with the expected errors or warnings.
+// message is a document together with the expected errors or warnings.
 type message struct {
 	file, name string
 	text       []byte
 	want       string
 }
 
-// messages returns the documents of the archives testdata/messages*.txtar. A file called errors follows each of them.
+// messages returns the documents in the archives testdata/messages*.txtar. In the archives, each document is followed
+// by a file named errors.
 func messages(t testing.TB) (out []message) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "messages*.txtar"))
@@ -50,13 +51,13 @@ func messages(t testing.TB) (out []message) {
 	return out
 }
 
-// testApprovers contains only a few people who may approve.
+// testApprovers contains so few people who may approve calls that some rules require too many approvers.
 var testApprovers = &engine.Approvers{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
 	Callers:  []engine.OwnedAgent{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
 }
 
-// loadMessages returns the errors or warnings of loading a document.
+// loadMessages loads a document, and returns the resulting errors or warnings as text.
 func loadMessages(t *testing.T, m message) string {
 	t.Helper()
 	var people *engine.Approvers
@@ -80,7 +81,7 @@ func loadMessages(t *testing.T, m message) string {
 	return problems.Error() + "\n"
 }
 
-// runTests runs the tests of a set of documents.
+// runTests runs the tests in a set of documents and returns the tests that fail as errors.
 func runTests(t *testing.T, set *document.Set) strictyaml.Errors {
 	t.Helper()
 	failed, err := set.RunTests(t.Context(), time.Minute, testCap, testTimes)
@@ -116,11 +117,11 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// statesItself matches messages without a suggestion that say themselves what to write.
+// statesItself matches messages for which no suggestion is needed because the message itself says what to write.
 var statesItself = regexp.MustCompile(`is not between|is longer than|has more than|has no effect without action: |wanted (true or false|a whole number)|is required|the pattern ".*": error parsing regexp|is not a number of at most|the test fails`)
 
-// TestMessages_SayWhereAndWhatToWrite checks that each message has a line, a column, and a suggestion if it does not say
-// itself what to write.
+// TestMessages_SayWhereAndWhatToWrite checks that each message has a line and a column. Unless the message itself says
+// what to write, it must also have a suggestion.
 func TestMessages_SayWhereAndWhatToWrite(t *testing.T) {
 	t.Parallel()
 	place := regexp.MustCompile(`^p\.yaml:[1-9]\d*:[1-9]\d*: `)
@@ -136,7 +137,8 @@ func TestMessages_SayWhereAndWhatToWrite(t *testing.T) {
 	}
 }
 
-// In the archives, ␍ stands for a carriage return and ␂ for a byte order mark, because editors and Git change both.
+// In the test archives, ␍ represents a carriage return and ␂ represents a byte order mark, because editors and Git
+// change both characters.
 var (
 	unescapes = strings.NewReplacer("␍", "\r", "␂", "\ufeff")
 	escapes   = strings.NewReplacer("\r", "␍", "\ufeff", "␂")
@@ -146,8 +148,9 @@ func unescape(text []byte) []byte { return []byte(unescapes.Replace(string(text)
 
 func escape(text []byte) []byte { return []byte(escapes.Replace(string(text))) }
 
-// messageSources lists the sources whose strings are messages of the loader. untestedMessages maps strings in these
-// sources to a reason why they are not tested: they are not messages, or no document of the archive can cause them.
+// messageSources lists the sources that contain the loader's messages as strings. untestedMessages maps strings in
+// these sources to the reason why the messages test does not check them. Either they are not messages, or no document
+// in the archives can cause them.
 var (
 	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/overlap.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
@@ -167,7 +170,7 @@ var (
 		"the tests of all documents take longer than":                 "TestRunTests_LimitsTheTime", "ran, and the tests of this document took": "TestRunTests_LimitsTheTime",
 		"remove tests, or shorten their arguments and the loops of conditions over them": "TestRunTests_LimitsTheTime",
 		"run the tests of the policy": "an error of the context",
-		// Panics, and problems of values that no document has.
+		// These strings are in panics, or in messages about values that no document contains.
 		"strictyaml: Decode into": "a panic", "which is not a pointer": "a panic", "strictyaml: the keys of": "a panic", "are not text": "a panic",
 		"strictyaml: can't decode into": "a panic", `a duration such as "30s`: "durations of the configuration",
 		"write the unit too, for example": "durations of the configuration", "units are ms, s, m and h": "durations of the configuration",

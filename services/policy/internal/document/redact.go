@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// redactions converts the key redact.
+// redactions converts the key redact of a rule.
 func (r *reader) redactions(at string, f *redact) (out []engine.Redaction) {
 	if f == nil {
 		return nil

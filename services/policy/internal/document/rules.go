@@ -41,7 +41,8 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 	}
 }
 
-// addOtherwise adds the rule for the calls for which the condition of the rule that was added last is false.
+// addOtherwise adds the rule for `otherwise`. This rule applies to the calls for which the condition of the previously
+// added rule is false.
 func (r *reader) addOtherwise(d *engine.Document, at string, t *terms, per []engine.Dimension) {
 	o := t.Otherwise
 	if o == nil {
@@ -96,7 +97,8 @@ func (r *reader) match(at string, m *match) engine.Match {
 	}
 }
 
-// rule converts the keys that entries and rules have in common. per lists the dimensions for limits that name none.
+// rule converts the keys that entries under `tools` and rules have in common. per lists the dimensions for limits that
+// do not specify any dimensions.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
 	r.checkFilled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
@@ -129,7 +131,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 
 const recordExample = "write it as record: {arguments: redacted}"
 
-// record reports whether the key record at a path is set.
+// record reports whether the rule has the key record. It adds a problem if the key's value is unknown.
 func (r *reader) record(at string, f *record) bool {
 	if f != nil && f.Arguments != "redacted" && !r.has(at) {
 		r.add(at+".arguments", fmt.Sprintf("unknown value %q", f.Arguments), recordExample)
@@ -137,7 +139,7 @@ func (r *reader) record(at string, f *record) bool {
 	return f != nil
 }
 
-// extraArgs reports whether the key extra_args at a path is set.
+// extraArgs reports whether the rule has the key extra_args. It adds a problem if the key's value is unknown.
 func (r *reader) extraArgs(at string, value *string) bool {
 	if value != nil && *value != "allow" {
 		r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *value), "write allow, or remove it")
@@ -145,7 +147,8 @@ func (r *reader) extraArgs(at string, value *string) bool {
 	return value != nil
 }
 
-// time converts a time of an approval. It reports a time of 0 as a problem, because the engine would ignore it.
+// time converts one of the durations in a rule about approvals. It reports a duration of 0 as a problem, because
+// package engine treats 0 as a missing duration.
 func (r *reader) time(at string, w *window) time.Duration {
 	if w == nil {
 		return 0

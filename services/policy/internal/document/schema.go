@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Schema returns the JSON Schema of documents. It is for editors: it accepts every document that loads, and refuses
-// unknown keys, values of the wrong type and unknown names of actions, defaults and so on. It can't check conditions,
-// patterns, or keys that depend on each other.
+// Schema returns the JSON Schema for documents. The schema is meant for editors. It accepts every document that loads,
+// and refuses unknown keys, values of the wrong type, and unknown names of actions, defaults and so on. It can't check
+// conditions, patterns, or keys that depend on each other.
 //
-// The schema is of draft 7, because all versions of the YAML language server support that draft.
+// The schema uses draft 7, because all versions of the YAML language server support that draft.
 func Schema() []byte {
 	root := object("document", reflect.TypeFor[form]())
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -36,7 +36,7 @@ func Schema() []byte {
 // A schema is a JSON Schema.
 type schema = map[string]any
 
-// structNames are the names of structs in keys of [keywords].
+// structNames contains the names of structs that are used in keys of [keywords].
 var structNames = map[reflect.Type]string{
 	reflect.TypeFor[form]():          "document",
 	reflect.TypeFor[namedRule]():     "rule",
@@ -55,7 +55,7 @@ var structNames = map[reflect.Type]string{
 	reflect.TypeFor[testWant]():      "want",
 }
 
-// object returns the schema of a struct with a name, without the omitted keys.
+// object returns the schema of the struct with the given name, except for the omitted keys.
 func object(name string, t reflect.Type, omitted ...string) schema {
 	properties, required := make(schema), make([]string, 0)
 	addProperties(properties, &required, t, omitted)
@@ -89,7 +89,7 @@ func addProperties(properties schema, required *[]string, t reflect.Type, omitte
 	}
 }
 
-// value returns the schema of the value of a key.
+// value returns the schema for the value of a key.
 func value(key string, t reflect.Type, k keyword) schema {
 	switch {
 	case t == reflect.TypeFor[*yaml.Node]():
@@ -133,9 +133,10 @@ func value(key string, t reflect.Type, k keyword) schema {
 
 // A keyword describes a key of a document.
 type keyword struct {
-	// text is shown by editors.
+	// text is a description that editors show.
 	text string
-	// limits are the keywords of the schema that a value has in addition to its type. They concern the items of a list.
+	// limits contains schema keywords that restrict the value in addition to its type. If the value is a list, they
+	// restrict its items.
 	limits   schema
 	required bool
 }
@@ -151,10 +152,11 @@ var modes = oneOf([]string{observe.Observe, observe.Enforce})
 
 func between(low, high int64) schema { return schema{"minimum": low, "maximum": high} }
 
-// conditionLimits are the limits of a condition.
+// conditionLimits contains the schema keywords that restrict a condition.
 var conditionLimits = schema{"maxLength": condition.MaxBytes, "pattern": `\S`}
 
 func atMost(bytes int) schema { return schema{"minLength": 1, "maxLength": bytes} }
 
-// patternLimits are the limits of a pattern. A schema counts characters, of which a pattern has no more than bytes.
+// patternLimits contains the schema keywords that restrict a pattern. A schema counts characters, but the limit is in
+// bytes. A pattern never has more characters than bytes, so the schema refuses no valid pattern.
 var patternLimits = atMost(engine.MaxPatternBytes)

@@ -29,8 +29,8 @@ func resolveSchema(t testing.TB) *jsonschema.Resolved {
 	return resolved
 }
 
-// jsonValue returns a YAML document as a JSON value. It reports whether the document has one, which a document with a
-// duplicate key or a tag does not have.
+// jsonValue returns a YAML document as a JSON value. ok is false if there is no such value because the document has a
+// duplicate key or a tag.
 func jsonValue(t *testing.T, text []byte) (value any, ok bool) {
 	t.Helper()
 	source, err := strictyaml.Parse("p.yaml", text)
@@ -51,7 +51,7 @@ func jsonValue(t *testing.T, text []byte) (value any, ok bool) {
 	return value, true
 }
 
-// Every document of the examples and of the stories is valid.
+// The schema accepts every document in the examples and in the test archives.
 func TestSchema_AcceptsDocumentsThatLoad(t *testing.T) {
 	t.Parallel()
 	schema := resolveSchema(t)
@@ -104,14 +104,14 @@ func TestSchema_AcceptsDocumentsThatLoad(t *testing.T) {
 	}
 }
 
-// examplePolicies are the patterns for the policies that the project ships.
+// examplePolicies contains file patterns that match the policies shipped with the project.
 var examplePolicies = []string{
 	"../../../../examples/policies/*.yaml", "../../../../examples/policies/servers/*.yaml", "../../../../examples/claude-flow/*/*.yaml",
 	"../../../../examples/notes/policy.yaml", "../../../../deploy/config/policies/*.yaml",
 	"../../../sluice/internal/cli/starter.yaml", "../../../sluice/internal/cli/agents.yaml",
 }
 
-// exampleSchema is the schema that the examples name in their first line. `make docs` writes it.
+// exampleSchema is the schema that the examples refer to in their first line. `make docs` writes it.
 const exampleSchema = "../../../../examples/policy.schema.json"
 
 func TestSchema_IsWhatTheExamplesName(t *testing.T) {
@@ -144,8 +144,8 @@ func TestSchema_IsWhatTheExamplesName(t *testing.T) {
 	}
 }
 
-// formMessages match the messages about the form of a document, which a schema can check. beyondSchema maps documents
-// with such a message to the reason why the schema accepts them.
+// formMessages matches messages about the form of a document, which a schema can check. beyondSchema maps test
+// documents that cause such a message to the reason why the schema nevertheless accepts the document.
 var (
 	formMessages = regexp.MustCompile(`unknown (key|action|default|dimension|code)|wanted |is required|is empty|has no value|is not supported by this version|" is unknown|is not a number in JSON`)
 	beyondSchema = map[string]string{

@@ -21,12 +21,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// testNow is the time at which the documents of stories and messages are loaded.
+// testNow is the time at which the tests load the documents in the test archives.
 var testNow = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// storyCall is the content of a call.json: a call and its subject, in the form of an ExplainCallRequest.
+// storyCall is the content of a call.json file. It contains a call and its caller in the form of an ExplainCallRequest.
 type storyCall struct {
 	Call struct {
 		Method string `json:"method"`
@@ -36,7 +36,7 @@ type storyCall struct {
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
-	// Tool contains the facts about the tool. If it is absent, the tool is callable and has no class.
+	// Tool contains facts about the tool. If it is absent, the tool is callable and has no classification.
 	Tool *storyFacts `json:"tool"`
 }
 
@@ -52,7 +52,8 @@ type storyFacts struct {
 	Definition jsontext.Value `json:"definition"`
 }
 
-// statuses maps the names in the files to statuses. An empty name means callable.
+// statuses maps the names that the test files use for statuses to the statuses. An empty name means that the tool is
+// callable.
 var statuses = map[string]engine.Status{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
@@ -67,7 +68,7 @@ type storyPrincipal struct {
 	Chain   []storyPrincipal `json:"chain"`
 }
 
-// storyDecision is the content of a want.json: the decision, whether the tool is visible, and the explanation.
+// storyDecision is the content of a want.json file: the decision, whether the tool is visible, and the explanation.
 type storyDecision struct {
 	Effect     string         `json:"effect"`
 	Code       string         `json:"code,omitzero"`
@@ -84,14 +85,15 @@ type storyDecision struct {
 	Observed   *storyObserved `json:"observed,omitzero"`
 }
 
-// storyObserved is the decision that would apply if nothing were observed.
+// storyObserved is the decision that would be made if everything were enforced and nothing only recorded (mode:
+// observe).
 type storyObserved struct {
 	Effect  string   `json:"effect"`
 	Code    string   `json:"code,omitzero"`
 	Message string   `json:"message,omitzero"`
 	Rule    string   `json:"rule,omitzero"`
 	Limits  []string `json:"limits,omitempty"`
-	// Cacheable reports whether the decision, with this one, may be reused for other calls.
+	// Cacheable is true if this decision and the decision that contains it may both be reused for other calls.
 	Cacheable bool `json:"cacheable"`
 }
 
@@ -104,9 +106,10 @@ type storyApproval struct {
 	Grant         string   `json:"grant,omitzero"`
 }
 
-// TestDecide_Stories runs each archive of testdata/decide. Each .yaml file is a policy document, and NAME.want.json
-// contains the expected decision about the call in NAME.call.json. A file observe.json contains the times until which
-// servers are observed, by name; the name * means every server. The flag -update rewrites the expected decisions.
+// TestDecide_Stories runs each archive in testdata/decide. Each .yaml file is a policy document, and NAME.want.json
+// contains the expected decision on the call in NAME.call.json. A file observe.json maps the names of servers to the
+// times until which their policy is not enforced, only recorded. The name * means every server. The flag -update
+// rewrites the expected decisions.
 func TestDecide_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../testdata/decide/*.txtar")
@@ -183,7 +186,7 @@ func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
 	return compile(t, parsed, observed)
 }
 
-// testCap and testTimes are the options of the sets in tests.
+// testCap and testTimes are the options that the tests use when they compile sets of documents.
 const testCap = 10
 
 var testTimes = engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}
@@ -279,7 +282,7 @@ func codeName(c engine.Code) string {
 	return "CODE_" + strings.ToUpper(string(c))
 }
 
-// parseObserve parses the content of an observe.json.
+// parseObserve parses the content of an observe.json file.
 func parseObserve(t *testing.T, text []byte) engine.Observe {
 	t.Helper()
 	var until map[string]observe.Until

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Test is a call with the decision that its document requires.
+// A Test is a call together with the decision that must be made on it, as written in a document.
 type Test struct {
 	source *strictyaml.Source
 	// at is the path of the test in the document.
@@ -26,17 +26,17 @@ type Test struct {
 
 // A TestResult is the result of one test.
 type TestResult struct {
-	// Document is the name of the test's document, and Name is the name of the test, which may be empty.
+	// Document is the name of the document that contains the test. Name is the name of the test, which may be empty.
 	Document, Name string
-	// Place is the position of the test.
+	// Place is the position of the test in the document.
 	Place strictyaml.Problem
 	// Failure describes why the test failed. It is nil if the test passed.
 	Failure *strictyaml.Problem
 }
 
-// RunTests runs the tests of all documents against the set of the documents, in which every rule is enforced. It returns
-// a problem for each test that fails, at most 100. If the tests take longer than within, it returns a problem of the
-// document whose tests took most of the time. It stops with an error if ctx ends.
+// RunTests runs the tests in all documents against the whole set, as if every rule were enforced. It returns at most
+// 100 problems, one for each test that fails. If the tests take longer than the duration within, it returns a problem
+// for the document whose tests took most of the time. It stops with an error if ctx is done.
 func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
 	var failed strictyaml.Errors
 	late, err := s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(_ *Test, failure *strictyaml.Problem) bool {
@@ -52,7 +52,7 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 }
 
 // TestResults is like [Set.RunTests], but returns the result of each test that was run. late is nil unless the tests
-// take longer than within.
+// take longer than the duration within.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
@@ -61,8 +61,8 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 	return all, late, err
 }
 
-// eachTest runs tests and calls each with the result of each test, until each returns false. late is a problem of the
-// document whose tests took most of the time if the tests take longer than within.
+// eachTest runs tests and calls the function each with the result of each test, until the function returns false. If
+// the tests take longer than the duration within, late is a problem for the document whose tests took most of the time.
 func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
@@ -91,7 +91,7 @@ func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine
 	return nil, nil
 }
 
-// stopwatch measures the time of tests by document.
+// stopwatch measures how much time the tests in each document take.
 type stopwatch struct {
 	spent map[string]time.Duration
 	total time.Duration
@@ -106,7 +106,8 @@ func (w *stopwatch) add(document string) {
 	w.total += passed
 }
 
-// tooLong returns the problem of the document whose tests took most of the time.
+// tooLong returns a problem that says that the tests take too long. The problem is reported for the document whose
+// tests took most of the time.
 func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Problem {
 	slowest := slices.MaxFunc(slices.Sorted(maps.Keys(w.spent)), func(a, b string) int { return cmp.Compare(w.spent[a], w.spent[b]) })
 	first := slices.IndexFunc(s.Tests, func(t Test) bool { return t.document == slowest })
@@ -117,7 +118,7 @@ func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Pr
 
 func (t *Test) passes(d engine.Decision) bool { return len(t.differences(&d)) == 0 }
 
-// differences describes what differs between the decision and what the test wants.
+// differences describes how the decision on the test's call differs from the decision that the test wants.
 func (t *Test) differences(d *engine.Decision) []string {
 	var out []string
 	if got := actionOf(d); got != t.want.Action {
@@ -146,7 +147,7 @@ func orNone(text string) string {
 	return text
 }
 
-// actionOf returns the name of the action that has the effect of a decision.
+// actionOf returns the name of the action that results in the given decision.
 func actionOf(d *engine.Decision) string {
 	switch {
 	case d.Effect == engine.Allow:
@@ -160,8 +161,9 @@ func actionOf(d *engine.Decision) string {
 	}
 }
 
-// wantedRule returns the wanted rule with its document. A rule without a document is a rule of the test's document. The
-// name of an entry can contain "/", but no document has the name "tools.x".
+// wantedRule returns the rule that the test wants, together with the rule's document. If the test gives no document,
+// the rule belongs to the test's own document. The name of an entry can contain "/", but no document has the name
+// "tools.x".
 func (t *Test) wantedRule() string {
 	if strings.Contains(t.want.Rule, "/") && !strings.HasPrefix(t.want.Rule, "tools.") {
 		return t.want.Rule
@@ -195,8 +197,8 @@ func (t *Test) problem(e engine.Explanation) strictyaml.Problem {
 	return t.source.Problem(t.at, text, suggestion)
 }
 
-// conditionOf returns the evaluation of a rule's condition for a principal, or nil if the rule was not evaluated or has
-// no condition.
+// conditionOf returns how a rule's condition was evaluated for a principal. It returns nil if the rule was not
+// evaluated or has no condition.
 func conditionOf(rules []engine.ConsideredRule, name string, chain int) *engine.Check {
 	at := slices.IndexFunc(rules, func(r engine.ConsideredRule) bool { return r.Rule.String() == name && r.ChainIndex == chain })
 	if at < 0 {
@@ -218,8 +220,9 @@ func describeCondition(rule string, c *engine.Check) string {
 	return fmt.Sprintf("The condition of %s, `%s`, %s", rule, c.Want, is)
 }
 
-// whyNot describes why the wanted rule did not decide. It does not repeat the evaluation of the condition that decided.
-// If there is no such rule, it returns a suggestion.
+// whyNot describes why the rule that the test wants did not determine the decision. It does not repeat how the
+// condition of the rule that determined it was evaluated. If the wanted rule does not exist, whyNot returns a
+// suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
 	if len(rules) == 0 { // the call is refused before any rule is evaluated
 		return "", ""

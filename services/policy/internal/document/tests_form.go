@@ -24,7 +24,7 @@ type testCall struct {
 	Tool   string `yaml:"tool"`
 	Prompt string `yaml:"prompt"`
 	URI    string `yaml:"uri"`
-	// Args is decoded later, because its numbers must stay exact.
+	// Args is decoded later, because its numbers must not be rounded.
 	Args *yaml.Node `yaml:"args"`
 }
 
@@ -47,7 +47,7 @@ type testTool struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 	Trusted     bool                         `yaml:"trusted"`
 	Arguments   []string                     `yaml:"arguments"`
-	// Schema is decoded later, because its numbers must stay exact.
+	// Schema is decoded later, because its numbers must not be rounded.
 	Schema *yaml.Node `yaml:"schema"`
 }
 
@@ -58,7 +58,7 @@ type testWant struct {
 	Reason *string `yaml:"reason"`
 }
 
-// A moment is a time in RFC 3339, or a date, which means midnight UTC.
+// A moment is a time in RFC 3339 format, or a date, which means midnight UTC on that date.
 type moment time.Time
 
 // UnmarshalYAML implements yaml.Unmarshaler.

@@ -17,16 +17,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// MaxTests is the maximum number of tests of a document.
+// MaxTests is the maximum number of tests in a document.
 const MaxTests = 1000
 
-// testCodes are the codes that a test can want.
+// testCodes contains the codes that a test can want.
 var testCodes = []string{
 	string(engine.DeniedByRule), string(engine.DeniedByDefault), string(engine.MethodDenied), string(engine.TypeError),
 	string(engine.ApprovalRequired), string(engine.ToolUnknown), string(engine.ToolNameInvalid),
 }
 
-// tests converts the tests of the form.
+// tests converts the tests in the form.
 func (r *reader) tests(f *form, d *engine.Document) []Test {
 	r.checkFilled("tests", f.Tests == nil || len(f.Tests) > 0, "remove it")
 	if len(f.Tests) > MaxTests {
@@ -86,7 +86,7 @@ func (r *reader) testCall(at string, t *testForm, d *engine.Document) engine.Cal
 	return call
 }
 
-// testMethod sets the method of a call and what it names.
+// testMethod sets the method of the test's call, and the name of the tool, prompt or URI that the method uses.
 func (r *reader) testMethod(at string, t *testCall, call *engine.Call) {
 	kinds := []struct {
 		key, value, ref string
@@ -137,7 +137,8 @@ func orElse(value *string, absent string) string {
 	return *value
 }
 
-// testSubject converts the caller. A key that is absent has the value that `sluice policy explain` uses.
+// testSubject converts the caller of the test's call. If a key is absent, it uses the same default as `sluice policy
+// explain`.
 func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	if c == nil {
 		c = new(testCaller)
@@ -166,7 +167,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	return out
 }
 
-// testFacts converts the facts about the tool. The catalog is not read.
+// testFacts converts the facts about the tool in a test. The facts do not come from the catalog.
 func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	one := func(key, value string, known []string) {
 		if value != "" && !slices.Contains(known, value) {
@@ -199,7 +200,7 @@ func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	return facts
 }
 
-// testParams returns the params with the arguments of a call.
+// testParams returns JSON params that contain the arguments of the test's call.
 func (r *reader) testParams(at string, args *yaml.Node, call *engine.Call) string {
 	switch {
 	case !call.OfTool() && call.Method != "prompts/get":
@@ -219,8 +220,8 @@ func (r *reader) testParams(at string, args *yaml.Node, call *engine.Call) strin
 	return out.String()
 }
 
-// writeJSON writes a YAML value as JSON. Numbers keep their digits. A key or value that YAML has and JSON does not has
-// been reported as a problem, or is reported here.
+// writeJSON writes a YAML value as JSON. Numbers keep their digits. Some keys and values exist in YAML but not in JSON.
+// They have already been reported as problems, or are reported here.
 func (r *reader) writeJSON(enc *jsontext.Encoder, at string, n *yaml.Node) {
 	var err error
 	switch n.Kind { //nolint:exhaustive // aliases have been reported

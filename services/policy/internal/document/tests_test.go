@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 )
 
-// TestRunTests_Stories loads the documents of each archive of testdata/tests together, runs their tests, and compares
-// the failures with the file errors. The flag -update rewrites this file.
+// TestRunTests_Stories loads the documents in each archive in testdata/tests together, runs their tests, and compares
+// the failures with the archive's file named errors. The flag -update rewrites this file.
 func TestRunTests_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/tests/*.txtar")
@@ -57,7 +57,7 @@ func TestRunTests_Stories(t *testing.T) {
 	}
 }
 
-// manyTests returns a document with a rule and a number of tests, which want an action.
+// manyTests returns a set with one document, which contains a rule and n tests that want the given action.
 func manyTests(tb testing.TB, rule, call string, n int, action string) *document.Set {
 	tb.Helper()
 	var text strings.Builder
@@ -101,7 +101,8 @@ func TestRunTests_StopsWhenTheContextEnds(t *testing.T) {
 	}
 }
 
-// The tests of two documents take longer than the limit. The problem names the document with most of the tests.
+// The tests in two documents together take longer than the time limit. RunTests returns a single problem, which says
+// how many tests were run.
 func TestRunTests_LimitsTheTime(t *testing.T) {
 	t.Parallel()
 	file := func(name string, tests int) document.File {
@@ -126,7 +127,8 @@ func TestRunTests_LimitsTheTime(t *testing.T) {
 	}
 }
 
-// FuzzTests checks that the tests of every document that loads can be run, and that the JSON Schema accepts the document.
+// FuzzTests checks that the tests in every document that loads can be run, and that the JSON Schema accepts the
+// document.
 func FuzzTests(f *testing.F) {
 	files, _ := filepath.Glob("testdata/tests/*.txtar") // the pattern is a constant
 	for _, file := range files {

@@ -2,25 +2,27 @@ package engine
 
 import "slices"
 
-// An Access summarizes what a subject may do on a server, over all methods, tools and arguments. The zero value means
-// that every call is denied, and that some tool may be hidden.
+// An Access summarizes what a caller may do on a server, over all methods, tools and arguments. The zero value means
+// that every call is denied, and that tools may be hidden.
 type Access struct {
 	// CouldAllow reports whether some call could be allowed or require approval. If it is false, [Set.Decide] denies
-	// every call of the subject on the server except the protocol's notifications, and the gateway must drop those. If
-	// it is true, every call may still be denied.
+	// every call by the caller on the server except the protocol's notifications, which the gateway must then drop.
+	// Even if it is true, every call may be denied.
 	CouldAllow bool
-	// HidesNone reports whether no rule hides a tool of the server from a principal of the subject.
+	// HidesNone is true if no rule hides any of the server's tools from the caller or a principal in the delegation
+	// chain.
 	HidesNone bool
-	// CouldList reports whether a tool of the server could be visible to the subject; see [Set.Visible].
+	// CouldList reports whether a tool of the server could be visible to the caller; see [Set.Visible].
 	CouldList bool
-	// PromptsAlike reports whether no rule distinguishes the server's prompts by name for a principal of the subject.
-	// ResourcesAlike reports the same for resources and their URIs.
+	// PromptsAlike is true if all prompts of the server are treated alike, because no rule that applies to the caller
+	// or a principal in the delegation chain distinguishes them by name. ResourcesAlike is the same for the server's
+	// resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
 }
 
-// Access returns what a subject may do on a server. CouldAllow and CouldList may be true although every call is denied,
-// because an allowed pattern is ignored only if a single denied pattern covers it. The running time depends on the
-// number of rules and on nothing that a caller controls.
+// Access returns what the caller and the principals in its delegation chain may do on a server. CouldAllow and
+// CouldList may be true although every call is denied, because an allowed pattern is ignored only if a single denied
+// pattern covers it. The running time depends only on the number of rules, and not on anything that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}, listed: true}
 	if refusal(&call) != "" {
@@ -39,9 +41,9 @@ func (s *Set) Access(subject Subject, server string) Access {
 	return out
 }
 
-// couldListDenied reports whether a tool that is denied to the subject could be visible because the refusal has a
-// reason. It may return true although no tool is visible, because a pattern is ignored only if a single hidden pattern
-// covers it.
+// couldListDenied reports whether a tool could be visible to the caller although calls to it are denied, because the
+// denial has a reason. It may return true although no tool is visible, because a pattern is ignored only if a single
+// hidden pattern covers it.
 func (s *Set) couldListDenied(call *Call) bool {
 	hiding := s.denialsFor(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
@@ -63,7 +65,7 @@ func (s *Set) couldListDenied(call *Call) bool {
 	return false
 }
 
-// hasReason reports whether the decision about a call of the tool contains a message.
+// hasReason reports whether the decision on a call of the given tool contains a message.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool, of.evaluations = tool, nil
@@ -73,7 +75,7 @@ func (s *Set) hasReason(call *Call, tool string) bool {
 	return v.givesReason(&d)
 }
 
-// permitsEach reports whether w.permits is true for each principal of the subject.
+// permitsEach reports whether w.permits is true for the caller and for each principal in the delegation chain.
 func (w *denials) permitsEach(subject *Subject) bool {
 	for i := range subject.size() {
 		if !w.permits(subject.at(i)) {
@@ -83,28 +85,29 @@ func (w *denials) permitsEach(subject *Subject) bool {
 	return true
 }
 
-// denials contains the patterns that are denied to a subject on a server, and the rules that permit calls on that
-// server. The patterns match either tool names or methods.
+// denials contains the patterns for names that are denied to a caller on a server, and the rules that permit calls on
+// that server. The names are either tool names or method names.
 type denials struct {
-	// names returns the patterns of a rule: those for tool names, or those for methods.
+	// names is a function that returns a rule's patterns for tool names, or a rule's patterns for method names.
 	names func(*rule) patterns
-	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of
-	// them.
+	// skipsExact is true if names without a wildcard are ignored here, because [Set.permitsNamedTool] checks each of
+	// these names.
 	skipsExact bool
-	// allowing are the rules that allow calls of a principal of the subject, or require approval for them.
+	// allowing contains the rules that allow calls by the caller or a principal in the delegation chain, or that
+	// require approval for such calls.
 	allowing []*rule
-	// prefixes contains the denied prefixes: each name that starts with a denied prefix is denied. keys contains the keys
-	// of the other denied patterns; see [glob.key].
+	// prefixes contains the denied prefixes. Each name that starts with a denied prefix is denied. keys contains the
+	// keys of the other denied patterns; see [glob.key].
 	prefixes map[string]bool
 	keys     map[string]bool
-	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.
+	// shortest and longest are the minimum and the maximum length of a denied prefix, in bytes.
 	shortest, longest int
-	// hidesName reports whether a rule hides one of the names.
+	// hidesName is true if at least one rule hides names.
 	hidesName bool
 }
 
-// denialsFor collects the rules about a server that match a principal of the subject. names returns the patterns to
-// collect from a rule.
+// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The function
+// names returns the patterns that are collected from a rule.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {
@@ -126,8 +129,8 @@ func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patt
 	return w
 }
 
-// toolPatterns returns the patterns for the tools that a rule matches. If the rule names no tool, the result is one
-// pattern that matches all. If the rule matches no tool, the result is nil.
+// toolPatterns returns the patterns for the tools that a rule matches. If the rule names no tool, the result is a
+// single pattern that matches all tools. If the rule matches no tool, the result is nil.
 func (r *rule) toolPatterns() patterns {
 	switch {
 	case !r.matchesTools:
@@ -186,11 +189,11 @@ func (g *glob) isPrefix() bool {
 	return !g.exact
 }
 
-// key returns a text that is equal for equal globs and different for others.
+// key returns a text that is the same for two globs if and only if the globs are equal.
 func (g *glob) key() string { return g.prefix + "\x00" + string(encodeWildcards(g.rest)) }
 
-// encodeWildcards returns the rest of a pattern with each wildcard replaced by a control character. No pattern contains
-// control characters.
+// encodeWildcards returns the rest of a pattern, with each wildcard replaced with a control character. Patterns
+// themselves contain no control characters.
 func encodeWildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -206,8 +209,8 @@ func encodeWildcards(rest []rune) []rune {
 	return out
 }
 
-// permitsNamedTool considers the tools that the rules in w.allowing name without wildcards. It decides a call of each
-// of these tools, and reports whether at least one of the calls would not be denied.
+// permitsNamedTool reports whether a call to at least one tool is not denied. It checks the tools that the rules in
+// w.allowing name without wildcards, and evaluates a call to each of these tools.
 func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	for _, r := range w.allowing {
 		for _, g := range r.tools {
@@ -218,7 +221,8 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 			var space [16]*rule
 			rules := s.find(space[:0], call)
 			v := s.mostPermissive(rules, call)
-			// Rules that conflict may match different tools if one of the rules depends on the tool's properties.
+			// If rules conflict and one of them depends on the tool's properties, the rules may in fact match different
+			// tools.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.hasToolProperties })
 			if apart || v.decision(call).Effect != Deny {
 				return true
@@ -228,9 +232,9 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	return false
 }
 
-// permitsPattern reports whether each principal of the subject has a default or a pattern that permits names. A default
-// or pattern does not count if a single denied pattern covers all names that it permits. permitsPattern does not check
-// that the same name is permitted for all principals.
+// permitsPattern reports whether for the caller and for each principal in the delegation chain there is a default or a
+// pattern that permits names. A default or pattern does not count if a single denied pattern covers all names that it
+// permits. permitsPattern does not check that the same name is permitted for all of these principals.
 func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	all := matchAll()
 	byDefault := s.fallbacks.find(call.Server).permits() && !w.covers(&all)
@@ -242,8 +246,8 @@ func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	return true
 }
 
-// permits reports whether a rule in w.allowing that matches the principal has a pattern that no single denied pattern
-// covers.
+// permits reports whether a rule in w.allowing that matches the principal has a pattern that is not covered by a single
+// denied pattern.
 func (w *denials) permits(p *Principal) bool {
 	for _, r := range w.allowing {
 		if !r.matchesPrincipal(p) {

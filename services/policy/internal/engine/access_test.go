@@ -36,8 +36,8 @@ func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	})
 }
 
-// Case X4. TestAccess_IsExactWhenToolsAreNamed checks that for documents without patterns and conditions, CouldAllow is false if and
-// only if every tool is denied. It also tests callers with a chain.
+// Case X4. TestAccess_IsExactWhenToolsAreNamed uses documents without patterns and conditions. It checks that
+// CouldAllow is false if and only if calls to every tool are denied. Some of the callers have a delegation chain.
 func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -71,7 +71,8 @@ func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	})
 }
 
-// The caller and the principal behind it are allowed the same tools by different rules.
+// A rule allows the caller some tools, and another rule allows the same tools to the principal that started the caller.
+// CouldAllow is true. If no rule allows the tools to that principal, CouldAllow is false.
 func TestAccess_CouldAllowForTheWholeChain(t *testing.T) {
 	t.Parallel()
 	rule := func(name, principal string) engine.Rule {
@@ -193,8 +194,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// Case X9. TestAccess_CouldList checks CouldList, including cases in which a tool could be listed although no tool can
-// be called.
+// Case X9. TestAccess_CouldList checks CouldList, including cases in which the caller could see a tool although it can
+// call no tool.
 func TestAccess_CouldList(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// checkApproval checks the keys of a rule about approvals.
+// checkApproval checks a rule's keys that concern approvals.
 func (c *checker) checkApproval(r *Rule) {
 	if r.Action != ActionRequireApproval {
 		c.checkNoApproval(r)
@@ -26,8 +26,9 @@ func (c *checker) checkApproval(r *Rule) {
 	c.checkGrant(r.Grant)
 }
 
-// checkApprovalMethods checks that a rule requires approval only for methods that can require it, and that it has a
-// grant only for tools/call. A grant is bound to a tool's definition, which other methods do not have.
+// checkApprovalMethods checks that a rule requires approval only for methods that can require it, and that it allows
+// repeated calls after an approval (a grant) only for tools/call. A grant is bound to a tool's definition, which other
+// methods do not have.
 func (c *checker) checkApprovalMethods(r *Rule) {
 	if _, methods := r.Match.scope(); !methods {
 		return
@@ -41,7 +42,8 @@ func (c *checker) checkApprovalMethods(r *Rule) {
 	}
 }
 
-// checkNoApproval reports the keys about approvals in a rule that does not require approval, where they have no effect.
+// checkNoApproval checks a rule that does not require approval. It reports keys that concern approvals, because they
+// have no effect in such a rule.
 func (c *checker) checkNoApproval(r *Rule) {
 	for _, key := range []struct {
 		name string
@@ -76,14 +78,14 @@ func (c *checker) checkApprovers(groups []string) {
 	}
 }
 
-// checkTime checks one of the durations of an approval. Zero means that the rule does not set it.
+// checkTime checks one of the durations in a rule about approvals. Zero means that the rule does not set the duration.
 func (c *checker) checkTime(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")
 	}
 }
 
-// checkSelfConfirm reports keys that contradict self_confirm.
+// checkSelfConfirm reports keys that can't be used together with self_confirm.
 func (c *checker) checkSelfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:

@@ -7,27 +7,28 @@ import (
 	"strings"
 )
 
-// Approvers lists the people who may approve calls, and the agents whose calls may need an approval. If the holders of
-// tokens are unknown, a nil pointer is used.
+// Approvers lists the people who may approve calls, and the agents whose calls may need an approval. A nil *Approvers
+// means that the holders of tokens are unknown.
 type Approvers struct {
-	// Deciders are the holders of operator and approver tokens, one entry for each token.
+	// Deciders contains the holders of operator and approver tokens, with one entry for each token.
 	Deciders []Principal
-	// Callers are the holders of agent tokens, one entry for each token.
+	// Callers contains the holders of agent tokens, with one entry for each token.
 	Callers []OwnedAgent
-	// OwnersMayApprove reports whether the owner of an agent may decide about the agent's calls.
+	// OwnersMayApprove reports whether an agent's owner may approve or refuse the agent's calls.
 	OwnersMayApprove bool
 }
 
-// OwnedAgent is an agent, with the subject of the person for whom it works. Owner is empty if the agent has no owner.
+// OwnedAgent is an agent, together with the subject of the person for whom it works. Owner is empty if the agent has no
+// owner.
 type OwnedAgent struct {
 	Principal
 
 	Owner string
 }
 
-// Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
-// under which the calls of some agents can't be approved, although the calls of others can. Each rule is checked
-// independently of the others. The document must have no other errors. The suggestions name people.
+// Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
+// under which the calls of some agents can't be approved. Each rule is checked independently of the others. The
+// document must have no other errors. The suggestions contain names of people.
 func (p *Approvers) Check(d *Document) []ParseError {
 	var faults []ParseError
 	for i := range d.Rules {
@@ -64,7 +65,8 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 	}
 }
 
-// eligible returns the subjects who may approve calls under a rule, by tenant, sorted and without duplicates.
+// eligible returns the names of the people who may approve calls under a rule, by tenant. The names are sorted and
+// distinct.
 func (p *Approvers) eligible(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
@@ -81,7 +83,8 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if some callers have too few approvers. able contains the eligible subjects by tenant.
+// checkCallers returns a warning if there are too few approvers for some callers. able contains the names of the people
+// who may approve calls, by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -101,7 +104,7 @@ func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) 
 	}, true
 }
 
-// countFor returns how many of the eligible people may decide about the calls of a caller. Callers may not approve
+// countFor returns how many of the people in able may approve or refuse the calls of a caller. Callers may not approve
 // their own calls.
 func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)
@@ -114,7 +117,7 @@ func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	return n
 }
 
-// requiredText describes the approvers that a rule requires.
+// requiredText describes, for messages, the approvers that a rule requires.
 func requiredText(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
@@ -137,7 +140,7 @@ func countText(n int) string {
 	}
 }
 
-// namesText lists people for a suggestion.
+// namesText returns a list of people as text for a suggestion.
 func namesText(names []string) string {
 	switch len(names) {
 	case 0:
@@ -158,7 +161,7 @@ func moreApproversText(r *rule) string {
 	return text
 }
 
-// firstNames returns the first five names of a list, and how many more there are.
+// firstNames returns the first five names of a list as text, and says how many more there are.
 func firstNames(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -10,8 +10,8 @@ import (
 
 const benchParams = `{"name":"t","arguments":{"path":"/srv/docs/a","amount":99.5,"to":"a.example"}}`
 
-// BenchmarkDecideParsed measures decisions by three rules with conditions. The arguments of the call are parsed before.
-// BenchmarkDecide measures the same decisions with the parsing.
+// BenchmarkDecideParsed measures decisions on a call that three rules with conditions match. The arguments of the call
+// are parsed before the measurement. BenchmarkDecide measures the same decisions including the parsing.
 func BenchmarkDecideParsed(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprintf("%d entries", n), func(b *testing.B) {
@@ -20,9 +20,9 @@ func BenchmarkDecideParsed(b *testing.B) {
 	}
 }
 
-// BenchmarkDecideLikePeers measures the decisions that the benchmarks in services/bench/compare measure for Cerbos and OPA:
-// each rule allows one tool, with or without a condition on two arguments. Cerbos and OPA get arguments that are parsed,
-// so the case "parsed" has such arguments too.
+// BenchmarkDecideLikePeers measures the same decisions that the benchmarks in services/bench/compare measure for Cerbos
+// and OPA. Each rule allows one tool, with or without a condition on two arguments. Cerbos and OPA receive arguments
+// that are already parsed. Therefore the case "parsed" uses parsed arguments too.
 func BenchmarkDecideLikePeers(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		for _, bb := range []struct {
@@ -46,7 +46,7 @@ func BenchmarkDecideLikePeers(b *testing.B) {
 
 const likePeers = `decimal(args.amount) <= 100 && args.to.endsWith(".example")`
 
-// benchDecide measures decisions about a call that must be allowed.
+// benchDecide measures how long a decision on a call takes. The call must be allowed.
 func benchDecide(b *testing.B, set *Set, call Call, parsed bool) {
 	b.Helper()
 	arguments, err := condition.ParseArguments(call.Params)
@@ -66,7 +66,7 @@ func benchDecide(b *testing.B, set *Set, call Call, parsed bool) {
 	}
 }
 
-// BenchmarkParseArguments measures the parsing of the arguments of BenchmarkDecideParsed.
+// BenchmarkParseArguments measures how long it takes to parse the arguments that BenchmarkDecideParsed uses.
 func BenchmarkParseArguments(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
@@ -85,7 +85,8 @@ func benchCall() Call {
 	}
 }
 
-// benchSet returns n entries that allow calls below a path, and two rules that deny calls. All of them have conditions.
+// benchSet returns a set with n entries under tools that allow calls with a path below a directory, and two rules that
+// deny calls. All entries and rules have conditions.
 func benchSet(b *testing.B, n int) *Set {
 	b.Helper()
 	d := Document{Name: "bench", Server: "claude-flow", Default: DefaultDeny}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// entries returns a document with n entries under tools. A third of them have a limit.
+// entries returns a document with n entries under tools. Every third entry has a limit.
 func entries(n int) []engine.Document {
 	d := engine.Document{Name: "bench", Server: "claude-flow", Default: engine.DefaultDeny}
 	for i := range n {
@@ -24,7 +24,8 @@ func entries(n int) []engine.Document {
 	return []engine.Document{d}
 }
 
-// conditional returns n entries under tools that allow calls below a path. Three rules with conditions match each tool.
+// conditional returns a document with n entries under tools that allow calls with a path below a directory. Three rules
+// with conditions match each tool.
 func conditional(n int) []engine.Document {
 	d := entries(n)[0]
 	for i := range d.Rules {

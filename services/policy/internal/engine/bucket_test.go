@@ -39,7 +39,8 @@ func (c bucketCase) bucket(t rapid.TB) (own, capped string) {
 	return limits[0].Bucket, capped
 }
 
-// baseCase returns a limit with all dimensions, so that its bucket depends on every part of a call.
+// baseCase returns a call and a limit that is counted by every dimension, so that its bucket depends on every property
+// of the call.
 func baseCase() bucketCase {
 	return bucketCase{
 		Document: "d", Rule: "r", Window: time.Minute, max: 10, Server: "s", Tool: "t", Tenant: "default", Name: "ana",
@@ -50,8 +51,8 @@ func baseCase() bucketCase {
 	}
 }
 
-// TestBucket_IdentityIsStable checks that the identities of some buckets are the same as in earlier versions. If an
-// identity changed, the limit would start empty after an upgrade.
+// TestBucket_IdentityIsStable checks that some buckets have the same identities as in earlier versions. If an identity
+// changed, the limit would start counting from zero after an upgrade.
 func TestBucket_IdentityIsStable(t *testing.T) {
 	t.Parallel()
 	own, capped := baseCase().bucket(t)
@@ -163,8 +164,8 @@ func TestBucket_DiffersWhenAPartDiffers(t *testing.T) {
 	})
 }
 
-// TestBucket_DiffersWhenTheSessionDiffers checks that for a limit per session, two calls have equal buckets only if
-// both the principals and the sessions are equal.
+// TestBucket_DiffersWhenTheSessionDiffers checks limits per session. Two calls must have equal buckets only if both
+// their principals and their sessions are equal.
 func TestBucket_DiffersWhenTheSessionDiffers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -190,8 +191,9 @@ func TestBucket_DiffersWhenTheSessionDiffers(t *testing.T) {
 	})
 }
 
-// Case I6. TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson checks that a person shares a bucket with all principals
-// that work for the person: agents with and without a chain, agents of agents, and tokens with that owner.
+// Case I6. TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson checks that a person shares one bucket with all
+// principals that work for this person: agents with and without a delegation chain, agents of agents, and tokens with
+// that owner.
 func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 	t.Parallel()
 	set, err := engine.Compile([]engine.Document{{Name: "d", Rules: []engine.Rule{{

@@ -2,10 +2,10 @@ package engine
 
 import "time"
 
-// byRiskName is the name in a [RuleRef] for `default: by_risk`. No rule of a document can have this name.
+// byRiskName is the rule name in a [RuleRef] to `default: by_risk`. No rule of a document can have this name.
 const byRiskName = "default:by_risk"
 
-// byRiskOutcome is an outcome of `default: by_risk`.
+// byRiskOutcome is a possible outcome of `default: by_risk`.
 type byRiskOutcome uint8
 
 const (
@@ -17,8 +17,8 @@ const (
 	byRiskOutcomes
 )
 
-// outcomeFor returns the outcome for a tool. Unless the classification is confirmed, it rests on names and descriptions
-// that the server chose, so no call is allowed without a limit.
+// outcomeFor returns the outcome of `default: by_risk` for a tool. An unconfirmed classification is based on names and
+// descriptions that the server chose. In that case, calls are allowed only with a limit.
 func outcomeFor(f *Facts) byRiskOutcome {
 	switch {
 	case !f.Sure && f.Risk != "" && f.Risk != "critical":
@@ -34,7 +34,8 @@ func outcomeFor(f *Facts) byRiskOutcome {
 	}
 }
 
-// uncertaintyNote returns a sentence that an explanation adds if the class of the tool is uncertain; otherwise "".
+// uncertaintyNote returns a sentence that is added to an explanation if the tool's classification is uncertain, and ""
+// otherwise.
 func uncertaintyNote(f *Facts) string {
 	if outcomeFor(f) != approvalForUncertainty {
 		return ""

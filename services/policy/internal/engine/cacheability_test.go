@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestCacheability_DecisionHoldsForAlikeCalls checks that calls for which a decision may be reused get the same
-// decision.
+// TestCacheability_DecisionHoldsForAlikeCalls checks that if the decision on a call may be reused for other calls,
+// these calls get the same decision.
 func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -10,37 +10,39 @@ import (
 type Call struct {
 	// Method is the MCP method. Empty means [MethodToolsCall].
 	Method string
-	// Server is the configured name of the server that the call goes to.
+	// Server is the configured name of the server to which the call is sent.
 	Server string
-	// Tool is the name of the tool. For another method it is the name of a prompt, the URI of a resource, or the URI
-	// template that the params name.
+	// Tool is the name of the tool. For other methods it is the name of a prompt, the URI of a resource, or the URI
+	// template in the params.
 	Tool string
-	// Ref is the kind of a completion: [RefPrompt] or [RefResource]. If Ref is empty, rules about prompts or resources
-	// match the completion, except for rules with [ActionAllow].
+	// Ref says what a completion request is for: [RefPrompt] or [RefResource]. If Ref is empty, both rules for prompts
+	// and rules for resources match the completion request, except for rules with [ActionAllow].
 	Ref string
-	// Params is the `params` of the request, a JSON object; empty means none.
+	// Params is the `params` of the request as a JSON object. It is empty if there are no params.
 	Params string
 	// Subject is the caller.
 	Subject Subject
-	// Now is the time of the call, for conditions. Conditions that read the time can't be evaluated for the zero time.
+	// Now is the time of the call, which conditions can read. If it is zero, conditions that read the time can't be
+	// evaluated.
 	Now time.Time
-	// Facts are the catalog's facts about the tool with the definition that was listed in the caller's session. For a
-	// method other than [MethodToolsCall], only Status is set, to the status of the server.
+	// Facts contains the catalog's facts about the tool, with the definition that was listed in the caller's session.
+	// For a method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
-	// CheckArguments returns an error unless Params contains arguments that satisfy the tool's input schema and that the
-	// schema declares. It is nil if the schema is not known; a rule with Strict then refuses the call.
+	// CheckArguments returns an error unless the arguments in Params satisfy the tool's input schema and are declared
+	// in the schema. CheckArguments is nil if the schema is not known. In this case, a rule with Strict refuses the
+	// call.
 	CheckArguments func(params string) error
 
 	// argumentsError is the result of CheckArguments if argumentsChecked is true.
 	argumentsError   error
 	argumentsChecked bool
-	// listed reports whether the call stands for all calls of a tool or method, while a list is filtered. Conditions then
-	// know neither the arguments nor the time.
+	// listed is true while a list is filtered. The call then represents all calls to a tool or all calls of a method,
+	// so conditions know neither the arguments nor the time.
 	listed bool
-	// anyName reports whether the name of the prompt or resource is not known. Every rule about names of this kind then
-	// matches.
+	// anyName is true if the name of the prompt or resource is unknown. In this case, every rule about names of this
+	// kind matches.
 	anyName bool
-	// uriCache caches the result of the method uri. It is nil until the result is computed.
+	// uriCache caches the result of the function uri. It is nil until the result is computed.
 	uriCache *uriReadings
 	// evaluations caches the results of conditions. It is nil until a condition is evaluated.
 	evaluations *evaluations
@@ -52,31 +54,31 @@ func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsC
 // method returns the MCP method.
 func (c *Call) method() string { return cmp.Or(c.Method, MethodToolsCall) }
 
-// A Subject is a caller with its chain of principals. Calls of the zero Subject are refused.
+// A Subject is a caller together with the chain of principals for whom it works. Calls of the zero Subject are refused.
 type Subject struct {
-	// Caller is the principal that calls.
+	// Caller is the principal that makes the call.
 	Caller Principal
-	// Chain lists the principals for which the caller works, at most [MaxChain]. The first principal started the caller,
-	// and each further principal started the principal before it in the list.
+	// Chain lists the principals for whom the caller works. It has at most [MaxChain] elements. The first principal
+	// started the caller, and each further principal started the principal before it in the list.
 	Chain []Principal
 }
 
-// A Principal is a caller, or a principal in a caller's chain.
+// A Principal is a caller, or a principal in a caller's Chain.
 type Principal struct {
 	// Tenant is the tenant of the principal. A call with an empty tenant is refused.
 	Tenant string
-	// Name is the subject, which is unique in the tenant. A call with an empty name is refused.
+	// Name is the subject of the principal, which is unique in the tenant. A call with an empty name is refused.
 	Name string
-	// Agent is the name of the calling agent; empty for people.
+	// Agent is the name of the calling agent. It is empty for people.
 	Agent string
-	// Owner is the subject of the person for whom the principal works; empty means the principal itself. Only limits
-	// use it.
+	// Owner is the subject of the person for whom the principal works. It is empty if the principal works for itself.
+	// Owner is used only by limits.
 	Owner string
-	// Groups are the groups of the subject.
+	// Groups contains the groups that the subject belongs to.
 	Groups []string
-	// Session is the gateway's session; empty if the protocol has none.
+	// Session is the gateway's session. It is empty if the protocol has no sessions.
 	Session string
-	// Run is the run that the client declared; empty if it declared none.
+	// Run is the run that the client declared. It is empty if the client declared none.
 	Run string
 }
 
@@ -102,40 +104,44 @@ func (s *Subject) valid() bool {
 	return true
 }
 
-// A Decision is the decision about a call. The zero value refuses.
+// A Decision is the decision on a call. The zero value refuses the call.
 type Decision struct {
 	// Effect says what to do with the call.
 	Effect Effect
 	// Code says why the call is refused or needs an approval. It is empty with [Allow].
 	Code Code
-	// Message is the reason of the deciding rule, for the model and for people. It is empty if the rule has no reason
-	// or hides the tool.
+	// Message is the reason given by the rule that determined the decision, for the model and for people. It is empty
+	// if the rule has no reason or hides the tool.
 	Message string
-	// Rule is the rule that decided. It is zero if no rule decided.
+	// Rule is the rule that determined the decision. It is zero if no rule did.
 	Rule RuleRef
-	// RuleDigest is the SHA-256 of the content of the rule that decided. It is zero if no rule decided.
+	// RuleDigest is the SHA-256 digest of the content of the rule that determined the decision. It is zero if no rule
+	// did.
 	RuleDigest [32]byte
-	// Limits are the limits that apply to the call. Before the call is sent, one unit of every limit must be reserved, in
-	// a single reservation. No two limits have the same bucket.
+	// Limits contains the limits that apply to the call. Before the call is sent, one unit of every limit must be
+	// reserved, and all of them in a single reservation. No two limits have the same bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if at least one rule
-	// decides for each principal, and every rule that decides has Idempotent.
+	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if, for the caller and
+	// for each principal in the chain, at least one rule determines the decision, and all rules that do so have
+	// Idempotent set.
 	Idempotent bool
-	// Timeout is the shortest timeout of the rules that apply, and TimeoutRule is the rule that has it. Both are zero if
-	// no rule has a timeout, or if Effect is [Deny].
+	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule that specifies it. Both
+	// fields are zero if no rule has a timeout, or if Effect is [Deny].
 	Timeout     time.Duration
 	TimeoutRule RuleRef
-	// Redactions are the redactions of all rules that apply, in the order of the rules. It is empty if Effect is [Deny].
+	// Redactions contains the redactions of all rules that apply, in the order of the rules. It is empty if Effect is
+	// [Deny].
 	Redactions []RuleRedaction
-	// Record reports whether a copy of the arguments is stored. It is false if Effect is [Deny].
+	// Record reports whether a copy of the arguments must be stored. It is false if Effect is [Deny].
 	Record bool
-	// Hidden reports whether the caller must get the error for an unknown tool.
+	// Hidden reports whether the caller must receive the same error as for an unknown tool.
 	Hidden bool
-	// ChainIndex is the index of the principal for whom the decision was made: 0 for the caller, i+1 for Chain[i].
+	// ChainIndex is the index of the principal that the decision is based on: 0 for the caller, i+1 for Chain[i].
 	ChainIndex int
-	// Observed is the decision that would apply if nothing were observed. It is nil if its result is the same.
+	// Observed is the decision that would be made if everything were enforced. It is nil if that decision has the same
+	// result as this one.
 	Observed *Observation
 }
 
@@ -144,11 +150,11 @@ type Effect uint8
 
 // The effects.
 const (
-	// Deny refuses the call. It is the zero value.
+	// Deny means that the call is refused. It is the zero value.
 	Deny Effect = iota
-	// Allow sends the call.
+	// Allow means that the call is sent.
 	Allow
-	// RequireApproval holds the call until it is approved.
+	// RequireApproval means that the call is held until it is approved.
 	RequireApproval
 )
 
@@ -161,31 +167,31 @@ func (e Effect) String() string {
 // prefix.
 type Code string
 
-// The codes that the engine returns.
+// These are the codes that the engine returns.
 const (
 	// DeniedByRule means that a rule denies the call.
 	DeniedByRule Code = "denied_by_rule"
-	// DeniedByDefault means that no rule with an action matched.
+	// DeniedByDefault means that no rule with an action matched the call.
 	DeniedByDefault Code = "denied_by_default"
-	// ToolUnknown means that the tool is hidden, or that the server's name is not valid.
+	// ToolUnknown means that the tool is hidden, or that the server's name is invalid.
 	ToolUnknown Code = "tool_unknown"
 	// ToolNameInvalid means that the tool's name does not match `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
-	// ToolChanged means that the tool's definition is not accepted.
+	// ToolChanged means that the tool's definition has not been accepted.
 	ToolChanged Code = "tool_changed"
-	// ToolQuarantined means that an operator stopped the tool or its server.
+	// ToolQuarantined means that an operator has stopped the tool or its server.
 	ToolQuarantined Code = "quarantined"
 	// ApprovalRequired means that the call must be approved first.
 	ApprovalRequired Code = "approval_required"
-	// MethodDenied means that no rule with an action matched a method other than [MethodToolsCall], or that a rule
-	// hides the method. These methods have no default.
+	// MethodDenied means that a method other than [MethodToolsCall] is denied, because no rule with an action matched,
+	// or because a rule hides the method. A document's default does not apply to these methods.
 	MethodDenied Code = "method_denied"
-	// TypeError means that a condition can't be evaluated for the call, or that the arguments do not satisfy the tool's
-	// input schema, and that the call is refused for that reason.
+	// TypeError means that the call is refused because a condition can't be evaluated for it, or because its arguments
+	// do not satisfy the tool's input schema.
 	TypeError Code = "type_error"
-	// Stopped means that an operator has stopped the call; see [Stop].
+	// Stopped means that an emergency stop by an operator applies to the call; see [Stop].
 	Stopped Code = "stopped"
-	// Unauthenticated means that a principal lacks its tenant or name, or that the chain is too long.
+	// Unauthenticated means that a principal has no tenant or no name, or that the chain of principals is too long.
 	Unauthenticated Code = "unauthenticated"
 )
 
@@ -193,36 +199,36 @@ const (
 type RuleRef struct {
 	// Document is the name of the document.
 	Document string
-	// Rule is the rule's name. For an entry under `tools` it is "tools." and the tool's name.
+	// Rule is the rule's name. For an entry under `tools`, it is "tools." followed by the tool's name.
 	Rule string
 }
 
 // String returns "document/rule".
 func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 
-// IsZero reports whether the reference names no rule.
+// IsZero reports whether the reference does not name any rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
 // A Limit is one limit that applies to a call. It is a sliding window in which the call counts as one unit.
 type Limit struct {
-	// Rule is the rule that has the limit.
+	// Rule is the rule that specifies the limit.
 	Rule RuleRef
-	// Bucket identifies the counter of the limit, in 43 characters. Calls that share the limit have the same bucket, even
-	// if Max or the revision differs.
+	// Bucket identifies the counter of the limit. It has 43 characters. Calls that share the limit have the same
+	// bucket, even if Max or the revision differs.
 	Bucket string
-	// Max is the largest number of calls in Window.
+	// Max is the maximum number of calls in Window.
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per lists the dimensions whose values are part of the bucket.
+	// Per lists the dimensions whose values identify the bucket.
 	Per []Dimension
-	// Cap reports whether the limit is a principal's cap over all sessions.
+	// Cap is true if the limit is a principal's cap, which counts the principal's calls in all sessions.
 	Cap bool
-	// SessionKey says which value identified the session.
+	// SessionKey says which value was used to identify the session.
 	SessionKey SessionKey
 }
 
-// SessionKey says which value identified the session of a call.
+// SessionKey says which value was used to identify the session of a call.
 type SessionKey uint8
 
 // The session keys.
@@ -242,7 +248,7 @@ func (k SessionKey) String() string {
 	return nameOf([]string{"none", "run", "session", "principal"}, int(k), "SessionKey")
 }
 
-// validTool reports whether name matches the grammar of tool names.
+// validTool reports whether name is a valid name of a tool.
 func validTool(name string) bool {
 	if len(name) == 0 || len(name) > 128 {
 		return false
@@ -261,10 +267,10 @@ func toolByte(c byte) bool {
 
 func methodByte(c byte) bool { return toolByte(c) || c == '$' }
 
-// uriByte reports whether a byte may be in a plain URI or in a URI template.
+// uriByte reports whether a byte may occur in a plain URI or in a URI template.
 func uriByte(c byte) bool { return c > ' ' && c < 0x7f && !strings.ContainsRune("\"<>\\^`|#", rune(c)) }
 
-// validServer reports whether name matches the grammar of server names.
+// validServer reports whether name is a valid server name.
 func validServer(name string) bool {
 	if len(name) == 0 || len(name) > 32 {
 		return false

@@ -1,14 +1,17 @@
 package engine
 
 // maxTried is the maximum number of combinations that [evaluations.combine] tries if there are too many conditions for
-// all combinations.
+// it to try all combinations.
 const maxTried = 400
 
-// combine calls try for combinations of the results of the conditions whose results are unknown: true, false, or a
-// failed evaluation. try makes decisions, which may evaluate further conditions. If there are at most most such
-// conditions, combine tries every combination and returns true. Otherwise it returns false and tries at most [maxTried]
-// combinations: all conditions false, all true, and those that differ from these in one or two conditions. A rule that
-// decides only for certain results of three conditions may not decide in any of them.
+// combine considers the conditions whose results are unknown. Each result can be true, false, or a failed evaluation.
+// It calls try for combinations of these results. The function try makes decisions, and may evaluate further
+// conditions. If the number of conditions with unknown results is not larger than most, combine tries every combination
+// and returns true.
+//
+// Otherwise combine returns false, and tries at most [maxTried] combinations: all conditions false, all conditions
+// true, and the combinations that differ from these in one or two conditions. If a rule applies only for certain
+// results of three conditions, possibly none of these combinations makes it apply.
 func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	for n := uint(0); n < powerOf3(e.open, most); n++ {
 		e.assume(n)
@@ -21,7 +24,8 @@ func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	return true
 }
 
-// combineSome tries combinations in which all conditions are false, or all are true, except for up to two of them.
+// combineSome tries combinations in which at most two conditions are not false, and combinations in which at most two
+// conditions are not true.
 func (e *evaluations) combineSome(try func()) {
 	left := maxTried
 	with := func(assumed, failing uint) {
@@ -46,7 +50,7 @@ func (e *evaluations) combineSome(try func()) {
 	}
 }
 
-// assume sets the unknown results to the digits of n to the base 3: false, true, and failed.
+// assume sets the unknown results to the base-3 digits of n. The digits 0, 1 and 2 mean false, true and failed.
 func (e *evaluations) assume(n uint) {
 	e.assumed, e.failing = 0, 0
 	for bit := uint(0); n > 0; bit, n = bit+1, n/3 {
@@ -59,7 +63,7 @@ func (e *evaluations) assume(n uint) {
 	}
 }
 
-// powerOf3 returns 3 to the power of n, but at most 3 to the power of most+1.
+// powerOf3 returns 3 to the power of n. The result is at most 3 to the power of most+1.
 func powerOf3(n, most uint) uint {
 	out := uint(1)
 	for range min(n, most+1) {

@@ -9,41 +9,45 @@ import (
 )
 
 const (
-	// maxCompared is the maximum number of conditions with unknown results for which [Compare] tries all results.
+	// maxCompared is the maximum number of conditions with unknown results for which [Compare] tries all possible
+	// results.
 	maxCompared = 6
 	// maxChanges is the maximum number of changes that Compare returns.
 	maxChanges = 20
 )
 
-// A Change is a difference between the decisions of two sets about some calls.
+// A Change is a difference between the decisions that two sets make on certain calls.
 type Change struct {
 	Before, After Decision
-	// Assumptions are the results of the conditions of the rules that decided, if the results depend on the call.
+	// Assumptions contains the assumed results of conditions. These are the conditions of the rules that determined the
+	// decisions, if their results depend on the call.
 	Assumptions []Assumption
 	// InvalidArguments reports whether the change concerns only calls whose arguments do not satisfy the tool's schema.
 	InvalidArguments bool
 }
 
-// An Assumption is a result of a condition.
+// An Assumption is an assumed result of a condition.
 type Assumption struct {
 	Condition string
 	Result    condition.Result
 }
 
-// Opens reports whether the change permits calls that were refused, or allows calls that needed an approval.
+// Opens reports whether the change makes calls less restricted: calls that were refused are permitted, or calls that
+// needed approval are allowed.
 func (c *Change) Opens() bool { return rankOf(&c.After) > rankOf(&c.Before) }
 
-// Closes reports whether the change refuses calls that were permitted, or lets allowed calls need an approval.
+// Closes reports whether the change makes calls more restricted: calls that were permitted are refused, or calls that
+// were allowed need approval.
 func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 
-// Compare returns the differences between the decisions of two sets about the calls that are equal to call except for
-// their arguments and the time. The sets come from [CompilePair]. A decision differs if it has another effect, or if it
-// hides the tool, or has other limits, other redactions or other terms of an approval. Reasons and codes are not
+// Compare returns the differences between the decisions that two sets make on all calls that differ from call only in
+// their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their effects differ, if
+// only one of them hides the tool, or if their limits, redactions or approval terms differ. Reasons and codes are not
 // compared.
 //
-// Each condition of both sets has the same result in both decisions. Different conditions are taken to be independent
-// of each other, so a change may be impossible. If complete is false, there may be further changes, because too many
-// conditions are involved.
+// A condition that occurs in both sets has the same result in both decisions. Different conditions are assumed to be
+// independent of each other, so a reported change may be impossible. If complete is false, there may be further
+// changes, because too many conditions are involved.
 func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" || sameRules(before, after, &call) {
@@ -57,12 +61,13 @@ func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 type comparer struct {
 	before, after *Set
 	changes       []Change
-	// full reports whether changes were left out.
+	// full is true if changes were omitted because there are too many.
 	full bool
 }
 
-// compareAll compares the decisions about a call for all results of conditions. was is the call before the change, and is
-// the call after it. They are the same, or differ by what the catalog knows about the class and status of the tool.
+// compareAll compares the decisions on a call for all possible results of conditions. The parameter was is the call
+// before the change, and the parameter is is the call after the change. The two calls are equal, or differ in the
+// classification and status of the tool.
 func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	was.evaluations = &evaluations{input: was.conditionInput()}
 	is.evaluations = was.evaluations
@@ -80,7 +85,7 @@ func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	return c.changes, complete && !c.full
 }
 
-// compare compares the decisions for the assumed results of conditions.
+// compare compares the two decisions, with the currently assumed results of the conditions.
 func (c *comparer) compare(was, is *Call, invalid bool) {
 	was.evaluations.setClass(was)
 	old, oldVerdict := c.before.decideObserved(was)
@@ -109,7 +114,8 @@ func (c *comparer) compare(was, is *Call, invalid bool) {
 	c.changes = append(c.changes, change)
 }
 
-// covers reports whether o is the same change for other results of conditions: the same rules make the same decisions.
+// covers reports whether o differs from c only in the assumed results of conditions, and the same rules make the same
+// decisions.
 func (c *Change) covers(o *Change) bool {
 	same := func(a, b *Decision) bool {
 		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
@@ -117,8 +123,8 @@ func (c *Change) covers(o *Change) bool {
 	return same(&c.Before, &o.Before) && same(&c.After, &o.After)
 }
 
-// assumption returns the assumed result of the condition on which a verdict depends. It returns false if the
-// condition of the deciding rule has a known result, or if a default decided.
+// assumption returns the assumed result of the condition that a verdict depends on. It returns false if the result of
+// this condition is known, or if the verdict comes from a default.
 func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	r := cmp.Or(v.failedRule, v.rule)
 	if r == nil || !c.isOpen(r) {
@@ -128,7 +134,7 @@ func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	return Assumption{Condition: r.condition(), Result: result}, true
 }
 
-// sameRules reports whether both sets have the same rules and defaults about a call, so that their decisions are equal.
+// sameRules reports whether both sets have the same rules and defaults for a call, so that their decisions are equal.
 func sameRules(a, b *Set, call *Call) bool {
 	return a.opens(call) == b.opens(call) && alikeRules(a, b, call) && alikeRules(a.withoutObservation(), b.withoutObservation(), call)
 }
@@ -140,7 +146,7 @@ func alikeRules(a, b *Set, call *Call) bool {
 		slices.EqualFunc(a.find(spaceA[:0], call), b.find(spaceB[:0], call), same)
 }
 
-// alikeDecisions reports whether two decisions do the same with a call.
+// alikeDecisions reports whether two decisions have the same effects on a call.
 func alikeDecisions(a, b *Decision) bool {
 	if a.Effect != b.Effect || a.Hidden != b.Hidden {
 		return false
@@ -151,7 +157,7 @@ func alikeDecisions(a, b *Decision) bool {
 	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval) && alikeRedactions(a, b) && a.Record == b.Record
 }
 
-// A limitKey describes a limit without the rule that has it.
+// A limitKey describes a limit without the rule that specifies it.
 type limitKey struct {
 	max    int64
 	window time.Duration
@@ -176,8 +182,8 @@ func limitKeys(limits []Limit) []limitKey {
 	return out
 }
 
-// alikeTerms reports whether approvals under two terms need the same people, and cover the same calls for the same
-// time.
+// alikeTerms reports whether two approval terms require the same people to approve, and cover the same calls for the
+// same time.
 func alikeTerms(a, b *ApprovalTerms) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -7,22 +7,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A FactsComparer compares the decisions of one set about tools whose facts change.
+// A FactsComparer compares the decisions that one set makes on tools whose facts change.
 type FactsComparer struct {
 	set *Set
-	// limits reports whether calls may be refused because too many limits apply.
+	// limits is true if the documents contain so many limits that calls may be refused because too many limits apply to
+	// them.
 	limits bool
 }
 
-// NewFactsComparer returns a comparer for a set that was compiled from documents.
+// NewFactsComparer returns a comparer for a set. documents are the documents from which the set was compiled.
 func NewFactsComparer(set *Set, documents []Document) *FactsComparer {
 	return &FactsComparer{set: set, limits: mayExceedLimits(documents)}
 }
 
-// Compare returns the differences between the decisions about the calls that are equal to call except for their arguments
-// and the time, before and after the facts about the tool change. Both facts are about the same definition, so their
-// Arguments are equal. The results are those of the function [Compare]. A condition that reads both the arguments and the
-// class is taken to have independent results before and after the change of a class.
+// Compare compares the decisions before and after a change to the facts about a tool. It returns the differences for
+// all calls that differ from call only in their arguments and the time. The facts before and after the change are about
+// the same definition, so their Arguments are equal. The results have the same meaning as those of the function
+// [Compare]. If the tool's class changes, a condition that reads both the arguments and the class is assumed to have
+// independent results before and after the change.
 func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" {
@@ -34,10 +36,10 @@ func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, compl
 	return c.compareAll(&call, &next)
 }
 
-// MayOpen returns the rules because of which the change of the facts may allow calls that were refused, or allow calls
-// without the approval that they needed: rules that permit and apply only after the change, and rules that restrict and
-// apply only before it. If the result is empty, a call by one of the principals of [MentionedCallers] is opened, or no
-// call is.
+// MayOpen returns the rules because of which a change to the facts may make calls less restricted: calls that were
+// refused may be permitted, or calls that needed approval may be allowed. These are the rules that permit calls and
+// apply only after the change, and the rules that restrict calls and apply only before it. If the result is empty, the
+// change makes no calls less restricted, or it does so for a call by one of the principals in [MentionedCallers].
 func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	next := call
 	next.Facts = after
@@ -72,8 +74,9 @@ func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// manyCallers reports whether rules distinguish callers so that [MentionedCallers] may not have an example of each kind:
-// by a condition, or more than one of them by a match.
+// manyCallers reports whether rules distinguish so many kinds of callers that [MentionedCallers] may not contain an
+// example of each kind. This is the case if a condition reads the caller, or if more than one rule matches only certain
+// callers.
 func manyCallers(rules []*rule) bool {
 	var first *rule
 	for _, r := range rules {
@@ -91,12 +94,12 @@ func manyCallers(rules []*rule) bool {
 	return false
 }
 
-// readsAny reports whether the condition of a rule reads one of the variables.
+// readsAny reports whether a rule's condition reads at least one of the variables.
 func (r *rule) readsAny(variables condition.Variables) bool {
 	return r.when != nil && r.when.Variables()&variables != 0
 }
 
-// restricts reports whether a rule can refuse calls or require an approval.
+// restricts reports whether a rule can refuse calls, or require approval for calls.
 func (f *FactsComparer) restricts(r *rule) bool {
 	return r.Action >= ActionDeny || r.Action == ActionRequireApproval || r.Strict || f.limits && len(r.limits) > 0
 }

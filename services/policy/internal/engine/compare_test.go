@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestCompare_FindsEveryDifferenceBetweenDecisions compares the decisions of two sets of documents on calls with several
-// arguments: if their effects differ, Compare returns a change with these effects.
+// TestCompare_FindsEveryDifferenceBetweenDecisions compares the decisions that two sets of documents make on calls with
+// several arguments. If the effects of two decisions differ, Compare must return a change with these effects.
 func TestCompare_FindsEveryDifferenceBetweenDecisions(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -46,7 +46,7 @@ func TestCompare_FindsEveryDifferenceBetweenDecisions(t *testing.T) {
 	})
 }
 
-// drawEdit returns documents in which a rule or the default of one document may be replaced.
+// drawEdit returns documents in which one rule, or the default of one document, may have been replaced.
 func drawEdit(t *rapid.T, documents []engine.Document) []engine.Document {
 	out := slices.Clone(documents)
 	for i := range out {
@@ -65,7 +65,7 @@ func drawEdit(t *rapid.T, documents []engine.Document) []engine.Document {
 	return out
 }
 
-// changesText describes changes, one in each line.
+// changesText describes changes, with one change on each line.
 func changesText(changes []engine.Change) string {
 	var out []string
 	for i := range changes {
@@ -134,7 +134,8 @@ allow d/tools.t -> deny d/tools.t if args.path == "/a" is true if args.path == "
 	}
 }
 
-// A rule that denies is only observed in the new version, and another rule allows the call.
+// In the new version, a rule that denies a call is no longer enforced but only recorded (mode: observe), so the
+// document's default allows the call. Compare reports this change.
 func TestCompare_ObservedRuleOpens(t *testing.T) {
 	t.Parallel()
 	with := options
@@ -153,7 +154,8 @@ func TestCompare_ObservedRuleOpens(t *testing.T) {
 	}
 }
 
-// The condition of one of ten rules changes. Compare reports the change, and that it may have missed others.
+// The condition of one of ten rules changes. Compare reports this change, and reports that it may have missed other
+// changes.
 func TestCompare_IsIncompleteForManyConditions(t *testing.T) {
 	t.Parallel()
 	rules := func(last string) (out []engine.Rule) {
@@ -173,8 +175,8 @@ func TestCompare_IsIncompleteForManyConditions(t *testing.T) {
 	}
 }
 
-// The documents name servers, tools, prompts, URIs, methods and callers. A name that a pattern matches stands for the
-// pattern.
+// The documents contain names and patterns of servers, tools, prompts, URIs, methods and callers. The mentioned names
+// include an example for each pattern.
 func TestMentions_ContainTheNamesOfDocuments(t *testing.T) {
 	t.Parallel()
 	documents := []engine.Document{{Name: "d", Server: "s-*", Rules: []engine.Rule{

@@ -12,16 +12,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Options are the settings that decisions depend on in addition to the documents.
+// Options contains settings that affect decisions in addition to the documents.
 type Options struct {
-	// SessionCap limits the usage of a principal over all its sessions. It is a multiple of the limit per session: 1 to
-	// [MaxSessionCap].
+	// SessionCap limits how much a principal can use in all its sessions together. The limit is SessionCap times the
+	// limit for one session. SessionCap is from 1 to [MaxSessionCap].
 	SessionCap int
-	// Times are the times of approvals for rules that set no time.
+	// Times contains the durations of approvals for rules that set no durations.
 	Times Times
-	// Observe specifies the servers that are only observed.
+	// Observe specifies the servers for which rules are not enforced, only recorded (mode: observe).
 	Observe Observe
-	// Now is the time at which the documents are compiled. It determines what is observed. If it is zero, nothing is.
+	// Now is the time at which the documents are compiled. It determines which rules are not enforced, only recorded.
+	// If Now is zero, everything is enforced.
 	Now time.Time
 }
 
@@ -36,17 +37,17 @@ type Set struct {
 	revision   string
 	sessionCap int64
 	times      Times
-	// conditions are the conditions of rules and grants.
+	// conditions contains the conditions of rules and grants.
 	conditions map[conditionText]*condition.Condition
-	// conditional reports whether some rule has a condition, or checks the arguments against the tool's schema.
+	// conditional reports whether at least one rule has a condition, or checks the arguments against the tool's schema.
 	conditional bool
-	// stops are the calls that operators have stopped.
+	// stops contains the calls that operators have stopped.
 	stops Stops
 
 	observation
 }
 
-// A rule is a Rule with its patterns compiled.
+// A rule is a [Rule] whose patterns have been compiled.
 type rule struct {
 	Rule
 	ref    RuleRef
@@ -63,7 +64,7 @@ type rule struct {
 	tools              patterns
 	prompts            patterns
 	uris               patterns
-	// foldedURIs contains the patterns of uris in lower case.
+	// foldedURIs contains the URI patterns in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
@@ -71,20 +72,20 @@ type rule struct {
 	tenants    patterns
 	// matchesAnyone reports whether the rule matches every principal.
 	matchesAnyone bool
-	// hasToolProperties reports whether the rule names a category, a risk, a tag or an annotation.
+	// hasToolProperties reports whether the rule matches by category, risk, tag or annotation.
 	hasToolProperties bool
 	// matchesTools reports whether the rule can match tools/call. matchesMethods reports whether it can match other
 	// methods.
 	matchesTools, matchesMethods bool
 }
 
-// Compile compiles documents. Their order does not matter. A set without documents denies every call. The error lists
-// every error of every document.
+// Compile compiles documents. The order of the documents does not matter. A set without documents denies every call.
+// The returned error lists every error in every document.
 func Compile(documents []Document, options Options) (*Set, error) {
 	return compileWith(documents, options, make(map[conditionText]*condition.Condition))
 }
 
-// CompilePair compiles two versions of documents, which [Compare] can compare.
+// CompilePair compiles two versions of the documents, so that [Compare] can compare them.
 func CompilePair(before, after []Document, options Options) (old, next *Set, err error) {
 	conditions := make(map[conditionText]*condition.Condition) // shared, so that a comparison evaluates equal conditions once
 	if old, err = compileWith(before, options, conditions); err != nil {
@@ -94,7 +95,8 @@ func CompilePair(before, after []Document, options Options) (old, next *Set, err
 	return old, next, err
 }
 
-// compileWith compiles documents. It uses the conditions in the map, and adds further conditions.
+// compileWith compiles documents. It uses the conditions that are already in the map, and adds new conditions to the
+// map.
 func compileWith(documents []Document, options Options, conditions map[conditionText]*condition.Condition) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
@@ -112,8 +114,9 @@ func compileWith(documents []Document, options Options, conditions map[condition
 	return s, nil
 }
 
-// newSet returns a set in which all documents are enforced. They must be sorted and have no errors. conditions contains
-// the conditions of sets with the same calls, so that each condition is evaluated once for a call.
+// newSet returns a set in which all documents are enforced. The documents must be sorted and have no errors. The map
+// conditions contains the conditions of all sets that evaluate the same calls, so that each condition is evaluated only
+// once for a call.
 func newSet(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) *Set {
 	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: conditions, sessionCap: int64(options.SessionCap), times: options.Times}
 	for i := range documents {
@@ -136,8 +139,8 @@ func newSet(documents []Document, options *Options, conditions map[conditionText
 	return s
 }
 
-// Revision returns the SHA-256 of the documents' content as 64 hexadecimal digits. It does not depend on the order of
-// documents, rules or patterns.
+// Revision returns the SHA-256 digest of the documents' content as 64 hexadecimal digits. It does not depend on the
+// order of documents, rules or patterns.
 func (s *Set) Revision() string { return s.revision }
 
 func checkDocuments(documents []Document) error {
@@ -185,7 +188,7 @@ func (s *Set) add(d *Document) {
 	s.rules = append(s.rules, rules...)
 }
 
-// homeOf returns the servers that a document applies to. It is nil if the document applies to every server.
+// homeOf returns patterns for the servers that a document applies to, or nil if the document applies to every server.
 func homeOf(d *Document) patterns {
 	if d.Server == "" {
 		return nil
@@ -237,14 +240,14 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	return r
 }
 
-// A conditionText is the source of a condition.
+// A conditionText is the source text of a condition.
 type conditionText struct {
 	text      string
 	extraArgs bool
 }
 
-// compileCondition returns the compiled condition, or nil if the text is empty. Equal sources get the same condition,
-// which is then evaluated once for a call.
+// compileCondition returns the compiled condition, or nil if the text is empty. If it is called for the same source
+// again, it returns the same condition, which is then evaluated only once for a call.
 func (s *Set) compileCondition(source conditionText) *condition.Condition {
 	if source.text == "" {
 		return nil
@@ -272,8 +275,8 @@ func compilePatterns(texts []string) patterns {
 	return ps
 }
 
-// matchesCall reports whether the rule matches the call, regardless of the principal. For a call of a tool,
-// r.matchesTools must be true; for any other call, r.matchesMethods must be true.
+// matchesCall reports whether the rule matches the call, regardless of the principal. If the call is a tool call,
+// r.matchesTools must be true. For any other call, r.matchesMethods must be true.
 func (r *rule) matchesCall(call *Call) bool {
 	if !r.documentServers.match(call.Server) || !r.servers.match(call.Server) {
 		return false
@@ -290,26 +293,27 @@ func (r *rule) matchesPrincipal(p *Principal) bool {
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks contains the defaults of the documents, by the servers that they apply to.
+// fallbacks contains the defaults of the documents, grouped by the servers that the documents apply to.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
 	globs      []fallback
 }
 
-// A fallback is the strictest default of some documents, with the name of the first document that has it. The zero
-// fallback means that no document has a default.
+// A fallback is the strictest default in several documents, together with the name of the first document that has this
+// default. The zero fallback means that none of the documents has a default.
 type fallback struct {
 	value    Default
 	document string
 	servers  glob
-	// table contains the rules that implement by_risk. It is nil for other defaults.
+	// table contains the rules that implement `default: by_risk`. It is nil for other defaults.
 	table *byRisk
 }
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
 
-// add adds a document's default. Documents must be added in the order of their names.
+// add adds the default of a document that applies to the servers home. Documents must be added in the order of their
+// names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
 	if d.Default == DefaultByRisk {

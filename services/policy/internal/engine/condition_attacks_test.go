@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestDecide_ArgumentsOfAnotherTypeAreNotConverted checks amounts that are not numbers, for a rule that allows small
-// amounts and for a rule that denies large ones. Case P9.
+// TestDecide_ArgumentsOfAnotherTypeAreNotConverted checks amounts that are not numbers. It uses a rule that allows
+// small amounts, and a rule that denies large amounts. Case P9.
 func TestDecide_ArgumentsOfAnotherTypeAreNotConverted(t *testing.T) {
 	t.Parallel()
 	allows := conditionRule(engine.ActionAllow, "args.amount <= 100")
@@ -23,8 +23,8 @@ func TestDecide_ArgumentsOfAnotherTypeAreNotConverted(t *testing.T) {
 	}
 }
 
-// TestDecide_AMissingArgumentDoesNotEvadeARuleThatDenies checks that a rule which denies all regions but one also denies
-// a call that names no region. Case P10.
+// TestDecide_AMissingArgumentDoesNotEvadeARuleThatDenies uses a rule that denies calls with any region except one. The
+// rule must also deny a call that contains no region. Case P10.
 func TestDecide_AMissingArgumentDoesNotEvadeARuleThatDenies(t *testing.T) {
 	t.Parallel()
 	denies := conditionRule(engine.ActionDeny, `args.region != "eu"`)
@@ -49,7 +49,7 @@ func conditionRule(action engine.Action, when string) engine.Document {
 	return d
 }
 
-// wantCode checks the code of a decision, and a part of its message. The empty code means that the call is allowed.
+// wantCode checks the code of a decision and a part of its message. If code is empty, the call must be allowed.
 func wantCode(t *testing.T, d engine.Document, params string, code engine.Code, message string) {
 	t.Helper()
 	set, err := engine.Compile([]engine.Document{d}, options)

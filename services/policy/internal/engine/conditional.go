@@ -6,27 +6,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxOpen is the largest number of conditions with unknown results for which [Set.mostPermissive] tries all results.
+// maxOpen is the maximum number of conditions with unknown results for which [Set.mostPermissive] tries all results.
 const maxOpen = 4
 
 // evaluations contains the results of conditions for one call.
 type evaluations struct {
 	input condition.Input
-	// results starts in space, so that a few results need no further allocation.
+	// The slice results initially uses the array space, so that a few results need no further allocation.
 	results []evaluated
 	space   [4]evaluated
-	// open is the number of results that are unknown. assumed contains one bit for each of them: the result that a
-	// decision assumes.
+	// open is the number of results that are unknown. assumed contains one bit for each unknown result. The bit is the
+	// result that is assumed while a decision is made.
 	open, assumed uint
-	// failing contains one bit for each unknown result: whether a decision assumes that the condition can't be evaluated.
+	// failing contains one bit for each unknown result. If the bit is set, it is assumed that the condition can't be
+	// evaluated.
 	failing uint
-	// permissive reports whether each rule whose condition has an unknown result applies.
+	// If permissive is true, every rule whose condition has an unknown result applies.
 	permissive bool
-	// anyArguments reports whether a decision stands for the calls with all arguments. The result of a condition that
-	// reads arguments is then unknown even if the read values do not matter, because the condition fails for arguments
-	// with look-alike keys.
+	// anyArguments is true if a decision must hold for calls with any arguments. In this case, the result of every
+	// condition that reads arguments is unknown, because the condition fails for arguments with look-alike keys. This
+	// is true even if the values of the arguments do not affect the result.
 	anyArguments bool
-	// classes are the classes of the tool for which conditions were evaluated. class is the index of the current one.
+	// classes contains the tool's classes for which conditions were evaluated. class is the index of the current class.
 	classes []condition.Class
 	class   int
 }
@@ -35,18 +36,19 @@ type evaluations struct {
 type evaluated struct {
 	condition *condition.Condition
 	principal int
-	// class is the index of the tool's class in evaluations.classes, or 0 if the condition does not read it.
+	// class is the index of the tool's class in evaluations.classes, or 0 if the condition does not read the class.
 	class  int
 	result condition.Result
 	err    error
-	// open reports whether the result depends on unknown values: result is [condition.Unknown], or the condition has this
-	// result or fails. bit is then the position in evaluations.assumed and evaluations.failing.
+	// open is true if the result depends on unknown values. This is the case if result is [condition.Unknown], or if
+	// the condition either has the given result or fails. If open is true, bit is the position of this result in
+	// evaluations.assumed and evaluations.failing.
 	open bool
 	bit  uint
 }
 
-// applies reports whether a rule that matches the call decides for a principal: the rule matches the principal, and
-// its condition has the result that the rule requires.
+// applies reports whether a rule that matches the call applies to the principal with index i. This is the case if the
+// rule matches the principal and its condition has the result that the rule requires.
 func (c *Call) applies(r *rule, i int) bool {
 	if !r.matchesPrincipal(c.Subject.at(i)) {
 		return false
@@ -58,8 +60,8 @@ func (c *Call) applies(r *rule, i int) bool {
 	return r.appliesAt(result)
 }
 
-// appliesAt reports whether a rule decides if its condition has a result. A condition that can't be evaluated counts
-// against the caller: the rule then decides unless it allows.
+// appliesAt reports whether a rule applies if its condition has the given result. If the condition can't be evaluated,
+// the stricter alternative is chosen: the rule applies, unless it allows calls.
 func (r *rule) appliesAt(result condition.Result) bool {
 	switch result {
 	case condition.True:
@@ -73,7 +75,8 @@ func (r *rule) appliesAt(result condition.Result) bool {
 	return r.Action != ActionAllow
 }
 
-// failure returns why the rule's condition can't be evaluated for a principal, or nil.
+// failure returns the reason why the rule's condition can't be evaluated for the principal with index i, or nil if it
+// can be evaluated.
 func (c *Call) failure(r *rule, i int) error {
 	if r.when == nil {
 		return nil
@@ -82,7 +85,7 @@ func (c *Call) failure(r *rule, i int) error {
 	return err
 }
 
-// appliesToAny reports whether a rule decides for a principal of the call.
+// appliesToAny reports whether a rule applies to the caller or to at least one principal in the delegation chain.
 func (c *Call) appliesToAny(r *rule) bool {
 	for i := range c.Subject.size() {
 		if c.applies(r, i) {
@@ -92,14 +95,14 @@ func (c *Call) appliesToAny(r *rule) bool {
 	return false
 }
 
-// limits reports whether the limits of a rule that matches the call apply to a principal. The limits of a rule whose
-// condition can't be evaluated apply, even if the rule would allow the call.
+// limits reports whether the limits of a rule that matches the call apply to the principal with index i. If the rule's
+// condition can't be evaluated, the limits apply, even if the rule allows calls.
 func (c *Call) limits(r *rule, i int) bool {
 	return c.applies(r, i) || r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
 }
 
-// evaluate returns the result of a condition for a principal of the call. It evaluates each condition once. It replaces
-// an unknown result by the result that is assumed.
+// evaluate returns the result of a condition for the principal with index i. It evaluates each condition only once. If
+// the result is unknown, evaluate returns the result that is assumed.
 func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, error) {
 	if when.Variables()&condition.VariableCaller == 0 {
 		i = 0 // the result is the same for all principals
@@ -130,7 +133,8 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 	return condition.False, nil
 }
 
-// find returns the known result of a condition for a principal, or nil.
+// find returns the known result of a condition for the principal with index i, or nil if the condition has not been
+// evaluated for this principal.
 func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
 	for at := range e.results {
 		if known := &e.results[at]; known.condition == when && known.principal == i && known.class == e.classFor(when) {
@@ -140,7 +144,7 @@ func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
 	return nil
 }
 
-// classFor returns the index of the current class of the tool, or 0 if a condition does not read the class.
+// classFor returns the index of the tool's current class, or 0 if a condition does not read the class.
 func (e *evaluations) classFor(when *condition.Condition) int {
 	if e.class == 0 || when.Variables()&condition.VariableTool == 0 {
 		return 0
@@ -148,8 +152,8 @@ func (e *evaluations) classFor(when *condition.Condition) int {
 	return e.class
 }
 
-// setClass sets the class of the tool to that of a call. A condition that reads the class and unknown values may have
-// another result for each class.
+// setClass sets the tool's current class to the class in a call. A condition that reads the class and unknown values
+// may have a different result for each class.
 func (e *evaluations) setClass(c *Call) {
 	class := classOf(&c.Facts)
 	same := func(o condition.Class) bool {
@@ -161,7 +165,7 @@ func (e *evaluations) setClass(c *Call) {
 	e.input.Class = class
 }
 
-// run evaluates a condition for a principal of the call.
+// run evaluates a condition for the principal with index i.
 func (e *evaluations) run(c *Call, when *condition.Condition, i int) evaluated {
 	variables := when.Variables()
 	if variables&condition.VariableArgs&^e.input.Unknown != 0 {
@@ -180,21 +184,21 @@ func (e *evaluations) run(c *Call, when *condition.Condition, i int) evaluated {
 	return out
 }
 
-// explain describes the evaluation of a rule's condition for a principal of the call.
+// explain describes how a rule's condition was evaluated for the principal with index i.
 func (c *Call) explain(r *rule, i int) condition.Explanation {
 	_, _ = c.evaluate(r.when, i) // for c.evaluations and the arguments
 	c.evaluations.setCaller(c, i)
 	return r.when.Explain(&c.evaluations.input)
 }
 
-// readArguments sets the arguments. They are parsed once.
+// readArguments parses the arguments of the call, unless they have already been parsed.
 func (e *evaluations) readArguments(c *Call) {
 	if e.input.Args == (condition.Arguments{}) && e.input.ArgsError == nil {
 		e.input.Args, e.input.ArgsError = condition.ParseArguments(c.Params)
 	}
 }
 
-// setCaller sets the caller to a principal of the call, and the chain to the principals that come after that principal.
+// setCaller sets the caller to the principal with index i, and the chain to the principals that follow this principal.
 func (e *evaluations) setCaller(c *Call, i int) {
 	e.input.Caller = c.Subject.at(i).conditionCaller()
 	e.input.Chain = e.input.Chain[:0]
@@ -207,7 +211,7 @@ func (p *Principal) conditionCaller() condition.Caller {
 	return condition.Caller{Subject: p.Name, Agent: p.Agent, Tenant: p.Tenant, Groups: p.Groups}
 }
 
-// conditionInput returns the input of conditions, without the arguments and the caller.
+// conditionInput returns the input for conditions, without the arguments and the caller.
 func (c *Call) conditionInput() condition.Input {
 	in := condition.Input{
 		Server: c.Server, Method: c.method(), Now: c.Now, Properties: c.Facts.Arguments,
@@ -231,10 +235,11 @@ func classOf(f *Facts) condition.Class {
 	return condition.Class{Category: f.Category, Risk: f.Risk, Tags: f.Tags}
 }
 
-// mostPermissive returns the most permissive verdict about a listed call: the verdict if the conditions whose results
-// are unknown have the results that are best for the caller. Different conditions are taken to be independent of each
-// other, so the call may be denied although a verdict permits it. If there are more than [maxOpen] of these conditions,
-// each rule that permits applies, and no rule that refuses.
+// mostPermissive returns the most permissive verdict on a listed call, which represents all calls to a tool. It assumes
+// that all conditions whose results are unknown have the results that are best for the caller. Different conditions are
+// assumed to be independent of each other, so a call may be denied although the verdict permits it. If there are more
+// than [maxOpen] of these conditions, all rules with such a condition that permit calls apply, and no rule with such a
+// condition that refuses calls applies.
 func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
 	for _, r := range rules { // so that all open results are known before the first of them is assumed
 		for i := range call.Subject.size() {
@@ -260,14 +265,14 @@ func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// refusesOpen reports whether a rule refuses and its condition has an unknown result.
+// refusesOpen reports whether a rule refuses calls and its condition has an unknown result.
 func (c *Call) refusesOpen(r *rule) bool {
 	open := func(known evaluated) bool { return known.condition == r.when && known.result == condition.Unknown }
 	return r.Action >= ActionDeny && slices.ContainsFunc(c.evaluations.results, open)
 }
 
-// isMorePermissive reports whether a verdict is more permissive than another. A refusal with a reason is more
-// permissive than another refusal, because a tool that is refused with a reason is listed.
+// isMorePermissive reports whether the verdict v is more permissive than o. A refusal with a reason is more permissive
+// than a refusal without one, because a tool that is refused with a reason is listed.
 func (v *verdict) isMorePermissive(o *verdict, call *Call) bool {
 	rank := func(v *verdict) int {
 		switch d := v.decision(call); {

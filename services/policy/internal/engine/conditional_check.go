@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// checkEffect reports a rule that does nothing. A rule with Otherwise may have only a reason, which is shown if a
-// default refuses the call.
+// checkEffect reports a rule that has no effect. A rule with Otherwise may have nothing but a reason, which is shown if
+// a default refuses the call.
 func (c *checker) checkEffect(r *Rule) {
 	switch {
 	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict || len(r.Redactions) > 0 || r.Record:
@@ -39,7 +39,7 @@ func (c *checker) checkWhen(r *Rule) {
 	}
 }
 
-// checkAllowedAnyway reports a conditional rule that allows what the document's default allows anyway.
+// checkAllowedAnyway reports a conditional rule that allows what the document's default already allows.
 func (c *checker) checkAllowedAnyway(d *Document) {
 	if d.Default != DefaultAllow {
 		return

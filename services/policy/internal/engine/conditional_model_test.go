@@ -23,7 +23,8 @@ func modelResult(r engine.Rule, call engine.Call, p engine.Principal) condition.
 	return condition.True
 }
 
-// modelDecides reports whether a rule matches a call and decides for a principal.
+// modelDecides reports whether a rule matches a call and a principal, and its condition has the result that the rule
+// requires.
 func modelDecides(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
 	if !modelConcerns(d, r, call, p) {
 		return false
@@ -32,7 +33,7 @@ func modelDecides(d engine.Document, r engine.Rule, call engine.Call, p engine.P
 	return result == condition.True || result == condition.Failed && r.Action != engine.ActionAllow
 }
 
-// modelFailedAllow returns the vote against a call for which the condition of a rule that allows can't be evaluated.
+// modelFailedAllow returns a vote to deny the call if the condition of a rule that allows the call can't be evaluated.
 func modelFailedAllow(documents []engine.Document, call engine.Call, p engine.Principal) (vote, bool) {
 	var found []vote
 	for _, d := range documents {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// drawCondition adds a condition to one of two rules on average.
+// drawCondition randomly adds a condition to half of the rules.
 func drawCondition(t *rapid.T, r *engine.Rule) {
 	if rapid.Bool().Draw(t, "unconditional") {
 		return
@@ -63,8 +63,8 @@ func resultOf(held bool) condition.Result {
 	return condition.False
 }
 
-// removeUseless removes the conditions of rules that allow from a document whose default allows, because the document
-// would not compile.
+// removeUseless removes the conditions of rules that allow calls, if the document's default allows calls too. With such
+// conditions, the document would not compile.
 func removeUseless(d *engine.Document) {
 	for i := range d.Rules {
 		if r := &d.Rules[i]; d.Default == engine.DefaultAllow && r.Action == engine.ActionAllow {
@@ -74,7 +74,7 @@ func removeUseless(d *engine.Document) {
 	removeTwins(d)
 }
 
-// someParams maps params to the results of args.n == 1, of args.n < 3, and of args.?ok.orValue(false) == true.
+// someParams maps params to the results of the conditions args.n == 1, args.n < 3, and args.?ok.orValue(false) == true.
 var someParams = map[string]struct{ isOne, isSmall, isOK condition.Result }{
 	"":                                {isOK: condition.False},
 	`{"arguments":{"n":1}}`:           {condition.True, condition.True, condition.False},
@@ -83,13 +83,13 @@ var someParams = map[string]struct{ isOne, isSmall, isOK condition.Result }{
 	`{"arguments":{"n":1,"n":1}}`:     {}, // can't be parsed
 }
 
-// modelSpeaks reports whether a rule denies with a reason.
+// modelSpeaks reports whether the decision is a denial by a rule that gives a reason.
 func modelSpeaks(d engine.Decision) bool {
 	return d.Code == engine.DeniedByRule && d.Message != ""
 }
 
-// TestVisible_ShowsAToolIfSomeArgumentsMayUseIt compares the visibility of a tool with the decisions about all of its
-// arguments, for conditions that are independent of each other.
+// TestVisible_ShowsAToolIfSomeArgumentsMayUseIt compares the visibility of a tool with the decisions on calls with all
+// combinations of arguments. It uses only conditions that are independent of each other.
 func TestVisible_ShowsAToolIfSomeArgumentsMayUseIt(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,8 +121,8 @@ func TestVisible_ShowsAToolIfSomeArgumentsMayUseIt(t *testing.T) {
 	})
 }
 
-// dependent reports whether a condition depends on others, so that a tool may be listed although no arguments may use
-// it.
+// dependent reports whether some conditions depend on each other. If they do, a tool may be listed although its calls
+// are denied for all arguments.
 func dependent(documents []engine.Document) bool {
 	return slices.ContainsFunc(documents, func(d engine.Document) bool {
 		return slices.ContainsFunc(d.Rules, func(r engine.Rule) bool { return strings.Count(r.When, "args") > 1 })

@@ -7,15 +7,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Decide decides a call. Its running time grows with the number of rules that have a pattern whose literal prefix
-// matches the tool name or method of the call. Other rules are not evaluated.
+// Decide makes the decision on a call. The running time grows with the number of rules that have a pattern whose
+// literal prefix matches the call's tool name or method. Other rules are not evaluated.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decideObserved(&call)
 	return d
 }
 
-// EvaluatesConditions reports whether the decision about a call depends on conditions that read the call's arguments or
-// the time, or on a check of the arguments against the tool's schema. Evaluating them can take thousands of times as
+// EvaluatesConditions reports whether the decision on a call depends on conditions that read the call's arguments or
+// the time, or on a check of the arguments against the tool's schema. Such an evaluation can take thousands of times as
 // long as the rest of the decision.
 func (s *Set) EvaluatesConditions(call Call) bool {
 	s = s.withoutObservation() // observed rules are evaluated too
@@ -26,8 +26,8 @@ func (s *Set) EvaluatesConditions(call Call) bool {
 	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.readsCall() })
 }
 
-// readsCall reports whether the rule checks the arguments of a call against the tool's schema, or whether a condition
-// of the rule or of its grant reads the arguments or the time.
+// readsCall reports whether the rule checks the arguments of a call against the tool's schema, or has a condition that
+// reads the arguments or the time. The condition can belong to the rule or to its grant.
 func (r *rule) readsCall() bool {
 	const varying = condition.VariableArgs | condition.VariableNow
 	return r.Strict || r.where != nil || r.when != nil && r.when.Variables()&varying != 0
@@ -77,7 +77,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// refusal returns why a call is refused before any rule is consulted, or "".
+// refusal returns the code of the refusal if a call is refused before any rule is evaluated, and "" otherwise.
 func refusal(call *Call) Code {
 	switch {
 	case !call.Subject.valid():
@@ -91,35 +91,36 @@ func refusal(call *Call) Code {
 	}
 }
 
-// A verdict is the result of the rules for a call.
+// A verdict is the result of all rules for a call.
 type verdict struct {
-	// action is the winning action.
+	// action is the strictest action, which determines the decision.
 	action Action
-	// rule is the winning rule. It is nil if a default decided.
+	// rule is the rule with this action. It is nil if the action comes from a default.
 	rule *rule
-	// chain is the index of the principal for whom the verdict was made; see [Decision.ChainIndex].
+	// chain is the index of the principal that the verdict is based on; see [Decision.ChainIndex].
 	chain int
-	// terms satisfies all rules that require approval. It is set if action is ActionRequireApproval.
+	// terms is set if action is ActionRequireApproval. An approval under these terms satisfies all rules that require
+	// approval.
 	terms *ApprovalTerms
-	// idempotent reports whether all rules that decide declare the call idempotent.
+	// idempotent is true if all rules that determine the decision declare the call idempotent.
 	idempotent bool
-	// failed is why a condition could not be evaluated, if the call is refused for that reason. failedRule is the rule
-	// with the condition.
+	// If the call is refused because a condition could not be evaluated, failed is the reason for the failure, and
+	// failedRule is the rule that has the condition.
 	failed     error
 	failedRule *rule
-	// hint is a rule whose reason is shown if a default refuses the call, or nil.
+	// hint is a rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
 	hint *rule
-	// inexact is a rule with ActionRequireApproval. The rule matches the call only because a server could interpret the
-	// call's URI as a URI that the rule names. It is set if no rule admits the call.
+	// inexact is a rule with ActionRequireApproval that does not match the call's URI exactly. It matches only because
+	// a server could interpret the URI as a URI that the rule matches. inexact is set only if no rule admits the call.
 	inexact *rule
 	// conflict contains two rules whose lists of approvers have no group in common. Both are nil if there is no conflict.
 	conflict [2]*rule
-	// strict is a rule with Strict that refuses the call, or nil.
+	// strict is a rule with Strict that refuses the call. It is nil if there is no such rule.
 	strict *rule
 }
 
-// combine returns the verdict of the rules that match a call. If none of them has an action, tools/call gets the
-// default, a notification of the protocol passes, and any other method is denied.
+// combine returns the verdict of the rules that match a call. If none of these rules has an action, the default applies
+// to tools/call, notifications of the protocol are allowed, and any other method is denied.
 func (s *Set) combine(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -145,7 +146,7 @@ func (s *Set) combine(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// applyDefault sets the action of a verdict for whose principal no rule with an action applies.
+// applyDefault sets the action of a verdict if no rule with an action applies to the verdict's principal.
 func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	v.action = ActionDeny
 	if r := call.failedAllow(rules, v.chain); r != nil {
@@ -162,7 +163,8 @@ func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	}
 }
 
-// failedAllow returns a rule that would allow the call for a principal if its condition could be evaluated, or nil.
+// failedAllow returns a rule that might allow the call for the principal with index i, but whose condition can't be
+// evaluated. It returns nil if there is no such rule.
 func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionAllow && r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
@@ -173,7 +175,8 @@ func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// hint returns a rule that applies to a principal and only has a reason, or nil.
+// hint returns a rule that applies to the principal with index i and has a reason but no action. It returns nil if
+// there is no such rule.
 func (c *Call) hint(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionNone && r.Reason != "" && c.applies(r, i) && c.failure(r, i) == nil
@@ -184,7 +187,7 @@ func (c *Call) hint(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// withByRisk appends the rule of `default: by_risk` to rules, if that default applies.
+// withByRisk appends the rule for `default: by_risk` to rules, if that default applies.
 func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	if r := s.byRiskRule(rules, call); r != nil {
 		return append(rules, r)
@@ -192,8 +195,8 @@ func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	return rules
 }
 
-// byRiskRule returns the rule of `default: by_risk`. It returns nil if another default applies, or if every principal
-// of the call is matched by a rule with an action.
+// byRiskRule returns the rule for `default: by_risk`. It returns nil if another default applies, or if a rule with an
+// action matches each principal of the call.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -207,8 +210,8 @@ func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	return nil
 }
 
-// strictest returns the verdict of the rules for one principal. Its action is ActionNone if no rule with an action
-// applies to the principal.
+// strictest returns the verdict of the rules for the principal with index i. The verdict's action is ActionNone if no
+// rule with an action applies to the principal.
 func (c *Call) strictest(rules []*rule, i int) verdict {
 	var best verdict
 	for _, r := range rules {
@@ -229,8 +232,9 @@ func (c *Call) strictest(rules []*rule, i int) verdict {
 	return best
 }
 
-// beats reports whether v wins over the earlier verdict o. Of two verdicts with the same action, the verdict whose
-// condition could be evaluated wins, and after that the verdict with a reason.
+// beats reports whether v is chosen instead of the earlier verdict o. The verdict with the stricter action is chosen.
+// If both have the same action, the verdict whose condition could be evaluated is chosen. If that is the case for both
+// or for neither, the verdict with a reason is chosen.
 func (v *verdict) beats(o *verdict) bool {
 	switch {
 	case v.action != o.action:
@@ -248,8 +252,8 @@ func (v *verdict) reason() string {
 	return v.rule.Reason
 }
 
-// action returns the action of a default. It is ActionDeny for by_risk too, because [Set.byRiskRule] replaces that
-// default by a rule.
+// action returns the action of a default. For by_risk it is ActionDeny, because [Set.byRiskRule] replaces that default
+// with a rule.
 func (f fallback) action() Action {
 	if f.value == DefaultAllow {
 		return ActionAllow
@@ -257,15 +261,15 @@ func (f fallback) action() Action {
 	return ActionDeny
 }
 
-// permits reports whether a default may allow calls or require approval for them.
+// permits reports whether a default may allow calls or require approval for calls.
 func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// givesReason reports whether a rule refuses with a reason. A tool that is refused with a reason is listed, so that the
-// model can learn the reason.
+// givesReason reports whether a rule refuses with a reason. If it does, the tool is listed, so that the model can learn
+// the reason.
 func (v *verdict) givesReason(d *Decision) bool { return v.rule != nil && d.Message != "" }
 
-// decision converts a verdict to a decision without limits. Only tools can be hidden: methods are known from the
-// specification, so hiding a method denies it.
+// decision converts a verdict to a decision without limits. Only tools can be hidden. A rule that hides a method denies
+// it, because methods are known from the MCP specification.
 func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
@@ -303,8 +307,8 @@ func (v *verdict) hintText() string {
 	return v.hint.Reason
 }
 
-// failureText says which condition can't be evaluated for the call, and why. The reason of the rule follows if the rule
-// refuses.
+// failureText says which condition can't be evaluated for the call, and why. If the rule with this condition refuses
+// calls, the text ends with the rule's reason.
 func (v verdict) failureText(call *Call) string {
 	why := v.failed
 	if explained := call.explain(v.failedRule, v.chain); explained.Err != nil {
@@ -317,19 +321,20 @@ func (v verdict) failureText(call *Call) string {
 	return text
 }
 
-// A Visibility is the decision about a tool in a list. The zero value omits the tool.
+// A Visibility says whether a tool is visible in a list. The zero value means that the tool is omitted.
 type Visibility struct {
 	// Visible reports whether the tool is listed.
 	Visible bool
-	// Code is the code with which a call would be refused or held for approval. It is empty if a call would be allowed.
+	// Code is the code that a call to the tool would get if it were refused or held for approval. It is empty if the
+	// call would be allowed.
 	Code Code
-	// Rule is the rule that decided; zero if no rule did.
+	// Rule is the rule that determined the visibility. It is zero if no rule did.
 	Rule RuleRef
 }
 
-// Visible decides whether a subject sees a tool in a server's list. The tool is visible if a call could be allowed. It
-// is also visible if the deciding rule denies it with a reason, so that the model can learn the reason. A tool whose
-// definition is not accepted is never visible.
+// Visible reports whether a caller sees a tool in a server's list. The tool is visible if a call to it could be allowed
+// or could require approval. It is also visible if a rule denies it with a reason, so that the model can learn the
+// reason. A tool whose definition is not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
 	if code := refusal(&call); code != "" {

@@ -6,7 +6,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A call that a rule denies gets the code and the reason of the rule, even if the definition of the tool has changed.
+// The definition of a tool has changed, and a rule denies the tool. The caller gets the code and the reason of the
+// rule.
 func TestDecide_RuleThatDeniesExplainsARefusalBeforeTheCatalog(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{Tool: "t", Action: engine.ActionDeny, Reason: "use u"}, {Tool: "u", Action: engine.ActionAllow}}})
@@ -21,8 +22,8 @@ func TestDecide_RuleThatDeniesExplainsARefusalBeforeTheCatalog(t *testing.T) {
 	}
 }
 
-// The hint about callers of models is shown only if the caller itself is refused by a default: not if a rule gives
-// another reason, and not if the principal behind the caller is refused.
+// If a default refuses a call to the model tool, the message contains a hint. The hint is not shown if a rule denies
+// the call with another reason, or if only the principal that started the caller is refused.
 func TestDecide_ModelHintConcernsOnlyTheCaller(t *testing.T) {
 	t.Parallel()
 	forAna := engine.Rule{Name: "ana", Action: engine.ActionAllow, Match: engine.Match{Tool: []string{"wasm_model_ask"}, Principal: []string{"ana"}}}

@@ -25,7 +25,8 @@ func callOf(tool string) engine.Call {
 	return engine.Call{Server: "s", Tool: tool, Facts: callable, Subject: ana()}
 }
 
-// TestDecide_UnknownPropertiesCountAgainstTheCaller checks rules about a class for a tool without a class.
+// TestDecide_UnknownPropertiesCountAgainstTheCaller checks a tool that has no classification. A rule that matches a
+// property of the classification does not allow the tool, but denies it.
 func TestDecide_UnknownPropertiesCountAgainstTheCaller(t *testing.T) {
 	t.Parallel()
 	unknown := callOf("t")
@@ -64,7 +65,8 @@ func TestEvaluatesConditions_OnlyForRulesThatMatchTheCall(t *testing.T) {
 	}
 }
 
-// TestVisible_OfManyOpenConditions checks a tool with more conditions on arguments than Visible tries in combination.
+// TestVisible_OfManyOpenConditions checks a tool with more conditions on arguments than those for which Visible tries
+// all combinations of results.
 func TestVisible_OfManyOpenConditions(t *testing.T) {
 	t.Parallel()
 	var open []engine.Rule
@@ -92,8 +94,8 @@ func TestVisible_OfManyOpenConditions(t *testing.T) {
 	}
 }
 
-// TestVisible_CodeIsThatOfTheMostPermissiveCall checks the code of a tool whose calls can be refused, approved or
-// allowed depending on the arguments.
+// TestVisible_CodeIsThatOfTheMostPermissiveCall checks the code of a tool whose calls can be refused, held for approval
+// or allowed, depending on the arguments.
 func TestVisible_CodeIsThatOfTheMostPermissiveCall(t *testing.T) {
 	t.Parallel()
 	deny := engine.Rule{Name: "a-denial", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionDeny, When: "args.a == 1", Reason: "never"}
@@ -122,8 +124,8 @@ func TestVisible_CodeIsThatOfTheMostPermissiveCall(t *testing.T) {
 	}
 }
 
-// TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller checks refusals with a reason that do not concern the
-// subject on the server.
+// TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller checks that CouldList is true only if a rule that applies
+// to the server and the caller refuses calls with a reason.
 func TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller(t *testing.T) {
 	t.Parallel()
 	reason := engine.Rule{Name: "r", Match: engine.Match{Tool: []string{"x*"}}, Action: engine.ActionDeny, Reason: "ask the owner"}
@@ -149,8 +151,8 @@ func TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller(t *testing.T) {
 	}
 }
 
-// TestBucket_PerToolSeparatesMethods checks that a limit per tool counts each method separately, and separately from a
-// tool with the name of the method.
+// TestBucket_PerToolSeparatesMethods checks that a limit per tool counts each method separately. The calls of a method
+// must also be counted separately from the calls to a tool that has the same name as the method.
 func TestBucket_PerToolSeparatesMethods(t *testing.T) {
 	t.Parallel()
 	set := compileRules(t, engine.Rule{
@@ -198,8 +200,8 @@ func TestCompile_TagsHaveALength(t *testing.T) {
 	}
 }
 
-// TestAccess_PatternsWithDifferentEndsAreDifferent checks that a denied pattern does not hide an allowed pattern that
-// differs from it only after the first wildcard.
+// TestAccess_PatternsWithDifferentEndsAreDifferent checks two patterns, one allowed and one denied, that differ only
+// after the first wildcard. The allowed pattern must still count.
 func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -217,7 +219,8 @@ func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
 	}
 }
 
-// TestDecide_PoolsTheConditionsOfGrants checks the terms of two rules whose grants have conditions.
+// TestDecide_PoolsTheConditionsOfGrants checks the approval terms that result from two rules whose grants have
+// conditions.
 func TestDecide_PoolsTheConditionsOfGrants(t *testing.T) {
 	t.Parallel()
 	ask := func(name string, grant engine.Grant) engine.Rule {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// oldDigest is the digest of a rule, as computed by a version without the newer keys.
+// oldDigest is the digest of a rule that was computed by a version that did not support the newer keys.
 const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
 
 func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
@@ -49,8 +49,8 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 	}
 }
 
-// TestRuleDigest_IsStableForRulesWithoutNewerKeys checks that an upgrade does not change the digest of a rule without
-// newer keys, so that approvals remain valid.
+// TestRuleDigest_IsStableForRulesWithoutNewerKeys checks that an upgrade does not change the digest of a rule that uses
+// no newer keys. The rule's approvals therefore remain valid.
 func TestRuleDigest_IsStableForRulesWithoutNewerKeys(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{

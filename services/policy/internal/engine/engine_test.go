@@ -23,7 +23,7 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 	return set
 }
 
-// callable contains the facts about a callable tool without a class.
+// callable contains the facts about a tool that may be called and has no classification.
 var callable = engine.Facts{Status: engine.Callable}
 
 func person(name string) engine.Subject {
@@ -349,8 +349,8 @@ func TestNames_AreParsedAndPrinted(t *testing.T) {
 	}
 }
 
-// TestCompile_ExtraArgsBelongToTheirRule checks that a comment in a condition does not give the rule the extra_args of a
-// rule with the same condition.
+// TestCompile_ExtraArgsBelongToTheirRule uses two rules with the same condition, one of which has extra_args. The test
+// checks that a comment in the condition of the other rule does not have the effect of extra_args.
 func TestCompile_ExtraArgsBelongToTheirRule(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{

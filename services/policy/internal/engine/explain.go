@@ -9,50 +9,54 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// An Explanation is a decision with its reasons.
+// An Explanation is a decision together with the reasons for it.
 type Explanation struct {
 	// Decision is what [Set.Decide] returns.
 	Decision Decision
-	// Rules has an entry for each rule of each document and each principal of the call. The rules are ordered by the
-	// names of document and rule. Rules is empty if the call is refused before any rule is evaluated.
+	// Rules has an entry for each rule in each document and each principal of the call (the caller and its delegation
+	// chain). The rules are ordered by the names of document and rule. Rules is empty if the call is refused before any
+	// rule is evaluated.
 	Rules []ConsideredRule
 	// Why explains the decision in one sentence.
 	Why string
 }
 
-// A ConsideredRule is the result of one rule for one principal of a call.
+// A ConsideredRule describes how one rule was applied to one principal of a call, which is the caller or a principal in
+// its delegation chain.
 type ConsideredRule struct {
-	// Rule is the rule.
+	// Rule names the rule.
 	Rule RuleRef
-	// Matched reports whether every check held. The checks "grant.where" and "forward" do not count.
+	// Matched is true if every check succeeded, except for the checks "grant.where" and "forward".
 	Matched bool
-	// Checks are the comparisons that the rule made.
+	// Checks contains the comparisons that were made for the rule.
 	Checks []Check
 	// Action is the rule's action.
 	Action Action
-	// ChainIndex is the index of the principal; see [Decision.ChainIndex].
+	// ChainIndex is the index of the principal that the rule was applied to; see [Decision.ChainIndex].
 	ChainIndex int
-	// Observed reports whether the rule is only observed, because of its own mode or that of its document or server.
+	// Observed reports whether the rule is not enforced but only recorded, because the rule, its document or the server
+	// is in observe mode.
 	Observed bool
 }
 
-// A Check is one comparison of a rule.
+// A Check is one comparison of a rule with a call.
 type Check struct {
 	// Name is a key of `match`, "document.server", "when", "otherwise", "grant.where" or "forward". The condition of a
-	// rule is checked only if everything before it holds, and the condition of a grant and "forward" only if the rule
-	// matches.
+	// rule is checked only if all checks before it succeeded. The condition of a grant and "forward" are checked only
+	// if the rule matches.
 	Name string
 	// Want is what the document requires: patterns separated by ", ", or a condition.
 	Want string
-	// Got is the call's value. For a condition it is the result, with the values that were read and the comparisons that
-	// decided, or the reason why the condition can't be evaluated.
+	// Got is the call's value. For a condition it is the result, with the values that were read and the comparisons
+	// that determined the result, or the reason why the condition can't be evaluated.
 	Got string
-	// Held reports whether one of the patterns matched, whether the grant's condition is true, or whether the rule's
-	// condition has the result with which the rule applies.
+	// Held is true if one of the patterns matched, if the grant's condition is true, or if the rule's condition has the
+	// result that the rule requires.
 	Held bool
 }
 
-// Explain decides a call as [Set.Decide] does, and returns the reasons. Its time grows with the number of rules.
+// Explain makes a decision on a call as [Set.Decide] does, and returns the reasons. Its running time grows with the
+// number of rules.
 func (s *Set) Explain(call Call) Explanation {
 	d, v := s.decideObserved(&call)
 	e := Explanation{Decision: d}
@@ -118,7 +122,7 @@ func (r *rule) consider(call *Call, chain int) ConsideredRule {
 	return c
 }
 
-// checkWhen evaluates the condition of a rule.
+// checkWhen evaluates the condition of a rule for the principal with the index chain.
 func (r *rule) checkWhen(call *Call, chain int) Check {
 	c := Check{Name: "when", Want: r.condition()}
 	if r.Otherwise {
@@ -129,7 +133,8 @@ func (r *rule) checkWhen(call *Call, chain int) Check {
 	return c
 }
 
-// evaluationText describes an evaluation: the result, the values that were read, and the comparisons that decided.
+// evaluationText describes an evaluation: the result, the values that were read, and the comparisons that determined
+// the result.
 func evaluationText(e condition.Explanation) string {
 	if e.Err != nil {
 		return "can't be evaluated: " + e.Err.Error()
@@ -147,7 +152,7 @@ func evaluationText(e condition.Explanation) string {
 	return text
 }
 
-// checkNames compares the prompt or the resource that the call names.
+// checkNames compares the call's prompt or resource with the patterns of the rule.
 func (r *rule) checkNames(call *Call, check func(name string, want []string, got string, held bool)) {
 	has := ""
 	switch call.nameKind() {
@@ -166,7 +171,8 @@ func (r *rule) checkNames(call *Call, check func(name string, want []string, got
 	check("uri", r.Match.URI, has, r.matchesName(call))
 }
 
-// checkProperties compares the category, the risk, the tags and the annotations of the tool, each in a separate check.
+// checkProperties compares the category, the risk, the tags and the annotations of the tool with those of the rule.
+// Each comparison is a separate check.
 func (r *rule) checkProperties(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
@@ -183,7 +189,7 @@ func (r *rule) checkProperties(call *Call, check func(name string, want []string
 	check("annotations", r.Match.hintTexts(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// checkGrant evaluates the condition of the rule's grant.
+// checkGrant evaluates the condition of the rule's grant for the principal with the index chain.
 func (r *rule) checkGrant(call *Call, chain int) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	result, err := call.evaluate(r.where, chain)

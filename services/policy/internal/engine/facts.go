@@ -7,46 +7,47 @@ import (
 	"strings"
 )
 
-// Facts is what the catalog knows about a tool with a certain definition. The zero Facts describes an unknown tool,
-// which no caller may call.
+// Facts describes what the catalog knows about a tool with a certain definition. The zero Facts describes an unknown
+// tool, which no caller may call.
 type Facts struct {
 	// Status says whether a tool with this definition may be called at all.
 	Status Status
-	// Category and Risk are from [Categories] and [Risks]. Both are empty if the tool has no classification.
+	// Category is one of [Categories], and Risk is one of [Risks]. Both are empty if the tool has no classification.
 	Category, Risk string
-	// Tags are the tags that the classification gives the tool, and the tags that operators added.
+	// Tags contains the tags that the classification assigns to the tool, and the tags that operators added.
 	Tags []string
-	// Hints are the annotations of the definition by name. Absent annotations have the defaults of the specification.
-	// Hints is nil if the server is not trusted.
+	// Hints maps the names of the definition's annotations to their values. Absent annotations have the defaults of the
+	// MCP specification. Hints is nil if the server is not trusted.
 	Hints map[string]bool
-	// Believed reports whether the classification is confirmed: the server is trusted, or an operator has accepted the
-	// definition or set the class. Otherwise the classification rests on the server's statements alone.
+	// Believed reports whether the classification is confirmed, because the server is trusted, or because an operator
+	// has accepted the definition or set the classification. Otherwise the classification is based only on what the
+	// server says.
 	Believed bool
-	// Arguments are the names of arguments that the definition's schema allows, sorted. It is empty if the schema allows
-	// any name, or if there is no schema.
+	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the
+	// schema allows any name, or if there is no schema.
 	Arguments []string
-	// Sure reports whether the class is certain enough, or was set by an operator. If it is false, `default: by_risk`
-	// requires approval regardless of the risk.
+	// Sure is true if the classification is certain enough or was set by an operator. If it is false, `default:
+	// by_risk` requires approval regardless of the risk.
 	Sure bool
 
-	// anyTool reports whether the facts represent every possible tool.
+	// anyTool is true if the facts represent every possible tool.
 	anyTool bool
-	// anyClass reports whether the class is not known. Every rule about tool properties then matches.
+	// anyClass is true if the tool's classification is unknown. In this case, every rule for tool properties matches.
 	anyClass bool
 }
 
-// Status says whether a tool may be called with a definition.
+// Status says whether a tool with a certain definition may be called.
 type Status uint8
 
-// The values of Status.
+// These are the values of Status.
 const (
-	// Unlisted means that no list contained the tool. It is the zero value.
+	// Unlisted means that the tool was not in any reported list. It is the zero value.
 	Unlisted Status = iota
-	// Callable means that the rules decide about calls.
+	// Callable means that the tool may be called if the rules allow the call.
 	Callable
 	// Changed means that this definition, or another definition of the tool, waits for an operator's decision.
 	Changed
-	// Quarantined means that an operator stopped the tool or its server.
+	// Quarantined means that an operator has stopped the tool or its server.
 	Quarantined
 )
 
@@ -55,8 +56,8 @@ func (s Status) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
 }
 
-// refusal returns the code and the message with which a call of a tool on the server is refused. The code is empty if
-// the tool is [Callable].
+// refusal returns the code and the message of the refusal of a call to the tool. server is the tool's server. The code
+// is empty if the tool is [Callable].
 func (s Status) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
@@ -79,19 +80,21 @@ func Categories() []string {
 // Risks returns the risks of tools, the lowest first.
 func Risks() []string { return []string{"low", "medium", "high", "critical"} }
 
-// Annotations returns the hints that a definition may give (MCP 2025-11-25, Tools, ToolAnnotations), with their
-// defaults.
+// Annotations returns the hints that a definition may contain (MCP 2025-11-25, Tools, ToolAnnotations), with their
+// default values.
 func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether only a grant with Critical covers the tool. A tool without a class is dangerous.
+// dangerous reports whether a grant covers the tool only if it has Critical. A tool without a classification is
+// dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }
 
-// matchesProperties reports whether a tool with the facts has the properties that a rule names. An unknown property
-// counts against the caller: it does not match in a rule with ActionAllow, and it matches in any other rule.
+// matchesProperties reports whether a tool with the given facts has the properties that a rule requires. If a property
+// of the tool is unknown, the stricter result is chosen: the property does not match a rule with ActionAllow, but it
+// matches any other rule.
 func (r *rule) matchesProperties(f *Facts) bool {
 	if !r.hasToolProperties || f.anyClass {
 		return true
@@ -123,12 +126,12 @@ func (f *Facts) hasHints(wanted map[string]bool) bool {
 	return true
 }
 
-// hasProperties reports whether a match names a category, a risk, a tag or an annotation.
+// hasProperties reports whether m requires a category, a risk, a tag or an annotation.
 func (m *Match) hasProperties() bool {
 	return len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
 }
 
-// hintTexts returns the annotations that a match requires, in the form "name: value", sorted.
+// hintTexts returns the annotations that m requires, in the form "name: value". The result is sorted.
 func (m *Match) hintTexts() []string {
 	out := make([]string, 0, len(m.Annotations))
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
@@ -137,7 +140,7 @@ func (m *Match) hintTexts() []string {
 	return out
 }
 
-// checkProperties checks the category, risk, tags and annotations of a match.
+// checkProperties checks the category, risk, tags and annotations in a match.
 func (c *checker) checkProperties(m *Match) {
 	one := func(key string, values, known []string) {
 		for i, value := range values {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// checkForward checks the timeout of a rule, and whether the rule checks the arguments against the tool's schema.
+// checkForward checks a rule's timeout, and the rule's setting for checking arguments against the tool's schema.
 func (c *checker) checkForward(r *Rule) {
 	if r.Timeout != 0 && (r.Timeout < MinTimeout || r.Timeout > MaxTimeout) {
 		c.add("timeout", "is not between 1ms and 1h", "")
@@ -25,7 +25,7 @@ func (c *checker) checkForward(r *Rule) {
 	}
 }
 
-// ChecksArguments reports whether the decision about a call may depend on Call.CheckArguments.
+// ChecksArguments reports whether the decision on a call may depend on the result of Call.CheckArguments.
 func (s *Set) ChecksArguments(call Call) bool {
 	s = s.withoutObservation() // observed rules are evaluated too
 	if !s.conditional || !call.OfTool() || refusal(&call) != "" {
@@ -35,8 +35,8 @@ func (s *Set) ChecksArguments(call Call) bool {
 	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.Strict })
 }
 
-// strictRule returns a rule with Strict that applies to the call, and the index of the principal to which it applies.
-// All of the rules must match the call. The result is nil if there is no such rule.
+// strictRule returns a rule with Strict that applies to the call, and the index of the principal that it applies to.
+// All rules passed in must match the call. The result is nil if no rule with Strict applies.
 func (c *Call) strictRule(rules []*rule) (*rule, int) {
 	if !c.OfTool() {
 		return nil, 0
@@ -53,7 +53,7 @@ func (c *Call) strictRule(rules []*rule) (*rule, int) {
 
 var errNoSchema = errors.New("the tool's definition is not known here; list the server's tools (tools/list) and send the call again")
 
-// checkArguments checks the arguments against the tool's input schema, once.
+// checkArguments checks the arguments against the tool's input schema. It does so only once for each call.
 func (c *Call) checkArguments() error {
 	if c.argumentsChecked {
 		return c.argumentsError
@@ -65,7 +65,7 @@ func (c *Call) checkArguments() error {
 	return c.argumentsError
 }
 
-// refusedArguments returns the decision that refuses a call because of its arguments.
+// refusedArguments returns the decision that refuses a call because its arguments do not satisfy the rule r.
 func refusedArguments(r *rule, chain int, err error) Decision {
 	return Decision{
 		Code: TypeError, Rule: r.ref, RuleDigest: r.digest, ChainIndex: chain,
@@ -73,7 +73,7 @@ func refusedArguments(r *rule, chain int, err error) Decision {
 	}
 }
 
-// checkStrict explains the check of the arguments.
+// checkStrict returns an explanation of how the arguments were checked.
 func checkStrict(call *Call) Check {
 	c := Check{Name: "forward", Want: "strict", Got: "the arguments satisfy the tool's input schema", Held: true}
 	if err := call.checkArguments(); err != nil {
@@ -82,8 +82,8 @@ func checkStrict(call *Call) Check {
 	return c
 }
 
-// timeout returns the shortest timeout of the rules that apply to a principal of the call, and the rule that has it.
-// All of the rules must match the call.
+// timeout returns the shortest timeout among the rules that apply to a principal of the call, and the rule that
+// specifies it. All rules passed in must match the call.
 func (c *Call) timeout(rules []*rule) (shortest time.Duration, of RuleRef) {
 	for _, r := range rules {
 		if r.Timeout != 0 && (shortest == 0 || r.Timeout < shortest) && c.limitsAny(r) {

@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// someChecks contains checks of arguments by their results.
+// someChecks contains functions that check arguments. The keys describe the results that the functions return.
 var someChecks = map[string]func(string) error{
 	"schema unknown": nil,
 	"valid":          func(string) error { return nil },
 	"invalid":        func(string) error { return errors.New("arguments.x is required") },
 }
 
-// drawForward draws the timeout of a rule, and whether the rule checks arguments.
+// drawForward randomly sets the timeout of a rule, and whether the rule checks the arguments.
 func drawForward(t *rapid.T, r *engine.Rule) {
 	if r.Action == engine.ActionDeny || r.Action == engine.ActionHide {
 		return
@@ -30,7 +30,8 @@ func drawForward(t *rapid.T, r *engine.Rule) {
 	}
 }
 
-// modelForward changes the decision that a call would get without timeouts and checks of arguments.
+// modelForward changes a decision that was made without timeouts and checks of arguments. The result takes timeouts and
+// these checks into account.
 func modelForward(d *engine.Decision, documents []engine.Document, call engine.Call) {
 	if d.Effect == engine.Deny {
 		return

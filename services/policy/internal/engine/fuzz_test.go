@@ -8,9 +8,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// FuzzDecide replaces a condition by its result. A condition that is true or false must lead to the same decision as the
-// condition `true` or `false`. If a condition can't be evaluated, the call may be allowed only if both of these decisions
-// allow it, and may require approval only if one of them does. It then has the limits of both.
+// FuzzDecide replaces a condition with its result. A condition that is true or false must lead to the same decision as
+// the condition `true` or `false`. If a condition can't be evaluated, the call may be allowed only if both the decision
+// with `true` and the decision with `false` allow it, and may require approval only if at least one of these decisions
+// requires approval. If the call is allowed or requires approval, it must have the limits of both decisions.
 func FuzzDecide(f *testing.F) {
 	for i, when := range []string{
 		`args.n == 1`, `args.n < 3 && args.?ok.orValue(false) == true`, `decimal(args.n) > decimal("100")`, `path.within(args.path, "/srv")`,
@@ -60,8 +61,8 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// decideWith decides a call by rules with a condition. form selects the rules. The result is false if the rules do not
-// compile.
+// decideWith makes a decision on a call with rules that have the condition when. form is a number that selects the
+// rules. decideWith returns false if the rules do not compile.
 func decideWith(t *testing.T, when string, form uint16, call engine.Call) (engine.Decision, bool) {
 	t.Helper()
 	pick := func(n uint16) uint16 { defer func() { form /= n }(); return form % n }
@@ -89,7 +90,7 @@ func decideWith(t *testing.T, when string, form uint16, call engine.Call) (engin
 	return set.Decide(call), true
 }
 
-// hasLimits reports whether a decision has all limits of another decision.
+// hasLimits reports whether the decision d has all limits of the other decision.
 func hasLimits(d, other *engine.Decision) bool {
 	for i := range other.Limits {
 		found := false

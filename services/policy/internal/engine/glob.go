@@ -12,9 +12,9 @@ import (
 type glob struct {
 	// prefix is the literal text before the first wildcard.
 	prefix string
-	// exact reports whether the pattern has no wildcard, so that it matches only prefix.
+	// exact is true if the pattern has no wildcard. In this case, it matches only prefix.
 	exact bool
-	// rest is the pattern from the first wildcard on. It contains anyRun for `*` and anyOne for `?`.
+	// rest is the pattern starting with the first wildcard. It contains anyRun for `*` and anyOne for `?`.
 	rest []rune
 }
 
@@ -23,7 +23,7 @@ const (
 	anyOne
 )
 
-// compileGlob compiles a pattern. If the pattern is not valid, it returns a message and a suggestion how to fix it.
+// compileGlob compiles a pattern. If the pattern is invalid, it returns a message and a suggestion for how to fix it.
 func compileGlob(pattern string) (g glob, message, suggestion string) {
 	if message, suggestion = checkText(pattern); message != "" {
 		return glob{}, message, suggestion
@@ -62,7 +62,7 @@ func compileGlob(pattern string) (g glob, message, suggestion string) {
 	return g, "", ""
 }
 
-// checkText returns a message and a suggestion if a text can't be a pattern. Otherwise both are empty.
+// checkText returns a message and a suggestion if a text can't be used as a pattern. Otherwise both are empty.
 func checkText(pattern string) (message, suggestion string) {
 	switch {
 	case pattern == "":
@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character of the pattern for which fits returns false, and reports whether the pattern has
-// such a character. A pattern with a stray character matches no name.
+// stray returns a literal character in the pattern for which the function fits returns false, and reports whether there
+// is such a character. A pattern with such a character can't match any valid name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {
@@ -99,9 +99,9 @@ func (g *glob) literals() []rune {
 	return literal
 }
 
-// match reports whether s matches g. After a mismatch it extends only the text of the last `*`, because extending the
-// text of an earlier `*` can't help. The running time is at most proportional to len(s) times the length of the
-// pattern.
+// match reports whether s matches g. After a mismatch, it extends only the text that the last `*` matches. Extending
+// the text of an earlier `*` can't lead to a match. The running time is at most proportional to len(s) times the length
+// of the pattern.
 func (g *glob) match(s string) bool {
 	if g.exact {
 		return s == g.prefix
@@ -134,7 +134,7 @@ func (g *glob) match(s string) bool {
 	return p == len(g.rest)
 }
 
-// patterns is a list of globs. It matches a text if one of the globs does, or if it is empty.
+// patterns is a list of globs. It matches a text if one of its globs matches the text, or if the list is empty.
 type patterns []glob
 
 func (ps patterns) match(s string) bool {

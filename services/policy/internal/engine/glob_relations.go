@@ -2,7 +2,8 @@ package engine
 
 import "slices"
 
-// contains reports whether g matches every text that o matches. It may return false although g does.
+// contains reports whether g matches every text that o matches. The result false is not exact: g may nevertheless match
+// all of these texts.
 func (g *glob) contains(o *glob) bool {
 	switch {
 	case o.exact:
@@ -13,7 +14,8 @@ func (g *glob) contains(o *glob) bool {
 	return g.key() == o.key()
 }
 
-// contains reports whether ps matches every text that other matches. It may return false although ps does.
+// contains reports whether ps matches every text that other matches. The result false is not exact: ps may nevertheless
+// match all of these texts.
 func (ps patterns) contains(other patterns) bool {
 	if len(ps) == 0 {
 		return true
@@ -29,7 +31,7 @@ func (ps patterns) contains(other patterns) bool {
 	return true
 }
 
-// intersects reports whether a text exists that both lists match.
+// intersects reports whether there is a text that both lists match.
 func (ps patterns) intersects(other patterns) bool {
 	if len(ps) == 0 || len(other) == 0 {
 		return true
@@ -42,7 +44,7 @@ func (ps patterns) intersects(other patterns) bool {
 	return false
 }
 
-// intersects reports whether a text exists that both patterns match.
+// intersects reports whether there is a text that both patterns match.
 func (g *glob) intersects(o *glob) bool {
 	if g.exact {
 		return o.match(g.prefix)
@@ -51,7 +53,8 @@ func (g *glob) intersects(o *glob) bool {
 		return g.match(o.prefix)
 	}
 	a, b := g.runes(), o.runes()
-	// reachable[j] reports whether the parts of both patterns before i and j match a common text.
+	// reachable[j] reports whether there is a text that matches both the first i characters of the first pattern and
+	// the first j characters of the second pattern.
 	reachable := make([]bool, len(b)+1)
 	reachable[0] = true
 	for j := 0; j < len(b) && b[j] == anyRun; j++ {

@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// An index finds the rules that may match a tool's name or a method on a server, without trying every rule.
+// An index finds the rules that may match a tool's name or a method on a server, without trying every rule in the set.
 type index struct {
-	// exact maps a name to the rules that have the name as a pattern without wildcards.
+	// exact maps a name to the rules that have this name as a pattern without wildcards.
 	exact map[indexKey][]*rule
-	// prefixes maps a prefix to the rules that have a pattern with the prefix before its first wildcard.
+	// prefixes maps a prefix to the rules that have a pattern with this prefix before its first wildcard.
 	prefixes map[indexKey][]*rule
-	// lengths are the lengths of the prefixes in bytes, ascending.
+	// lengths contains the lengths of the prefixes in bytes, in ascending order.
 	lengths []int
 }
 
-// An indexKey is a server and a name, or the prefix of a name. The server is empty for rules about any server.
+// An indexKey consists of a server and a name or the prefix of a name. The server is empty for rules that apply to any
+// server.
 type indexKey struct{ server, name string }
 
 func newIndex() index {
 	return index{exact: make(map[indexKey][]*rule), prefixes: make(map[indexKey][]*rule)}
 }
 
-// add adds a rule with its patterns for tools or methods. Rules must be added in the order of Set.rules.
+// add adds a rule under its patterns for tools or methods. Rules must be added in the order of Set.rules.
 func (x *index) add(r *rule, names patterns) {
 	for _, server := range r.namedServers() {
 		if len(names) == 0 {
@@ -51,8 +52,8 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers that a rule names without wildcards. If it names no such server, the result is one
-// empty name.
+// namedServers returns the servers that a rule names without wildcards. If there is no such server, the result contains
+// one empty name.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
@@ -68,7 +69,7 @@ func (r *rule) namedServers() []string {
 }
 
 // find appends the rules that match a call, regardless of the principal, to found. The slice found must be empty. The
-// rules are in the order of Set.rules, without duplicates.
+// rules are distinct, and have the same order as in Set.rules.
 func (s *Set) find(found []*rule, call *Call) []*rule {
 	x, name := &s.methods, call.Method
 	if call.OfTool() {

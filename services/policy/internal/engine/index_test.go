@@ -11,7 +11,7 @@ import (
 )
 
 // TestDecide_FindsEveryMatchingRule checks that the index finds the same rules as a search that tries all patterns. The
-// set contains a rule for each pair of patterns, so that all paths through the index are used.
+// set contains a rule for each pair of patterns, so that every part of the index is used.
 func TestDecide_FindsEveryMatchingRule(t *testing.T) {
 	t.Parallel()
 	servers := [][]string{nil, {"s"}, {"s", "t"}, {"s*"}, {"t", "?"}, {"*"}}
@@ -34,7 +34,7 @@ func TestDecide_FindsEveryMatchingRule(t *testing.T) {
 			call := engine.Call{Facts: callable, Server: server, Tool: tool, Subject: person("x")}
 			for _, d := range documents {
 				for _, r := range d.Rules {
-					// The other rules match nothing, so the rule decides if and only if it matches.
+					// The other rules match nothing, so this rule determines the decision if and only if it matches.
 					r.Action = engine.ActionDeny
 					set := compile(t, engine.Document{Name: "d", Server: d.Server, Default: engine.DefaultAllow, Rules: []engine.Rule{
 						r, {Name: "z", Match: engine.Match{Tool: []string{"none", "t.*"}}, Action: engine.ActionHide},

@@ -13,11 +13,11 @@ import (
 // unknown.
 type Inventory map[string][]string
 
-// ownTools are the mesh's own tools, which no server lists.
+// ownTools lists the tools that the mesh itself provides. They are not in the list of any server.
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
 // Check returns warnings about names in a document that match no configured server or no listed tool. The document must
-// have no errors. Rules for methods other than tools/call are not checked, nor are patterns that begin with `*` or `?`.
+// have no errors. Check does not check rules for methods other than tools/call, or patterns that begin with `*` or `?`.
 func (in Inventory) Check(d *Document) []ParseError {
 	home := in.matching(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {
@@ -30,7 +30,7 @@ func (in Inventory) Check(d *Document) []ParseError {
 	return faults
 }
 
-// matching returns the servers that match a pattern, or all of the servers if the pattern is empty.
+// matching returns the servers that match a pattern. If the pattern is empty, it returns all servers.
 func (in Inventory) matching(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers
@@ -76,8 +76,8 @@ func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError
 	return faults
 }
 
-// checkTool checks the name of a tool, or a pattern for tools, in a rule for the servers. An empty field means that
-// pattern is a name under `tools`.
+// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If field is empty,
+// pattern is the name of an entry under `tools`.
 func (in Inventory) checkTool(rule int, field, pattern string, servers []string) []ParseError {
 	g, _, _ := compileGlob(pattern) // the document has no errors
 	if field == "" {

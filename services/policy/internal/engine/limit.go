@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// A limit is a compiled RateLimit of a rule.
+// A limit is a compiled [RateLimit] of a rule.
 type limit struct {
 	max    int64
 	window time.Duration
 	own    counter
-	// cap counts the calls of a principal over all sessions. It is nil if own does not count sessions separately.
+	// cap counts the calls of a principal in all its sessions. It is nil if the limit does not count sessions
+	// separately.
 	cap *counter
 }
 
-// A counter computes the identities of the buckets of one limit.
+// A counter computes the identities of the buckets in which one limit counts calls.
 type counter struct {
 	per []Dimension // sorted
 	// start is the part of a bucket's identity that is the same for all calls.
@@ -53,21 +54,22 @@ func newCounter(ref RuleRef, window time.Duration, role string, per []Dimension)
 	return counter{per: per, start: b}
 }
 
-// per returns l.Per sorted.
+// per returns the elements of l.Per in sorted order.
 func (l RateLimit) per() []Dimension { return slices.Sorted(slices.Values(l.Per)) }
 
 func compareLimits(a, b limit) int {
 	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
 }
 
-// appendPart appends the length of a part before the part itself, so that different sequences of parts give different
-// results.
+// appendPart appends the length of a part and then the part itself. As a result, different sequences of parts have
+// different encodings.
 func appendPart[T string | []byte](b []byte, part T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
 
-// bucket returns the identity of the bucket in which a principal's call is counted. It always depends on the tenant. If
-// sessions are counted separately, it also depends on the principal, because a client may choose the name of a session.
+// bucket returns the identity of the bucket in which a principal's call is counted. The identity always depends on the
+// tenant. If sessions are counted separately, it also depends on the principal, because a client may choose the name of
+// a session.
 func (c *counter) bucket(p *Principal, call *Call) string {
 	var space [512]byte
 	b := appendPart(append(space[:0], c.start...), p.Tenant)
@@ -100,7 +102,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 	return string(text[:])
 }
 
-// sessionOf returns which value identifies the principal's session, and the value.
+// sessionOf returns the value that identifies the principal's session, and says which kind of value it is.
 func sessionOf(p *Principal) (SessionKey, string) {
 	switch {
 	case p.Run != "":
@@ -112,8 +114,8 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits that the rules impose on a call. All of the rules must match the call. A rule's limits
-// apply to the first principal to which the rule applies, and to all principals after that one in the chain.
+// limits returns the limits that the rules impose on a call. All given rules must match the call. A rule's limits apply
+// to the first principal that the rule applies to, and to all principals after this principal in the chain.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -132,7 +134,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	return found
 }
 
-// limitScope is a call and the index of its first principal to which a rule's limits apply.
+// limitScope consists of a call and the index of the first principal that a rule's limits apply to.
 type limitScope struct {
 	call  *Call
 	first int
@@ -157,8 +159,8 @@ func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to limitScope) []Lim
 	return found
 }
 
-// appendNew appends a limit, unless found[start:] already has a limit with the same bucket. Principals of a chain may
-// share a bucket.
+// appendNew appends a limit, unless the limits from the index start already contain a limit with the same bucket. This
+// can be the case because the caller and the principals in its chain may share a bucket.
 func appendNew(found []Limit, start int, l Limit) []Limit {
 	if slices.ContainsFunc(found[start:], func(o Limit) bool { return o.Bucket == l.Bucket }) {
 		return found

@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A Mention is a name that documents mention, or an example of the names that a pattern matches.
+// A Mention is a name that occurs in documents, or an example of the names that a pattern matches.
 type Mention struct {
 	Name string
-	// Pattern is the pattern of which Name is an example. It is empty if the documents mention the name itself.
+	// Pattern is the pattern that Name is an example of. It is empty if the name itself occurs in the documents.
 	Pattern string
 }
 
-// AnyOther is the pattern of the example of a name that documents do not mention.
+// AnyOther is the Pattern of a Mention that is an example of the names that do not occur in documents.
 const AnyOther = "*"
 
-// MentionedServers returns the servers that documents mention, and an example of a server that they do not mention.
+// MentionedServers returns the servers that documents name, and an example of a server that they do not name.
 func MentionedServers(documents []Document) []Mention {
 	m := newMentions("any-other-server")
 	for i := range documents {
@@ -31,15 +31,15 @@ func MentionedServers(documents []Document) []Mention {
 	return slices.DeleteFunc(m.all, func(name Mention) bool { return !validServer(name.Name) })
 }
 
-// A MentionedCall is a call that documents mention, without arguments, a server and a subject.
+// A MentionedCall is a call that documents mention. It has no arguments, no server and no caller.
 type MentionedCall struct {
 	Method, Ref string
 	Mention
 }
 
-// MentionedCalls returns the calls of a server that documents mention: calls of tools, and messages of other methods, with
-// the names of prompts and the URIs of resources. For each method, the result contains examples of names that the
-// documents do not mention.
+// MentionedCalls returns the calls to a server that documents mention. These are tool calls and messages with other
+// methods, including the names of prompts and the URIs of resources. For each method, the result contains examples of
+// names that the documents do not contain.
 func MentionedCalls(documents []Document, server string) []MentionedCall {
 	tools, prompts, uris, methods := newMentions("any-other-tool"), newMentions("any-other-prompt"), newMentions("any-other:uri"), newMentions("any-other/method")
 	for _, r := range rulesAbout(documents, server) {
@@ -75,12 +75,13 @@ func MentionedCalls(documents []Document, server string) []MentionedCall {
 	return out
 }
 
-// needsRule reports whether policy decides on messages of a method other than tools/call.
+// needsRule reports whether a decision by the policy service is needed for messages with this method. The result is
+// false for tools/call.
 func needsRule(method string) bool {
 	return method != MethodToolsCall && !slices.Contains(mcpmethod.WithoutRule(), method)
 }
 
-// namedCalls returns the calls of a method with each name that the method can have.
+// namedCalls returns one call for each of the names that calls with this method can have.
 func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	names := []Mention{{}}
 	switch call.nameKind() {
@@ -97,7 +98,7 @@ func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	return out
 }
 
-// rulesAbout returns the rules that can match calls of a server.
+// rulesAbout returns the rules that can match calls to a server.
 func rulesAbout(documents []Document, server string) (out []*Rule) {
 	for i := range documents {
 		d := &documents[i]
@@ -113,13 +114,14 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 	return out
 }
 
-// maxCombined is the number of callers up to which callers of several rules are combined.
+// maxCombined is the number of callers at which MentionedCallers stops adding callers that several rules match.
 const maxCombined = 100
 
-// MentionedCallers returns callers that the rules of documents match, and callers with the strings that conditions about
-// the caller contain, at most limit. Before them it returns an example of the callers that no document mentions. If there
-// are more callers, complete is false. After them it returns callers that several rules match, for example a principal of
-// one rule with an agent of another, as long as there are at most 100 callers.
+// MentionedCallers returns examples of callers, at most limit. The first one is an example of the callers that no
+// document mentions. The next ones are callers that the rules in documents match, and callers with the strings that
+// conditions on the caller contain. The last ones are callers that several rules match, for example with the principal
+// of one rule and the agent of another. Such callers are added as long as there are at most 100 callers. If there are
+// more callers than limit, complete is false.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true
@@ -159,8 +161,8 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 	return out, complete
 }
 
-// combined returns a caller with what distinguishes two callers from [anyCaller]. It returns false if they have different
-// tenants, subjects or agents.
+// combined returns a caller that has the properties of both a and b. Properties that are the same as those of
+// [anyCaller] do not count. combined returns false if a and b have different tenants, subjects or agents.
 func combined(a, b *Principal) (out Principal, ok bool) {
 	other := anyCaller()
 	ok = true
@@ -181,7 +183,7 @@ func anyCaller() Principal {
 	return Principal{Tenant: "default", Name: "any-other-caller", Agent: "any-other-agent"}
 }
 
-// matchedCallers returns callers that a rule matches.
+// matchedCallers returns examples of callers that a rule matches.
 func matchedCallers(m *Match) (out []Principal) {
 	for i := range max(len(m.Agent), len(m.Principal), len(m.Groups), len(m.Tenant)) {
 		p := anyCaller()
@@ -201,7 +203,7 @@ func matchedCallers(m *Match) (out []Principal) {
 	return out
 }
 
-// callersInCondition returns callers that a condition may distinguish from others.
+// callersInCondition returns callers for which a condition may have different results than for other callers.
 func callersInCondition(when string) (out []Subject) {
 	c, err := condition.Compile(when)
 	if err != nil || c.Variables()&condition.VariableCaller == 0 {
@@ -223,13 +225,14 @@ func callersInCondition(when string) (out []Subject) {
 	return out
 }
 
-// mentions collects names without duplicates.
+// mentions collects distinct names.
 type mentions struct {
 	all  []Mention
 	seen map[string]bool
 }
 
-// newMentions returns mentions with an example of the names that documents do not mention. other may be empty.
+// newMentions returns mentions that contain other, an example of the names that do not occur in documents. If other is
+// empty, the mentions contain no example.
 func newMentions(other string) *mentions {
 	m := &mentions{seen: make(map[string]bool)}
 	if other != "" {
@@ -253,7 +256,7 @@ func (m *mentions) addPatterns(patterns ...string) {
 	}
 }
 
-// exampleOf returns a name that a valid pattern matches.
+// exampleOf returns an example of a name that a valid pattern matches.
 func exampleOf(pattern string) Mention {
 	g, _, _ := compileGlob(pattern)
 	if g.exact {
@@ -274,9 +277,9 @@ func exampleOf(pattern string) Mention {
 	return Mention{Name: name.String(), Pattern: pattern}
 }
 
-// PossibleClasses returns the facts about a callable tool that is not in the catalog: without a class, and, if the
-// documents distinguish tools by their class, with each category and risk, and with each tag that the documents mention. If they mention more than
-// maxTags tags, complete is false.
+// PossibleClasses returns possible facts about a callable tool that is not in the catalog. The first facts have no
+// classification. If the documents distinguish tools by their classification, there are also facts with each category
+// and risk, and with each tag that occurs in the documents. If more than maxTags tags occur, complete is false.
 func PossibleClasses(documents []Document, server string, maxTags int) (out []Facts, complete bool) {
 	out = []Facts{{Status: Callable}}
 	distinguished := slices.ContainsFunc(documents, func(d Document) bool { return d.Default == DefaultByRisk })

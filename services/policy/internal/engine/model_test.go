@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The model is a second implementation of decisions, written from the documentation. It tries every rule and has no
-// index.
+// The model in this file is a second implementation of decisions, which was written from the documentation. It tries
+// every rule and has no index.
 
-// A vote is the result of one rule, or of the default, for one principal.
+// A vote is the result of one rule or of the default for one principal.
 type vote struct {
 	action   engine.Action
 	reason   string
@@ -47,7 +47,7 @@ func modelApplies(d engine.Document, server string) bool {
 	return d.Server == "" || modelMatches([]string{d.Server}, server)
 }
 
-// modelScope reports whether a match can match tools/call, and whether it can match other methods.
+// modelScope reports whether m can match tools/call, and whether it can match other methods.
 func modelScope(m engine.Match) (tools, methods bool) {
 	if m.Prompt != nil || m.URI != nil {
 		return false, true
@@ -59,7 +59,7 @@ func modelScope(m engine.Match) (tools, methods bool) {
 	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
 }
 
-// modelMatchesName reports whether the prompt or URI of a call matches a rule.
+// modelMatchesName reports whether a rule matches the prompt or URI of a call.
 func modelMatchesName(r engine.Rule, call engine.Call) bool {
 	prompt, uri := call.Method == "prompts/get", strings.HasPrefix(call.Method, "resources/")
 	if call.Method == "completion/complete" {
@@ -115,7 +115,7 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		modelMatches(m.Tenant, p.Tenant)
 }
 
-// modelMatchesProperties reports whether a tool has the properties that a rule names. An unknown property matches
+// modelMatchesProperties reports whether a tool has the properties that a rule requires. An unknown property matches
 // unless the rule's action is allow.
 func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 	doubt := r.Action != engine.ActionAllow
@@ -136,8 +136,8 @@ func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 
 func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
 
-// modelAddByRisk adds the rule of by_risk if by_risk is the strictest default, and if no rule with an action matches
-// for at least one of the principals.
+// modelAddByRisk adds the rule for by_risk if by_risk is the strictest default, and if for at least one principal of
+// the call no rule with an action matches.
 func modelAddByRisk(documents []engine.Document, call engine.Call) []engine.Document {
 	var strictest engine.Document
 	for _, d := range documents {
@@ -235,8 +235,8 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 			votes = append(votes, vote{action: engine.ActionDeny, chain: i, reason: modelHint(documents, call, p)})
 		}
 	}
-	// First the winning vote of each principal is found, and then the winner among these votes. If two votes are equal, a
-	// rule of a document wins over the rule of a default.
+	// For each principal, the winning vote is determined first. Then the winner among these votes is determined. If two
+	// votes are otherwise equal, a rule in a document wins over the rule for a default.
 	byRank := func(a, b vote) int {
 		reason := func(v vote) int { return min(len(v.reason), 1) }
 		ofDefault := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
@@ -250,7 +250,7 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	return votes
 }
 
-// modelTerms returns the terms of an approval, and reports whether the lists of approvers have a group in common.
+// modelTerms returns the terms of an approval. It also reports whether the lists of approvers have a group in common.
 func modelTerms(documents []engine.Document, call engine.Call) (terms engine.ApprovalTerms, possible bool) {
 	var asking []engine.Rule
 	failed, covered := false, true
@@ -314,8 +314,8 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	return terms, lists == 0 || len(terms.Approvers) > 0
 }
 
-// modelTime returns the shortest of the given times. A time of 0 counts as the configured time. If all times are 0,
-// modelTime returns 0.
+// modelTime returns the shortest of the given times. A time of 0 is replaced with the configured time. If all times are
+// 0, modelTime returns 0.
 func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	if slices.Max(given) == 0 {
 		return 0
@@ -326,7 +326,8 @@ func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	return slices.Min(given)
 }
 
-// modelIdempotent reports whether a rule decides for each principal and all rules that decide are idempotent.
+// modelIdempotent reports whether, for each principal, at least one rule determines the decision, and all rules that do
+// so are idempotent.
 func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	for _, p := range principals(call.Subject) {
 		var declared []bool
@@ -344,7 +345,7 @@ func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	return true
 }
 
-// modelLimits returns a description of the bucket of each limit, sorted.
+// modelLimits returns descriptions of the buckets of all limits. The result is sorted.
 func modelLimits(documents []engine.Document, call engine.Call) []string {
 	var limits []string
 	for _, d := range documents {
@@ -475,7 +476,8 @@ func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 	})
 }
 
-// checkLimits compares limits with the limits of the model. A bucket must have the same description in every call.
+// checkLimits compares the limits of a decision with the limits of the model. The same bucket must have the same
+// description in every call.
 func checkLimits(t *rapid.T, want []string, got []engine.Limit, buckets map[string]string) {
 	if len(want) != len(got) {
 		t.Fatalf("%d limits, want %d:\n%+v\n%s", len(got), len(want), got, strings.Join(want, "\n"))

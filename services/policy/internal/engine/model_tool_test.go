@@ -9,7 +9,7 @@ import (
 )
 
 // TestDecide_ModelToolIsDeniedToOtherCallersUnlessNamed checks that only agents of the mesh may call wasm_model_ask,
-// unless a rule names the tool and its callers.
+// unless a rule names both the tool and its callers.
 func TestDecide_ModelToolIsDeniedToOtherCallersUnlessNamed(t *testing.T) {
 	t.Parallel()
 	allow := func(tool string, match engine.Match) []engine.Rule {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// The methods whose params name a prompt or a resource, and the kinds of completions (MCP 2025-11-25, Completion,
-// Reference Types).
+// These are the methods whose params contain the name of a prompt or the URI of a resource, and the kinds of completion
+// requests (MCP 2025-11-25, Completion, Reference Types).
 const (
 	methodGetPrompt   = "prompts/get"
 	methodRead        = "resources/read"
@@ -17,7 +17,7 @@ const (
 	methodUnsubscribe = "resources/unsubscribe"
 	methodComplete    = "completion/complete"
 
-	// RefPrompt and RefResource are the kinds of completions.
+	// RefPrompt and RefResource are the kinds of completion requests.
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
@@ -29,11 +29,11 @@ var (
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// approvableMethods are the methods that can require approval. Each names a tool, a prompt or a resource, and has no
-// effect after its response, unlike a subscription.
+// approvableMethods are the methods that can require approval. Each of their calls has the name of a tool or a prompt,
+// or the URI of a resource. Unlike a subscription, none of these methods has an effect after its response.
 var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
-// allApprovable reports whether every method that the match can match can require approval.
+// allApprovable reports whether all methods that m can match can require approval.
 func (m *Match) allApprovable() bool {
 	patterns := compilePatterns(m.methods())
 	if !m.hasNames() {
@@ -51,7 +51,7 @@ const (
 	namesNone nameKind = iota
 	namesPrompt
 	namesResource
-	// namesUnknown means that the call is a completion without a valid kind.
+	// namesUnknown means that the call is a completion request without a valid kind.
 	namesUnknown
 )
 
@@ -81,7 +81,7 @@ type uriReadings struct {
 	folded []string
 }
 
-// uri returns the possible interpretations of the call's URI. It computes them only once.
+// uri returns the possible interpretations of the call's URI. It computes the interpretations only once.
 func (c *Call) uri() *uriReadings {
 	if c.uriCache != nil {
 		return c.uriCache
@@ -102,10 +102,10 @@ func (c *Call) uri() *uriReadings {
 	return c.uriCache
 }
 
-// hasNames reports whether the match has Prompt or URI.
+// hasNames reports whether m has Prompt or URI.
 func (m *Match) hasNames() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
-// matchesName reports whether the prompt or URI of a call matches the rule. The call's method must not be
+// matchesName reports whether the rule matches the prompt or URI of a call. The call's method must not be
 // [MethodToolsCall]. See [Match] for how URIs are compared.
 func (r *rule) matchesName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
@@ -131,15 +131,15 @@ func (r *rule) matchesURI(call *Call) bool {
 	return read.notPlain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
-// matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns with its case and
-// spelling unchanged.
+// matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns in its original
+// case and spelling.
 func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
-// isAdmitted reports whether one of the rules admits the call for the principal with index i. All of the rules must match the call. A
-// rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
-// [rule.matchesExactURI] is true.
+// isAdmitted reports whether one of the rules admits the call for the principal with index i. All given rules must
+// match the call. A rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a
+// URI only if [rule.matchesExactURI] is true.
 func isAdmitted(rules []*rule, call *Call, i int) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		admits := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
@@ -147,7 +147,7 @@ func isAdmitted(rules []*rule, call *Call, i int) bool {
 	})
 }
 
-// foldPatterns returns the patterns in lower case.
+// foldPatterns returns a copy of the patterns in lower case.
 func foldPatterns(ps patterns) patterns {
 	out := slices.Clone(ps)
 	for i := range out {
@@ -162,25 +162,25 @@ func foldPatterns(ps patterns) patterns {
 	return out
 }
 
-// An EntryKind is the kind of names that a list or a notification contains.
+// An EntryKind is a kind of name that a list or a notification contains.
 type EntryKind uint8
 
-// The kinds of entries.
+// These are the kinds of entries.
 const (
-	// EntryPrompt is the name of a prompt. It is decided like prompts/get.
+	// EntryPrompt is the name of a prompt. The same decision applies as for prompts/get.
 	EntryPrompt EntryKind = iota
-	// EntryResource is the URI of a resource. It is decided like resources/read.
+	// EntryResource is the URI of a resource. The same decision applies as for resources/read.
 	EntryResource
 	// EntryTemplate is a URI template.
 	EntryTemplate
-	// EntryUpdate is the URI of a changed resource. It is decided like resources/subscribe.
+	// EntryUpdate is the URI of a changed resource. The same decision applies as for resources/subscribe.
 	EntryUpdate
 )
 
-// ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may
-// see the entry if a call that names the entry is allowed or requires approval. A template is visible unless the text
-// before its first expression proves that all URIs of the template are denied. A stop hides no entry of a list, but a
-// stopped subject is not notified.
+// ShowsEntry reports whether a caller may see an entry in a server's list, or be notified about the entry. The caller
+// may see the entry if a call with the entry's name or URI is allowed or requires approval. A template is visible
+// unless the text before its first expression proves that all URIs of the template are denied. A stop hides no list
+// entries, but a stopped caller is not notified.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
 	switch what {
@@ -209,15 +209,15 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 	return s.mostPermissive(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// CouldAllow reports whether some call of a method could be allowed or require approval. It may return true although
-// all calls are denied. The method must not be [MethodToolsCall]. A stop has no effect on the result, except for
-// notifications with contents, because the gateway does not ask for a decision about them.
+// CouldAllow reports whether a call with the given method could be allowed or require approval. It may return true
+// although all calls are denied. The method must not be [MethodToolsCall]. A stop does not affect the result, with one
+// exception: notifications that contain data, because the gateway does not ask for a decision on these notifications.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
 	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
-// couldAllow does the work of CouldAllow for calls with names or URIs that begin with start.
+// couldAllow implements CouldAllow for calls whose name or URI begins with start.
 func (s *Set) couldAllow(call *Call, start string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
@@ -248,14 +248,15 @@ func (s *Set) couldAllow(call *Call, start string) bool {
 	return true
 }
 
-// mayAdmit reports whether a rule that allows or requires approval may admit a URI that begins with start.
+// mayAdmit reports whether a rule that allows calls or requires approval may admit a URI that begins with start.
 func (r *rule) mayAdmit(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
 	})
 }
 
-// deniesAll reports whether a rule that denies matches every call of the method whose name or URI begins with start.
+// deniesAll reports whether a rule that denies calls matches every call with the given method whose name or URI begins
+// with start.
 func (r *rule) deniesAll(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
@@ -269,8 +270,9 @@ func (r *rule) deniesAll(method, start string) bool {
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// namesAlike reports whether no rule about a server distinguishes prompts by name for a subject, and whether no rule
-// distinguishes resources by URI.
+// namesAlike reports whether the rules for a server treat all names alike. prompts is true if no rule that applies to
+// the caller or its delegation chain distinguishes prompts by name. resources is true if no such rule distinguishes
+// resources by URI.
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

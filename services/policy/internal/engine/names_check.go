@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// checkNames checks the prompts and URIs of a match.
+// checkNames checks the prompts and URIs in a match.
 func (c *checker) checkNames(r *Rule) {
 	m := &r.Match
 	for i, text := range m.URI {
@@ -39,7 +39,7 @@ func (c *checker) checkNames(r *Rule) {
 	}
 }
 
-// endsInHost reports whether start, the beginning of a URL, ends within the host or directly after the host.
+// endsInHost reports whether start, the beginning of a URL, ends within the URL's host or directly after it.
 func endsInHost(start string) bool {
 	scheme, rest, has := strings.Cut(start, "://")
 	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)

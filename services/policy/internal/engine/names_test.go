@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Case T4. TestDecide_URISpellingsMatchByAction checks that a rule that allows matches only plain URIs, that a rule
-// that denies matches every spelling, and that a rule that requires approval admits only the URIs that it would match
-// if it allowed.
+// Case T4. TestDecide_URISpellingsMatchByAction checks that a rule that allows calls matches only plain URIs, and that
+// a rule that denies calls matches every spelling. A rule that requires approval must admit only the URIs that it would
+// match if it allowed them.
 func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -71,8 +71,8 @@ func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 	}
 }
 
-// TestExplain_ComparesNames checks that an explanation contains the compared names, and the reason why a URI is not
-// plain.
+// TestExplain_ComparesNames checks that an explanation contains the names that the rules were compared with, and the
+// reason why a URI is not plain.
 func TestExplain_ComparesNames(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -141,9 +141,9 @@ func TestShowsEntry_Templates(t *testing.T) {
 	}
 }
 
-// TestShowsEntry_AgreesWithDecide checks that entries are shown if calls that name them are not denied, and are not
-// shown if these calls are denied regardless of their arguments. It also checks that all names get the same result if no
-// rule distinguishes names.
+// TestShowsEntry_AgreesWithDecide checks that entries are shown if calls with their names are not denied, and that they
+// are not shown if these calls are denied regardless of their arguments. It also checks that the result is the same for
+// all names if no rule distinguishes names.
 func TestShowsEntry_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

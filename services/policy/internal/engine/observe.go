@@ -12,39 +12,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Observe specifies the servers that are observed by the configuration, and until when. The zero Observe observes
-// nothing.
+// Observe specifies which servers are in observe mode according to the configuration, and until when. Policy for these
+// servers is not enforced but only recorded. The zero Observe specifies no servers.
 type Observe struct {
-	// All is the time until which every server is observed.
+	// All is the time until which every server is in observe mode.
 	All time.Time
-	// Servers are the times until which single servers are observed, by name.
+	// Servers maps the name of a server to the time until which this server is in observe mode.
 	Servers map[string]time.Time
 }
 
-// An Observation is the decision about a call that would apply if nothing were observed.
+// An Observation is the decision on a call that would be made if everything were enforced.
 type Observation struct {
-	// Effect, Code, Message and Rule have the meaning of these fields in a [Decision].
+	// Effect, Code, Message and Rule have the same meaning as in a [Decision].
 	Effect  Effect
 	Code    Code
 	Message string
 	Rule    RuleRef
-	// Limits are the limits that would apply in addition to those of the decision. They are set only if both the decision
-	// and the observation allow the call.
+	// Limits contains the limits that would apply in addition to those in the decision. It is set only if the call is
+	// allowed both by the decision and by the observation.
 	Limits []Limit
 }
 
-// An Observed is a part of the policy that is observed: a rule, a document, a server, or, if all names are empty,
-// everything.
+// An Observed is a part of the policy in observe mode, which is not enforced but only recorded. It is a rule, a
+// document or a server, or everything if all names are empty.
 type Observed struct {
-	// Server is the name of a server. Rule.Document is the name of a document. Rule.Rule is empty if the whole document
-	// is observed.
+	// Server is the name of a server in observe mode. Rule.Document is the name of a document. Rule.Rule is empty if
+	// the whole document is in observe mode.
 	Server string
 	Rule   RuleRef
-	// Until is the time at which the observation ends.
+	// Until is the time at which observe mode ends.
 	Until time.Time
 }
 
-// String describes the observed part, for example "rule starter/only-drafts".
+// String describes the part in observe mode, for example "rule starter/only-drafts".
 func (o Observed) String() string {
 	switch {
 	case o.Server != "":
@@ -58,26 +58,30 @@ func (o Observed) String() string {
 	}
 }
 
-// observation contains what a set observes. The zero observation observes nothing.
+// observation describes which parts of a set are in observe mode. The zero observation means that everything is
+// enforced.
 type observation struct {
-	// enforced is the set with the same documents in which nothing is observed. It is nil if nothing is observed.
+	// enforced is the set with the same documents in which everything is enforced. It is nil if nothing is in observe
+	// mode.
 	enforced *Set
 	observed []Observed // in the order of [Set.Observed]
-	// documents and options are the parameters of [Compile], for [Set.At].
+	// documents and options are the parameters of [Compile]. [Set.At] uses them.
 	documents []Document
 	options   Options
-	// observesAll reports whether every server is observed. observedServers contains the names of single observed servers.
+	// observesAll is true if every server is in observe mode. observedServers contains the names of single servers in
+	// observe mode.
 	observesAll     bool
 	observedServers map[string]bool
-	// observedHomes and enforcedHomes contain the servers of the documents that are observed, and of the others.
+	// observedHomes contains the server patterns of the documents in observe mode. enforcedHomes contains the server
+	// patterns of the other documents.
 	observedHomes, enforcedHomes []patterns
 }
 
-// observedAt reports whether something that is observed until a time is observed at the time now. The zero time means
-// that it is never observed. Nothing is observed if now is unknown.
+// observedAt reports whether observe mode is active at now if it lasts until the given time. If until is zero, observe
+// mode is never active. If now is zero, the time is unknown, and observe mode is not active.
 func observedAt(until, now time.Time) bool { return !now.IsZero() && now.Before(until) }
 
-// withoutObserved returns the documents and the rules that are enforced at the time now.
+// withoutObserved returns only the documents and the rules that are enforced at now.
 func withoutObserved(documents []Document, now time.Time) []Document {
 	var out []Document
 	for _, d := range documents {
@@ -92,7 +96,8 @@ func withoutObserved(documents []Document, now time.Time) []Document {
 	return out
 }
 
-// observe sets what the set observes. documents are all documents of the set.
+// observe initializes the fields of s that describe which parts of the policy are in observe mode. documents are all
+// documents of s.
 func (s *Set) observe(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) {
 	if s.observed = observedParts(documents, options); len(s.observed) == 0 {
 		return
@@ -114,8 +119,8 @@ func (s *Set) observe(documents []Document, options *Options, conditions map[con
 	s.revision = s.observedRevision()
 }
 
-// observedParts returns everything that is observed: every server, single servers, documents, rules, each sorted by
-// name.
+// observedParts returns everything that is in observe mode: every server, single servers, documents and rules. Each
+// kind is sorted by name.
 func observedParts(documents []Document, options *Options) []Observed {
 	var out []Observed
 	add := func(o Observed) {
@@ -141,7 +146,8 @@ func observedParts(documents []Document, options *Options) []Observed {
 	return withoutDuplicates(out)
 }
 
-// withoutDuplicates removes observed parts that are in the list before: both halves of a rule have the same name.
+// withoutDuplicates removes parts that occur earlier in the list. There are duplicates because a rule with a condition
+// and the rule for its `otherwise` are listed under the same name.
 func withoutDuplicates(list []Observed) []Observed {
 	seen := make(map[Observed]bool)
 	return slices.DeleteFunc(list, func(o Observed) bool {
@@ -151,7 +157,7 @@ func withoutDuplicates(list []Observed) []Observed {
 	})
 }
 
-// observedRevision returns the revision of a set that observes something.
+// observedRevision returns the revision of a set in which something is in observe mode.
 func (s *Set) observedRevision() string {
 	var c canonicalForm
 	c.text("sluice.revision.observed.v1")
@@ -166,12 +172,12 @@ func (s *Set) observedRevision() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Observed returns the parts of the policy that are observed: every server, single servers, documents, rules, each
-// sorted by name.
+// Observed returns the parts of the policy that are in observe mode: every server, single servers, documents and rules.
+// Each kind is sorted by name.
 func (s *Set) Observed() []Observed { return slices.Clone(s.observed) }
 
-// Until returns the earliest time at which something is no longer observed, or the zero time if nothing is observed. At
-// that time the documents must be compiled again.
+// Until returns the earliest time at which observe mode ends for a part of the policy, or the zero time if no part is
+// in observe mode. At that time the documents must be compiled again.
 func (s *Set) Until() time.Time {
 	var first time.Time
 	for _, o := range s.observed {
@@ -182,8 +188,8 @@ func (s *Set) Until() time.Time {
 	return first
 }
 
-// At returns the set of the same documents and stops, compiled at another time. If nothing is observed, the result is
-// s. The documents must be unchanged since [Compile].
+// At returns a set with the same documents and stops, compiled for another time. If everything is enforced, the result
+// is s. The documents must not have changed since [Compile].
 func (s *Set) At(now time.Time) (*Set, error) {
 	if s.enforced == nil {
 		return s, nil
@@ -197,7 +203,7 @@ func (s *Set) At(now time.Time) (*Set, error) {
 	return next.WithStops(s.stops), nil
 }
 
-// withoutObservation returns the set in which nothing is observed.
+// withoutObservation returns the set in which everything is enforced.
 func (s *Set) withoutObservation() *Set {
 	if s.enforced == nil {
 		return s
@@ -205,8 +211,9 @@ func (s *Set) withoutObservation() *Set {
 	return s.enforced
 }
 
-// observesServer reports whether a server is observed: by the configuration, or because every document that applies to
-// it is observed. If no document applies to a server, only the configuration can make it observed.
+// observesServer reports whether a server is in observe mode, either because of the configuration, or because every
+// document that applies to the server is in observe mode. If no document applies to a server, only the configuration
+// can put it in observe mode.
 func (o *observation) observesServer(server string) bool {
 	if o.observesAll || o.observedServers[server] {
 		return true
@@ -215,21 +222,21 @@ func (o *observation) observesServer(server string) bool {
 	return slices.ContainsFunc(o.observedHomes, applies) && !slices.ContainsFunc(o.enforcedHomes, applies)
 }
 
-// opens reports whether the set allows a call that its rules and defaults refuse or ask about, because the server is
-// observed. Calls of the model tool cost money, so those that need a rule of their own are decided as if the server
-// were not observed.
+// opens reports whether a call that rules and defaults refuse or hold for approval is allowed because the server is in
+// observe mode. It returns false for calls to the model tool that need a rule of their own, because these calls cost
+// money.
 func (s *Set) opens(call *Call) bool {
 	return s.enforced != nil && !call.needsModelRule() && s.observesServer(call.Server)
 }
 
-// openableCodes are the codes of refusals by rules and defaults. A decision with any other code is the same on an
-// observed server. A refusal because the tool or the server does not exist also has the code ToolUnknown, and
-// [Decision.open] does not open it.
+// openableCodes contains the codes of refusals by rules and defaults. A decision with any other code stays the same
+// even if the server is in observe mode. The code ToolUnknown is also used if the tool or the server does not exist. In
+// this case, [Decision.open] does not allow the call.
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ApprovalRequired}
 
-// open returns the decision about a call to an observed server. It allows what rules and defaults refuse or ask about,
-// and removes the limits, timeouts, redactions and records of arguments of rules. It refuses what the catalog does not accept, and what was
-// refused before any rule was consulted.
+// open returns the decision on a call to a server in observe mode. It allows calls that rules and defaults refuse or
+// hold for approval. It removes the rules' limits, timeouts and redactions, and does not record arguments. It refuses
+// calls that the catalog does not accept, and calls that were refused before any rule was evaluated.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
 		return d
@@ -244,8 +251,8 @@ func (d Decision) open(call *Call) Decision {
 	return d
 }
 
-// decideObserved decides a call. If something is observed and the decision with everything enforced is another, the
-// decision contains that decision.
+// decideObserved makes the decision on a call. If a part of the policy is in observe mode, and the decision would be
+// different if everything were enforced, the result also contains the decision that would then be made.
 func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	d, v := s.decide(call)
 	if s.enforced == nil {
@@ -259,8 +266,9 @@ func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// observationOf returns the observation for a decision if would is the decision with everything enforced. It is nil if
-// both have the same result. If both allow the call, only additional limits are a difference.
+// observationOf returns the observation for a decision. would is the decision that would be made if everything were
+// enforced. The observation is nil if both decisions have the same result. If both allow the call, only additional
+// limits count as a difference.
 func observationOf(d, would *Decision) *Observation {
 	o := &Observation{Effect: would.Effect, Code: would.Code, Message: would.Message, Rule: would.Rule}
 	if d.Effect != Allow || would.Effect != Allow {
@@ -280,7 +288,8 @@ func observationOf(d, would *Decision) *Observation {
 	return o
 }
 
-// observedRules returns the rules that are observed, among the rules of the set in which nothing is observed.
+// observedRules returns the rules for a call that are in observe mode. It finds these rules in the set in which
+// everything is enforced.
 func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	out := make(map[RuleRef]bool)
 	if s.enforced == nil {
@@ -298,7 +307,7 @@ func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	return out
 }
 
-// whyObserved explains a decision, and the decision that would apply if nothing were observed.
+// whyObserved explains a decision, and the decision that would be made if everything were enforced.
 func (s *Set) whyObserved(d Decision, v verdict, call *Call) string {
 	text := s.why(d, v, call)
 	code, _ := call.Facts.Status.refusal(call.Server)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The time at which documents are compiled, and times before and after it.
+// These are the time at which documents are compiled, a time before it, and a time after it.
 var (
 	observeNow    = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	observePast   = observeNow.Add(-time.Hour)
@@ -23,7 +23,8 @@ func drawUntil(t *rapid.T, label string) time.Time {
 	return rapid.SampledFrom([]time.Time{{}, {}, {}, observePast, observeNow, observeFuture}).Draw(t, label)
 }
 
-// drawObserved adds times until which rules and documents are observed, and returns options with observed servers.
+// drawObserved randomly puts some rules and documents in observe mode until a time. It returns options in which some
+// servers are in observe mode.
 func drawObserved(t *rapid.T, documents []engine.Document) engine.Options {
 	until := make(map[string]time.Time) // both halves of a rule have the same time
 	for i := range documents {
@@ -46,7 +47,7 @@ func drawObserved(t *rapid.T, documents []engine.Document) engine.Options {
 	return with
 }
 
-// drawSet returns a set that may observe something.
+// drawSet returns a set in which something may be in observe mode.
 func drawSet(t *rapid.T) *engine.Set {
 	documents := drawDocuments(t, "d")
 	return mustCompile(t, documents, drawObserved(t, documents))
@@ -60,8 +61,8 @@ func mustCompile(t *rapid.T, documents []engine.Document, with engine.Options) *
 	return set
 }
 
-// modelEnforced returns the documents and rules that are enforced at observeNow, and reports whether the server is
-// observed.
+// modelEnforced returns the documents and rules that are enforced at observeNow, and reports whether the server is in
+// observe mode.
 func modelEnforced(documents []engine.Document, with engine.Options, server string) (enforced []engine.Document, observed bool) {
 	applying, observing := 0, 0
 	for _, d := range documents {
@@ -88,8 +89,9 @@ func modelEnforced(documents []engine.Document, with engine.Options, server stri
 	return enforced, observed
 }
 
-// TestDecide_ObservedAgreesWithTheModel compares a decision of a set that observes something with the decisions of sets
-// that observe nothing: one with only the enforced documents and rules, and one with all of them.
+// TestDecide_ObservedAgreesWithTheModel draws a set in which something may be in observe mode. It compares a decision
+// of this set with the decisions of two sets in which everything is enforced. One of these sets has only the enforced
+// documents and rules, and the other has all documents and rules.
 func TestDecide_ObservedAgreesWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,8 +123,8 @@ func TestDecide_ObservedAgreesWithTheModel(t *testing.T) {
 	})
 }
 
-// TestCompile_ObservesNothingByDefault checks that all results of a set are those of a set without any time of an
-// observation if no time is ahead or the time of the compilation is unknown.
+// TestCompile_ObservesNothingByDefault checks that everything is enforced if all times of observe mode have passed, or
+// if the time of the compilation is unknown. The results must be the same as those of a set without observe mode.
 func TestCompile_ObservesNothingByDefault(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -158,8 +160,9 @@ func TestCompile_ObservesNothingByDefault(t *testing.T) {
 	})
 }
 
-// TestDecide_ObserveOpensOnlyPolicy checks that a call that is refused although every rule and default allows it is
-// refused with the same code by any set, whatever is observed.
+// TestDecide_ObserveOpensOnlyPolicy checks calls that are refused even if every rule and default allows them. Every set
+// must refuse these calls, no matter what is in observe mode. The code must be the same, or the code of a refusal by a
+// rule or default.
 func TestDecide_ObserveOpensOnlyPolicy(t *testing.T) {
 	t.Parallel()
 	open := mustCompileAll(t)
@@ -192,7 +195,7 @@ func TestDecide_ObserveOpensOnlyPolicy(t *testing.T) {
 	})
 }
 
-// mustCompileAll returns a set that allows every method, and observes every server.
+// mustCompileAll returns a set that allows every method and in which every server is in observe mode.
 func mustCompileAll(t *testing.T) *engine.Set {
 	t.Helper()
 	with := options
@@ -206,8 +209,8 @@ func mustCompileAll(t *testing.T) *engine.Set {
 	return set
 }
 
-// TestSet_ObservedUntil checks the parts that are observed, their descriptions, and how the set changes when each of the
-// times has come.
+// TestSet_ObservedUntil checks which parts are in observe mode and how they are described. It also checks how the set
+// changes at each time at which observe mode ends for a part.
 func TestSet_ObservedUntil(t *testing.T) {
 	t.Parallel()
 	at := func(hours int) time.Time { return observeNow.Add(time.Duration(hours) * time.Hour) }
@@ -258,7 +261,7 @@ func TestSet_ObservedUntil(t *testing.T) {
 	}
 }
 
-// TestExplain_NamesObservedRules checks that an explanation contains the observed rules and marks them.
+// TestExplain_NamesObservedRules checks that an explanation contains the rules in observe mode, and marks them.
 func TestExplain_NamesObservedRules(t *testing.T) {
 	t.Parallel()
 	with := options
@@ -281,7 +284,8 @@ func TestExplain_NamesObservedRules(t *testing.T) {
 	}
 }
 
-// TestCacheability_ObservedRulesCount checks that observed rules make a decision depend on arguments and sessions.
+// TestCacheability_ObservedRulesCount checks that rules in observe mode can also prevent a decision from being reused
+// for calls with other arguments or in other sessions.
 func TestCacheability_ObservedRulesCount(t *testing.T) {
 	t.Parallel()
 	with := options
@@ -309,7 +313,8 @@ func TestCacheability_ObservedRulesCount(t *testing.T) {
 	}
 }
 
-// An observed rule with Strict and a timeout changes nothing, and the observation has the refusal of the arguments.
+// A rule in observe mode has Strict and a timeout. The rule does not change the decision. If the arguments do not
+// satisfy the schema, the observation says that the call would be refused.
 func TestObserve_ChecksArgumentsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)

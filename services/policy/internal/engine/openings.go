@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// MayOpen returns the rules and defaults that were added, removed or changed so that they may allow calls that were
-// refused, or allow calls without the approval that they needed. If the result is empty, no call is opened. The rule of a
-// default is "default". Names and reasons do not count. Limits and the terms of approvals count only if they can refuse
-// calls.
+// MayOpen returns the rules and defaults whose addition, removal or change may make calls less restricted: calls that
+// were refused may be permitted, or calls that needed approval may be allowed. If the result is empty, no call becomes
+// less restricted. The rule name of a default is "default". Changes to names and reasons do not count. Changes to
+// limits and approval terms count only if the limits or terms can refuse calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
@@ -29,17 +29,17 @@ func MayOpen(before, after []Document) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// A keeper finds the rules that a change of documents keeps.
+// A keeper compares rules before and after a change to documents, and finds those that stay the same.
 type keeper struct {
-	// observes reports whether a document may be observed after the change. A server is observed if no document that
-	// applies to it is enforced, so each document may then restrict calls.
+	// observes is true if a document may be in observe mode after the change. A server is in observe mode if all
+	// documents that apply to it are, so any enforced document may be what restricts calls to it.
 	observes bool
-	// approvers reports whether calls may have been refused because lists of approvers have no group in common, and limits
-	// whether calls may have been refused because too many limits apply.
+	// approvers is true if, before the change, calls may have been refused because lists of approvers have no group in
+	// common. limits is true if, before the change, calls may have been refused because too many limits apply.
 	approvers, limits bool
 }
 
-// approversMayConflict reports whether the lists of approvers of documents have no group in common.
+// approversMayConflict reports whether the lists of approvers in the documents have no group in common.
 func approversMayConflict(documents []Document) bool {
 	var common []string
 	found := false
@@ -57,8 +57,8 @@ func approversMayConflict(documents []Document) bool {
 	return found && len(common) == 0
 }
 
-// mayExceedLimits reports whether documents have so many limits that more than [MaxLimits] may apply to a call. Each
-// limit can apply to each principal of a call, and by_risk has one more.
+// mayExceedLimits reports whether the documents have so many limits that more than [MaxLimits] may apply to a call.
+// Each limit can apply to each principal of a call, and `default: by_risk` adds one more limit.
 func mayExceedLimits(documents []Document) bool {
 	limits := 1
 	for i := range documents {
@@ -69,14 +69,14 @@ func mayExceedLimits(documents []Document) bool {
 	return limits*(MaxChain+1) > MaxLimits
 }
 
-// A changedRule is a rule or a default. permits reports whether it lets calls pass, perhaps after an approval, and
-// restricts whether it refuses calls or requires an approval.
+// A changedRule is a rule or a default. permits reports whether it allows calls or requires approval for them.
+// restricts reports whether it refuses calls or requires approval for them.
 type changedRule struct {
 	ref                RuleRef
 	permits, restricts bool
 }
 
-// changedRules returns the rules and defaults of documents that are not in base.
+// changedRules returns the rules and defaults in documents that are not in base.
 func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	known := make(map[string]bool)
 	for i := range base {
@@ -94,7 +94,7 @@ func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	return out
 }
 
-// keysOf returns the rules and the default of a document by strings that are equal for rules with the same effect.
+// keysOf returns the rules and the default of a document by key. Rules with the same effect have the same key.
 func (k keeper) keysOf(d *Document) map[string]changedRule {
 	out := make(map[string]changedRule)
 	key := func(parts ...any) string {
@@ -119,7 +119,8 @@ func (k keeper) keysOf(d *Document) map[string]changedRule {
 	return out
 }
 
-// terms returns the limits and the terms of an approval because of which calls may be refused.
+// terms returns the groups of approvers and the dimensions of limits in a rule, if they may be a reason for refusing
+// calls.
 func (k keeper) terms(r *Rule) (out []any) {
 	if k.approvers {
 		out = append(out, r.Approvers)

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// rankOf orders effects by how much they permit.
+// rankOf returns a number that is greater for effects that permit more.
 func rankOf(d engine.Decision) int {
 	return slices.Index([]engine.Effect{engine.Deny, engine.RequireApproval, engine.Allow}, d.Effect)
 }
 
-// TestMayOpen_NamesARuleWhenAnyCallOpens compares the decisions of two sets of documents: if a call opens, MayOpen
-// returns a rule.
+// TestMayOpen_NamesARuleWhenAnyCallOpens compares the decisions of two sets of documents. If a call is less restricted
+// by the second set, MayOpen must return a rule.
 func TestMayOpen_NamesARuleWhenAnyCallOpens(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -45,7 +45,8 @@ func TestMayOpen_NamesARuleWhenAnyCallOpens(t *testing.T) {
 	})
 }
 
-// Limits and approvers refuse calls if too many limits apply, or if no group may approve.
+// Changes to limits and approvers count if they may be the reason for refusing calls: because too many limits apply, or
+// because no group may approve.
 func TestMayOpen_TermsThatRefuseCallsCount(t *testing.T) {
 	t.Parallel()
 	approval := func(name, tool string, approvers ...string) engine.Rule {

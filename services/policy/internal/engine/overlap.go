@@ -8,7 +8,7 @@ import (
 // maxOverlapChecks is the maximum number of pairs of rules that [CheckOverlaps] compares.
 const maxOverlapChecks = 2_000_000
 
-// An OverlapWarning is a warning about a rule of one of several documents.
+// An OverlapWarning is a warning about a rule in one of several documents.
 type OverlapWarning struct {
 	ParseError
 
@@ -16,9 +16,10 @@ type OverlapWarning struct {
 	Document int
 }
 
-// CheckOverlaps returns warnings about rules that have no effect because of another rule, and about each `otherwise` that
-// denies what rules of other documents allow. The documents must have no errors. Rules and documents with a time until
-// which they are observed are not checked. If there are very many rules, it does not check all of them.
+// CheckOverlaps returns warnings about rules that have no effect because of another rule. It also returns a warning for
+// each `otherwise` that denies what rules in other documents allow. The documents must have no errors. Rules and
+// documents that are in observe mode until some time, even in the past, are not checked. If there are very many rules,
+// CheckOverlaps does not check all of them.
 func CheckOverlaps(documents []Document) []OverlapWarning {
 	c := newOverlapChecker(documents)
 	var out []OverlapWarning
@@ -35,19 +36,19 @@ func CheckOverlaps(documents []Document) []OverlapWarning {
 	return out
 }
 
-// An overlapRule is a rule with its position in the documents.
+// An overlapRule is a rule together with its position in the documents.
 type overlapRule struct {
 	*rule
 
 	document, index int
 }
 
-// overlapChecker compares the rules of documents with each other.
+// overlapChecker compares the rules in several documents with each other.
 type overlapChecker struct {
 	rules []overlapRule
-	// deciding are the rules without a condition that allow no call.
+	// deciding contains the rules that have no condition and refuse calls or require approval for calls.
 	deciding []overlapRule
-	// allowing are the rules that can allow calls or require approval for them.
+	// allowing contains the rules that can allow calls or require approval for calls.
 	allowing []overlapRule
 	left     int
 }
@@ -77,7 +78,8 @@ func newOverlapChecker(documents []Document) *overlapChecker {
 	return c
 }
 
-// shadowed returns a warning if another rule with a stricter action matches every call that a rule matches.
+// shadowed returns a warning if another rule matches every call that the rule r matches and has a stricter action, so
+// that r has no effect.
 func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	if r.Otherwise { // the first half of the rule has the same match
 		return ParseError{}, false
@@ -97,7 +99,8 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. It may return false even if r does.
+// covers reports whether r matches every call that o matches. The result false is not exact: r may nevertheless match
+// all of these calls.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false
@@ -108,7 +111,8 @@ func (r *rule) covers(o *rule) bool {
 		r.coversProperties(&o.Match)
 }
 
-// coversProperties reports whether every tool with the properties that m names has the properties that r names.
+// coversProperties reports whether every tool with the properties that m requires also has the properties that r
+// requires.
 func (r *rule) coversProperties(m *Match) bool {
 	for _, pair := range [][2][]string{{r.Match.Category, m.Category}, {r.Match.Risk, m.Risk}, {r.Match.Tags, m.Tags}} {
 		other := func(value string) bool { return !slices.Contains(pair[0], value) }
@@ -124,7 +128,8 @@ func (r *rule) coversProperties(m *Match) bool {
 	return true
 }
 
-// defeating returns a warning if a rule with Otherwise denies calls that rules of other documents name and allow.
+// defeating returns a warning if a rule with Otherwise denies calls that rules in other documents allow by the name of
+// the tool.
 func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	if !r.Otherwise || r.Action < ActionDeny {
 		return ParseError{}, false
@@ -146,12 +151,12 @@ func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// namesTools reports whether a rule names tools, and not all of them.
+// namesTools reports whether a rule names certain tools, rather than all tools.
 func (r *rule) namesTools() bool {
 	return len(r.tools) > 0 && !slices.ContainsFunc(r.tools, func(g glob) bool { return g.isPrefix() && g.prefix == "" })
 }
 
-// meets reports whether both rules could match the same call.
+// meets reports whether r and o could match the same call.
 func (r *rule) meets(o *rule) bool {
 	if !r.matchesTools || !o.matchesTools {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestCheckOverlaps_RulesWithoutEffectCanBeRemoved removes a rule of which CheckOverlaps says that it has no effect, and
-// compares the decisions.
+// TestCheckOverlaps_RulesWithoutEffectCanBeRemoved removes a rule that has no effect according to CheckOverlaps, and
+// checks that the decisions stay the same.
 func TestCheckOverlaps_RulesWithoutEffectCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	removed := 0

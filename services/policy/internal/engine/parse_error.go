@@ -12,21 +12,21 @@ import (
 
 // A ParseError is a problem in a document.
 type ParseError struct {
-	// Rule is the index in Rules of the rule with the problem, or -1 if the problem concerns the document itself.
+	// Rule is the index in Rules of the rule that has the problem, or -1 if the problem concerns the document itself.
 	Rule int
-	// Field is the path of the field with the problem, for example `match.tool[0]`. It is empty if the problem concerns
-	// the rule or the document as a whole.
+	// Field is the path of the field that has the problem, for example `match.tool[0]`. It is empty if the problem
+	// concerns the rule or the document as a whole.
 	Field string
 	// Message describes the problem.
 	Message string
 	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
-	// Warning reports whether the document loads in spite of the problem.
+	// Warning is true if the document loads despite the problem.
 	Warning bool
 }
 
-// Check returns all problems of the document, in the order of its rules. A document compiles if all of them are
-// warnings.
+// Check returns all problems in the document, in the order of its rules. If all of them are warnings, the document
+// compiles.
 func (d *Document) Check() []ParseError {
 	c := &checker{rule: -1}
 	if d.Name == "" {
@@ -55,9 +55,10 @@ func (d *Document) Check() []ParseError {
 	return c.problems
 }
 
-// correctSpelling returns the protocol's spelling of a method if prefix, the start of a pattern, differs from the
-// method only by case. If only the part up to the last slash differs, it returns the spelling of that part. Otherwise
-// it returns "". The gateway refuses requests whose method is spelled in another case, so such a pattern never matches.
+// correctSpelling checks prefix, the text of a method pattern before the first wildcard. If prefix differs from a
+// method of the protocol only in case, correctSpelling returns the protocol's spelling of the method. If only the part
+// up to the last slash differs in this way, it returns the correct spelling of that part. Otherwise it returns "". The
+// gateway refuses requests whose method has the wrong case, so a pattern in the wrong case never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
@@ -74,8 +75,8 @@ func correctSpelling(prefix string) string {
 	return ""
 }
 
-// warnOpenMethods warns about a rule that refuses all tools to some callers, if another rule of the document allows
-// methods other than tools/call and no rule refuses those methods to the same callers.
+// warnOpenMethods warns about a rule that refuses all tools, but no other methods, to some callers. It warns only if
+// another rule in the document allows other methods, and no rule refuses all methods to the same callers.
 func (c *checker) warnOpenMethods(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.scope()
@@ -99,13 +100,13 @@ func (c *checker) warnOpenMethods(d *Document) {
 	}
 }
 
-// refusesAll reports whether a rule refuses every tool to the callers that it matches.
+// refusesAll reports whether a rule refuses all tools to the callers that it matches.
 func (r *Rule) refusesAll() bool {
 	every := r.When == "" && (len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" }))
 	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
-// sameButMethod reports whether two rules concern the same servers and callers.
+// sameButMethod reports whether two rules match the same servers and callers, regardless of their methods.
 func (r *Rule) sameButMethod(o *Rule) bool {
 	return slices.Equal(r.Match.Server, o.Match.Server) && slices.Equal(r.Match.Agent, o.Match.Agent) && slices.Equal(r.Match.Principal, o.Match.Principal) &&
 		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
@@ -123,10 +124,10 @@ func (r *Rule) label() string {
 	return label
 }
 
-// otherwiseSuffix ends the names of rules with Otherwise.
+// otherwiseSuffix is the end of the names of rules with Otherwise.
 const otherwiseSuffix = ".otherwise"
 
-// A checker collects the problems of one document.
+// A checker collects the problems in one document.
 type checker struct {
 	rule     int // the index of the rule that is checked, or -1
 	problems []ParseError
@@ -173,7 +174,7 @@ func (c *checker) checkRule(r *Rule) {
 	}
 }
 
-// addToolName reports that a tool's name is not valid.
+// addToolName reports that a tool's name is invalid.
 func (c *checker) addToolName(name string) {
 	if strings.ContainsAny(name, `*?\`) {
 		c.add("", "a name under tools is not a pattern", "use rules, with match: {tool: …}")
@@ -250,8 +251,8 @@ func (c *checker) checkReason(reason string) {
 	}
 }
 
-// unprintable reports whether a reason must not contain a character, because it could hide text from a reader. Line
-// breaks are allowed.
+// unprintable reports whether a character is forbidden in a reason because it could hide a part of the text from a
+// reader. Line breaks are allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 func (c *checker) checkLimits(limits []RateLimit) {
@@ -285,7 +286,7 @@ func (c *checker) checkLimits(limits []RateLimit) {
 	}
 }
 
-// A grammar says which characters a name may have. The zero grammar allows all characters.
+// A grammar says which characters a name may contain. The zero grammar allows all characters.
 type grammar struct {
 	allows     func(byte) bool
 	what, help string

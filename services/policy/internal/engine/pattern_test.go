@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// patternDocument returns a document that allows calls of agents whose names match a pattern.
+// patternDocument returns a document that allows the calls by agents whose names match a pattern.
 func patternDocument(pattern string) engine.Document {
 	return engine.Document{Name: "p", Rules: []engine.Rule{
 		{Name: "r", Match: engine.Match{Agent: []string{pattern}}, Action: engine.ActionAllow},

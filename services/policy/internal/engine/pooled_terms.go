@@ -8,27 +8,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// ApprovalTerms say who must approve a call, how soon, and what an approval covers.
+// ApprovalTerms says who must approve a call, within what time, and what an approval covers.
 type ApprovalTerms struct {
-	// Approvers are the groups whose members may approve, sorted. If it is empty, any approver may.
+	// Approvers contains the sorted groups whose members may approve. If it is empty, any approver may approve.
 	Approvers []string
 	// Quorum is how many distinct people must approve. It is at least 1.
 	Quorum int
-	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
-	// made. Zero means the configured time.
+	// DecideWithin is how long approvers have to approve or deny. ExecuteWithin is how long after the approval the call
+	// may be made. Zero means the configured time.
 	DecideWithin, ExecuteWithin time.Duration
-	// SelfConfirm lets the person at the agent confirm the call. Then Quorum is 1, and Approvers and Grant are empty.
+	// SelfConfirm allows the person who uses the agent to confirm the call. If it is true, Quorum is 1, and Approvers
+	// and Grant are empty.
 	SelfConfirm bool
-	// Grant lets the approval cover several calls. If it is zero, the approval covers only this call. Grant.Where is
-	// always empty; the field Where contains the conditions.
+	// Grant allows the approval to cover several calls. If it is zero, the approval covers only this call. Grant.Where
+	// is always empty, because [ApprovalTerms.Where] contains the conditions.
 	Grant Grant
-	// Where lists the conditions of the grants of all rules that require approval, sorted and without duplicates. Each
-	// condition is true for the call. Where is empty if Grant is zero or covers all calls of the tool.
+	// Where lists the conditions of the grants of all rules that require approval. The conditions are sorted and
+	// distinct, and each is true for the call. Where is empty if Grant is zero or covers all calls of the tool.
 	Where []string
 }
 
-// Scope returns the hex SHA-256 of the conditions of the grant. It returns "" if the grant covers all calls of the
-// tool.
+// Scope returns the SHA-256 digest of the grant's conditions in hexadecimal. It returns "" if the grant covers all
+// calls of the tool.
 func (t *ApprovalTerms) Scope() string {
 	if len(t.Where) == 0 {
 		return ""
@@ -37,13 +38,15 @@ func (t *ApprovalTerms) Scope() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Times are the times of approvals for rules that set no time. Both are positive.
+// Times contains the time limits of approvals for rules that set no time limits. Both fields are positive.
 type Times struct {
-	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made.
+	// Decide is how long approvers have to approve or deny. Execute is how long after the approval the call may be
+	// made.
 	Decide, Execute time.Duration
 }
 
-// poolTerms sets v.terms to terms that satisfy every rule that requires approval. The package comment describes them.
+// poolTerms sets v.terms to terms that satisfy every rule that requires approval. The package comment describes how the
+// terms are combined.
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
@@ -62,8 +65,8 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	v.poolApprovers(asking)
 }
 
-// poolApprovers sets the approvers to the groups that the lists of all rules have in common. If the lists have no group
-// in common, it sets v.conflict.
+// poolApprovers sets the approvers to the groups that are in the lists of all rules. If the lists have no group in
+// common, it sets v.conflict.
 func (v *verdict) poolApprovers(asking []*rule) {
 	var listed *rule // the first rule that lists approvers
 	for _, r := range asking {
@@ -85,8 +88,8 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	}
 }
 
-// shortest returns the shortest time of the rules. A rule without a time uses the configured time. The result is zero
-// if no rule sets a time.
+// shortest returns the shortest time that the rules set. For a rule that sets no time, the configured time counts. If
+// no rule sets a time, the result is zero.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
 	unset := false
@@ -104,8 +107,8 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules that decide about a call declare it idempotent. A default declares no call
-// idempotent, so at least one rule must decide for each principal.
+// idempotent reports whether all rules that determine the decision on a call declare the call idempotent. A default
+// never declares a call idempotent, so for each principal at least one rule must determine the decision.
 func idempotent(rules []*rule, call *Call) bool {
 	for i := range call.Subject.size() {
 		declared := false

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The lists are short, so that documents and calls often match.
+// These lists are short, so that documents and calls often match.
 var (
 	someServers = []string{"", "", "s", "st", "s*", "?"}
 	someTools   = []string{"t", "tu", "t.u", "u"}
@@ -26,7 +26,7 @@ var (
 	somePrompts = []string{"p", "pq", "q"}
 )
 
-// someURIs maps URIs to the lower-case URIs as which servers could interpret them. The value is nil if the URI is not
+// someURIs maps each URI to the lower-case URIs that servers could interpret it as. The value is nil if the URI is not
 // plain.
 var someURIs = map[string][]string{
 	"a:x/y":   {"a:x/y", "a:x/y/"},
@@ -105,8 +105,8 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	return r
 }
 
-// drawMethods draws patterns for methods. If the rule has keys about a tool, one of the patterns matches tools/call,
-// because otherwise the document would have an error.
+// drawMethods draws patterns for methods. If the rule has keys that concern tools, one of the patterns matches
+// tools/call, because otherwise the document would have an error.
 func drawMethods(t *rapid.T, m *engine.Match) []string {
 	methods := drawSome(t, "match method", []string{"tools/call", "*", "prompts/*", "resources/read", "t*"}, 2)
 	if len(methods) > 0 && !modelMatches(methods, "tools/call") && len(m.Tool)+len(m.Category)+len(m.Risk)+len(m.Tags) > 0 {
@@ -115,7 +115,7 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 	return methods
 }
 
-// drawNaming adds prompts or URIs to one of four matches on average, and reports whether it added any.
+// drawNaming adds prompts or URIs to a randomly chosen quarter of the matches, and reports whether it added any.
 func drawNaming(t *rapid.T, m *engine.Match) bool {
 	switch rapid.IntRange(0, 7).Draw(t, "names") {
 	case 0:
@@ -145,7 +145,7 @@ func drawNamed(t *rapid.T, call *engine.Call) {
 	}
 }
 
-// drawTerms draws the times of an approval, and self-confirmation or a grant.
+// drawTerms draws the time limits of an approval, and either self-confirmation, a grant, or neither.
 func drawTerms(t *rapid.T, r *engine.Rule) {
 	times := []time.Duration{0, time.Second, time.Minute, time.Hour}
 	r.DecideWithin = rapid.SampledFrom(times).Draw(t, "decide within")
@@ -186,7 +186,7 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 	return documents
 }
 
-// removeTwins removes rules with the name of another rule.
+// removeTwins keeps only the first of several rules with the same name.
 func removeTwins(d *engine.Document) {
 	var kept []engine.Rule
 	for _, r := range d.Rules {
@@ -195,7 +195,7 @@ func removeTwins(d *engine.Document) {
 	d.Rules = kept
 }
 
-// withRule adds a rule unless the list has a rule with the same name.
+// withRule adds a rule, unless the list already contains a rule with the same name.
 func withRule(rules []engine.Rule, r engine.Rule) []engine.Rule {
 	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return modelName(o) == modelName(r) }) {
 		return rules
@@ -247,8 +247,8 @@ func drawFacts(t *rapid.T) engine.Facts {
 	return f
 }
 
-// byDefault reports whether a default decided, or would have decided if the condition of a rule that allows had not
-// failed.
+// byDefault reports whether a default determined the decision, or would have determined it if a rule that allows calls
+// did not exist. The condition of this rule failed.
 func byDefault(documents []engine.Document, d engine.Decision) bool {
 	if d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" {
 		return true
@@ -268,7 +268,7 @@ func decide(t *rapid.T, documents []engine.Document, call engine.Call) engine.De
 	return set.Decide(call)
 }
 
-// strictness returns the order of a decision: allow, require approval, deny, hide.
+// strictness returns a number that is greater for stricter decisions. The order is allow, require approval, deny, hide.
 func strictness(d engine.Decision) int {
 	switch {
 	case d.Hidden:
@@ -282,7 +282,8 @@ func strictness(d engine.Decision) int {
 	}
 }
 
-// easierTerm returns a term that is easier in b than in a. It returns "" if there is no such term.
+// easierTerm returns the name of an approval term that is easier to satisfy in b than in a. It returns "" if there is
+// no such term.
 func easierTerm(a, b *engine.ApprovalTerms) string {
 	decide := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.DecideWithin, options.Times.Decide) }
 	execute := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.ExecuteWithin, options.Times.Execute) }
@@ -305,7 +306,7 @@ func easierTerm(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// decidedByRules reports whether a rule decides for every principal of the call, so that no default applies.
+// decidedByRules reports whether, for every principal of the call, rules determine the decision and no default applies.
 func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
@@ -317,8 +318,9 @@ func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) b
 	return true
 }
 
-// checkTerms fails if the stricter set makes approval easier. It also fails if a call becomes idempotent that was not
-// idempotent before, unless a default decided the call before.
+// checkTerms fails the test if the stricter set makes approval easier. It also fails the test if a call becomes
+// idempotent that was not idempotent before. Both checks are made only if ruled is true, which means that rules and no
+// default determined the decision before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
 		if easier := easierTerm(before.Approval, after.Approval); easier != "" {
@@ -355,8 +357,8 @@ func TestDecide_IsIndependentOfOrder(t *testing.T) {
 	})
 }
 
-// TestDecide_AddedRulesOnlyTighten checks that an additional rule never makes the decision of another rule less strict,
-// and that no limit is lost. An additional rule may allow more only if a default decided the call before.
+// TestDecide_AddedRulesOnlyTighten checks that adding a rule never makes a decision by another rule less strict, and
+// that no limit is lost. The added rule may allow more only if a default determined the decision before.
 func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -392,8 +394,8 @@ func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	})
 }
 
-// TestDecide_MergedSetsDenyWhatEitherDenies checks that merging two sets never allows a call that a rule of either set
-// denies.
+// TestDecide_MergedSetsDenyWhatEitherDenies checks that a merged set never allows a call that a rule in one of the two
+// original sets denies.
 func TestDecide_MergedSetsDenyWhatEitherDenies(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,6 +1,6 @@
 package engine
 
-// recordedBy reports whether one of the rules that apply to a principal of the call records its arguments. All of the
+// recordedBy reports whether a rule that applies to a principal of the call records the call's arguments. All given
 // rules must match the call.
 func (c *Call) recordedBy(rules []*rule) bool {
 	for _, r := range rules {
@@ -11,7 +11,7 @@ func (c *Call) recordedBy(rules []*rule) bool {
 	return false
 }
 
-// checkRecord checks whether a rule that records arguments has any to record.
+// checkRecord reports a rule that records arguments although it refuses all calls or does not match tools/call.
 func (c *checker) checkRecord(r *Rule) {
 	if !r.Record {
 		return

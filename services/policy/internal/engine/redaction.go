@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// A Redaction replaces values before the receiver gets them. It has either a Path or a Detector.
+// A Redaction replaces values in results or arguments before they reach the receiver. It has either a Path or a
+// Detector.
 type Redaction struct {
-	// Target is the content in which values are replaced.
+	// Target says whether values in results or in arguments are replaced.
 	Target RedactionTarget
 	// Path selects values; see package valuepath.
 	Path string
@@ -21,34 +22,34 @@ type Redaction struct {
 	Detector string
 }
 
-// String returns for example "results: email" or "arguments: /user/email".
+// String returns a description, for example "results: email" or "arguments: /user/email".
 func (r Redaction) String() string { return r.Target.String() + ": " + cmp.Or(r.Path, r.Detector) }
 
-// RedactionTarget is the content in which a redaction replaces values.
+// RedactionTarget says whether a redaction replaces values in results or in arguments.
 type RedactionTarget uint8
 
 // The targets.
 const (
-	// RedactResults replaces values in what the server sends, before the client receives it.
+	// RedactResults replaces values in what the server sends. The client receives the result of the replacement.
 	RedactResults RedactionTarget = iota
-	// RedactArguments replaces values in the arguments, before approvers see them and the server receives them.
+	// RedactArguments replaces values in the arguments. Approvers and the server receive the result of the replacement.
 	RedactArguments
 )
 
-// String returns the target as documents write it.
+// String returns the target as it is written in documents.
 func (t RedactionTarget) String() string {
 	return nameOf([]string{"results", "arguments"}, int(t), "RedactionTarget")
 }
 
-// A RuleRedaction is a redaction of a call, with the first rule that has it.
+// A RuleRedaction is a redaction that applies to a call, together with the first rule that specifies it.
 type RuleRedaction struct {
-	// Rule is the rule.
+	// Rule is the rule that specifies the redaction.
 	Rule RuleRef
 	Redaction
 }
 
-// redactions returns the redactions of the rules that apply to a principal of the call, each once. All of the rules
-// must match the call.
+// redactions returns the distinct redactions of the rules that apply to a principal of the call. All given rules must
+// match the call.
 func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	for _, r := range rules {
 		if len(r.Redactions) == 0 || !c.limitsAny(r) {
@@ -63,7 +64,8 @@ func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	return out
 }
 
-// limitsAny reports whether the limits, the timeout and the redactions of a rule apply to a principal of the call.
+// limitsAny reports whether the limits, the timeout and the redactions of a rule apply to at least one principal of the
+// call.
 func (c *Call) limitsAny(r *rule) bool {
 	for i := range c.Subject.size() {
 		if c.limits(r, i) {
@@ -134,7 +136,7 @@ func (c *checker) checkRedaction(one Redaction) {
 	}
 }
 
-// onlyNotifications reports whether a match names only notifications.
+// onlyNotifications reports whether m matches only notifications.
 func onlyNotifications(m *Match) bool {
 	return len(m.Method) > 0 && !slices.ContainsFunc(m.Method, func(method string) bool { return !mcpmethod.IsNotification(method) })
 }

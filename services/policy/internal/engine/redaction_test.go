@@ -87,7 +87,7 @@ func TestDecide_ObservedRedactionsAreNotMade(t *testing.T) {
 	}
 }
 
-// A change of a redaction is a change of the rule, of the revision and of the decision.
+// A redaction of a rule changes. The digest of the rule, the revision and the decision change too.
 func TestCompare_RedactionsAreADifference(t *testing.T) {
 	t.Parallel()
 	document := func(list []engine.Redaction) []engine.Document {

@@ -8,41 +8,43 @@ import (
 )
 
 const (
-	// maxReplayed is the maximum number of conditions with unknown results for which [Set.Replay] tries all results.
+	// maxReplayed is the maximum number of conditions with unknown results for which [Set.Replay] tries all possible
+	// results.
 	maxReplayed = 4
 	// maxReplayRules is the maximum number of rules that Replay returns.
 	maxReplayRules = 20
 )
 
-// Unknown is a set of values that are not known of a recorded call.
+// Unknown is a set of values of a recorded call that are not known.
 type Unknown uint8
 
-// The values that may be unknown.
+// These are the values that may be unknown.
 const (
 	// UnknownArguments are the arguments of the call.
 	UnknownArguments Unknown = 1 << iota
-	// UnknownGroups are the groups of the caller, or of a principal in its chain.
+	// UnknownGroups are the groups of the caller and of the principals in its delegation chain.
 	UnknownGroups
-	// UnknownClass is everything that Facts say about the tool, except for the status.
+	// UnknownClass is everything that Facts contains about the tool, except for the status.
 	UnknownClass
-	// UnknownName are the name or URI of a prompt or resource, and the kind of a completion.
+	// UnknownName is the name of a prompt or the URI of a resource, and the kind of a completion request.
 	UnknownName
 )
 
 // A Replay is the result of [Set.Replay].
 type Replay struct {
-	// Decision is a decision that the call can get. If Needs is zero, every decision that the call can get has the
-	// effect of Decision, and has its effect if nothing were observed.
+	// Decision is one of the decisions that the call can get. If Needs is zero, all decisions that the call can get
+	// have the same effect as Decision. This is also true for the effects that would apply if everything were enforced.
 	Decision Decision
-	// Needs are the unknown values on which the effect depends.
+	// Needs contains the unknown values that the effect depends on.
 	Needs Unknown
-	// Rules are rules that read these values, at most [maxReplayRules]. Rules is empty if Needs is zero.
+	// Rules contains at most [maxReplayRules] rules that read these unknown values. It is empty if Needs is zero.
 	Rules []RuleRef
-	// MostPermissive is the most permissive effect that the call can get, also if nothing were observed.
+	// MostPermissive is the most permissive effect that the call can get, including effects that would apply if
+	// everything were enforced.
 	MostPermissive Effect
 }
 
-// Enforced returns the effect that a decision would have if nothing were observed.
+// Enforced returns the effect that a decision would have if everything were enforced.
 func (d *Decision) Enforced() Effect {
 	if d.Observed != nil {
 		return d.Observed.Effect
@@ -50,14 +52,15 @@ func (d *Decision) Enforced() Effect {
 	return d.Effect
 }
 
-// Replay decides a recorded call. unknown are the values that are not known, whose values in call are ignored. The time
-// is known unless it is zero.
+// Replay makes a decision on a recorded call. unknown lists the values that are not known. Replay ignores these values
+// in call. The time is known unless it is zero.
 //
-// If the arguments are unknown, the decision is known if it is the same for all arguments: each condition that reads arguments may be true, false or
-// failed, unless the other values determine its result, and may fail in any case. Different conditions are taken to be
-// independent of each other, and if too many conditions are involved, the decision is not known. Therefore Replay may
-// report that a decision is not known although all arguments give the same effect, but not the reverse. Rules that read
-// other unknown values make the decision unknown if they may match the call.
+// If the arguments are unknown, the decision is known if it is the same for all arguments. Each condition that reads
+// arguments may be true, false or failed. If the other values determine its result, it has this result or fails.
+// Different conditions are assumed to be independent of each other, and if too many conditions are involved, the
+// decision is not known. Replay may therefore report that a decision is not known although it has the same effect for
+// all arguments, but not the reverse. Rules that read other unknown values make the decision unknown if they may match
+// the call.
 func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	if refusal(&call) != "" {
 		return Replay{Decision: s.Decide(call)}
@@ -76,8 +79,8 @@ func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	return out
 }
 
-// replay decides a call whose values are known except for the arguments, unless those are known, too. Whether arguments
-// satisfy the tool's schema is not known in either case.
+// replay makes a decision on a call. If anyArguments is true, the arguments are unknown. All other values are known.
+// Whether or not the arguments are known, it is unknown whether they satisfy the tool's schema.
 func (s *Set) replay(of Call, anyArguments bool) Replay {
 	var out Replay
 	call := &of
@@ -123,14 +126,14 @@ func (s *Set) replay(of Call, anyArguments bool) Replay {
 
 func sameEffect(a, b *Decision) bool { return a.Effect == b.Effect && a.Enforced() == b.Enforced() }
 
-// allowUpTo notes that the call can get an effect.
+// allowUpTo records that the call can get the effect e.
 func (r *Replay) allowUpTo(e Effect) {
 	if rankOf(&Decision{Effect: e}) > rankOf(&Decision{Effect: r.MostPermissive}) {
 		r.MostPermissive = e
 	}
 }
 
-// addVerdict adds the rule that decided if its result depends on the arguments.
+// addVerdict adds the rule that determined the verdict, if the rule's result depends on the arguments.
 func (r *Replay) addVerdict(call *Call, v *verdict) {
 	for _, decided := range []*rule{v.strict, v.failedRule, v.rule} {
 		if decided != nil && (decided == v.strict || call.depends(decided)) {
@@ -160,7 +163,7 @@ func (r *Replay) addRule(ref RuleRef) {
 	}
 }
 
-// addReaders adds the rules that may match a call and that read unknown values.
+// addReaders adds the rules that may match a call and read unknown values.
 func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 	if unknown == 0 {
 		return
@@ -186,7 +189,7 @@ func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 	}
 }
 
-// reads returns which of the values that may be unknown the rule reads, except for arguments.
+// reads returns the values that the rule reads and that may be unknown, except for the arguments.
 func (r *rule) reads() (out Unknown) {
 	if len(r.groups) > 0 {
 		out |= UnknownGroups
@@ -200,7 +203,8 @@ func (r *rule) reads() (out Unknown) {
 	if r.when == nil {
 		return out
 	}
-	// A condition reads groups as caller.groups, or by the chain, whose fields may have computed names.
+	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of such a field
+	// may be the result of an expression, so it can't be searched for.
 	if strings.Contains(r.When, "groups") || strings.Contains(r.When, "chain") {
 		out |= UnknownGroups
 	}
@@ -213,7 +217,8 @@ func (r *rule) reads() (out Unknown) {
 	return out
 }
 
-// mayMatch reports whether the rule matches a principal of the subject for some groups.
+// mayMatch reports whether the rule would match the caller or a principal in its delegation chain if this principal had
+// suitable groups.
 func (r *rule) mayMatch(subject *Subject) bool {
 	for i := range subject.size() {
 		p := subject.at(i)
@@ -224,10 +229,10 @@ func (r *rule) mayMatch(subject *Subject) bool {
 	return false
 }
 
-// ReadsTime reports whether a condition of the set reads the time.
+// ReadsTime reports whether at least one condition in the set reads the time.
 func (s *Set) ReadsTime() bool { return s.reads(condition.VariableNow) }
 
-// ReadsArguments reports whether a condition of the set reads arguments of calls.
+// ReadsArguments reports whether at least one condition in the set reads the arguments of calls.
 func (s *Set) ReadsArguments() bool { return s.reads(condition.VariableArgs) }
 
 func (s *Set) reads(variable condition.Variables) bool {

@@ -13,12 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// moreParams are params that [someParams] does not contain: look-alike keys, and values of several types.
+// moreParams contains params that are not in [someParams]: keys that are other spellings of the tested keys, and values
+// of several types.
 var moreParams = []string{`{"arguments":{"N":1}}`, `{"arguments":{"n":1,"OK":true}}`, `{"arguments":{"n":9,"ok":false}}`, `{"arguments":{"n":[1],"ok":1}}`, `{"arguments":{}}`, `{"arguments":7}`}
 
-// TestReplay_KnownDecisionIsTheSameForAllArguments draws a recorded call of which arguments, and perhaps the groups,
-// the class and the kind of a completion, are not known. If Replay knows the decision, Decide returns its effect for
-// all values. No decision is more permissive than the most permissive effect.
+// TestReplay_KnownDecisionIsTheSameForAllArguments draws a recorded call. The arguments are not known. The groups, the
+// classification and the kind of a completion request may also be unknown. If Replay knows the decision, Decide must
+// return the same effect for all values. No decision may be more permissive than the most permissive effect that Replay
+// returns.
 func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,8 +65,8 @@ func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 	})
 }
 
-// TestReplay_WithArgumentsDecidesTheCall draws a call whose arguments are known. Replay knows the decision unless a rule
-// checks arguments against a schema, and it is the one of Decide.
+// TestReplay_WithArgumentsDecidesTheCall draws a call whose arguments are known. Replay must know the decision, unless
+// a rule checks arguments against a schema. If Replay knows the decision, Decide must make the same decision.
 func TestReplay_WithArgumentsDecidesTheCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -95,7 +97,7 @@ func TestReplay_WithArgumentsDecidesTheCall(t *testing.T) {
 	})
 }
 
-// permits orders effects: an allowed call is the most permissive.
+// permits returns a number that is greater for more permissive effects. An allowed call is the most permissive.
 func permits(e engine.Effect) int {
 	return slices.Index([]engine.Effect{engine.Deny, engine.RequireApproval, engine.Allow}, e)
 }
@@ -108,8 +110,8 @@ func withGroups(s engine.Subject, groups []string) engine.Subject {
 	return s
 }
 
-// TestReplay_KnowsTheDecisionWithoutUnknownValues checks that Replay knows the decision, and that it is the one of
-// Decide, if no rule reads arguments and everything else is known.
+// TestReplay_KnowsTheDecisionWithoutUnknownValues draws a call for which no rule reads arguments and everything else is
+// known. Replay must know the decision, and Decide must make the same decision.
 func TestReplay_KnowsTheDecisionWithoutUnknownValues(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -198,7 +200,8 @@ func TestReplay_NamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// manyConditions returns rules with more conditions than Replay combines. Each of them alone could decide.
+// manyConditions returns rules with more conditions than those for which Replay tries all combinations. Each of these
+// rules alone could determine the decision.
 func manyConditions() (out []engine.Rule) {
 	for i := range 6 {
 		out = append(out, engine.Rule{Name: fmt.Sprintf("r%d", i), Match: engine.Match{Tool: []string{"t"}}, When: fmt.Sprintf("args.n == %d", i), Action: engine.ActionAllow})

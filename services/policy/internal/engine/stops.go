@@ -10,30 +10,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A Selector selects calls. A call is selected if it has all properties that are set: a principal with the agent and
-// the tenant, which is the caller or a principal of its chain, and the server. The zero Selector selects all calls.
+// A Selector selects calls. A call is selected if it matches all fields that are set. Server must be the call's server.
+// The caller or a principal in its delegation chain must match both Agent and Tenant. The zero Selector selects all
+// calls.
 type Selector struct {
-	// Agent is the name of an agent, its subject, or the id of an agent of the mesh.
+	// Agent is the name of an agent, the subject of an agent, or the id of an agent of the mesh.
 	Agent string
-	// Server is the configured name of a server. Tenant is the tenant of the principal.
+	// Server is the configured name of a server. Tenant is the tenant of the caller or of a principal in its delegation
+	// chain.
 	Server, Tenant string
 }
 
-// A Stop is an operator's refusal of all calls that a selector selects.
+// A Stop is an emergency stop by an operator. It refuses all calls that its Selector selects.
 type Stop struct {
 	Selector
 
-	// Reason is the operator's reason, which the callers get.
+	// Reason is the reason that the operator gives. It is shown to the callers.
 	Reason string
 }
 
-// Stops are the stops in force. The zero value stops nothing.
+// Stops contains the emergency stops that are in force. The zero value stops nothing.
 type Stops struct {
 	bySelector map[Selector]string // the reasons
 	sum        [sha256.Size]byte
 }
 
-// NewStops returns the stops of a list. If several stops have the same selector, the first one counts.
+// NewStops returns Stops with the given stops. If several stops have the same selector, only the first one is used.
 func NewStops(list []Stop) Stops {
 	out := Stops{bySelector: make(map[Selector]string, len(list))}
 	for _, s := range list {
@@ -62,10 +64,11 @@ func (s Selector) compare(o Selector) int {
 	return cmp.Or(cmp.Compare(s.Tenant, o.Tenant), cmp.Compare(s.Agent, o.Agent), cmp.Compare(s.Server, o.Server))
 }
 
-// Sum returns a digest of the selectors and the reasons. It is zero if there are no stops.
+// Sum returns a digest of the selectors and the reasons of all stops. It is zero if there are no stops.
 func (s Stops) Sum() [sha256.Size]byte { return s.sum }
 
-// WithStops returns a copy of the set that refuses the calls that the stops select. The stops replace those of the set.
+// WithStops returns a copy of the set that refuses the calls that the given stops select. The given stops replace all
+// previous stops.
 func (s *Set) WithStops(stops Stops) *Set {
 	next := *s
 	next.stops = stops
@@ -78,7 +81,7 @@ func (s *Set) WithStops(stops Stops) *Set {
 // Stops returns the stops of the set.
 func (s *Set) Stops() Stops { return s.stops }
 
-// find returns the stop that refuses a call, and the index of the principal that the stop concerns. If several stops
+// find returns the stop that refuses a call, and the index of the principal that the stop matches. If several stops
 // refuse the call, find returns the most general one. It returns false if no stop refuses the call.
 func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	if len(s.bySelector) == 0 {
@@ -100,7 +103,7 @@ func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	return Stop{}, 0, false
 }
 
-// decideStop returns the decision about a call that a stop refuses. It returns false if no stop refuses the call.
+// decideStop returns the decision on a call that a stop refuses. It returns false if no stop refuses the call.
 func (s *Set) decideStop(call *Call) (Decision, bool) {
 	stop, chain, found := s.stops.find(call)
 	if !found {
@@ -109,8 +112,8 @@ func (s *Set) decideStop(call *Call) (Decision, bool) {
 	return Decision{Code: Stopped, Message: stop.message(), ChainIndex: chain}, true
 }
 
-// stopsNotification reports whether a stop refuses a notification of the protocol that has contents. Notifications of
-// changed lists pass, so that clients know the current lists when the stop ends.
+// stopsNotification reports whether a stop refuses a notification of the protocol. Notifications that a server's list
+// has changed are never refused, so that clients know the current lists when the stop ends.
 func (s *Set) stopsNotification(call *Call) bool {
 	fromServer := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
 	if !slices.Contains(mcpmethod.Notifications(), call.Method) || slices.Contains(fromServer, call.Method) || refusal(call) != "" {
@@ -120,7 +123,8 @@ func (s *Set) stopsNotification(call *Call) bool {
 	return stopped
 }
 
-// message returns the reason of the stop, followed by the calls that it refuses and the command that ends it.
+// message returns the reason of the stop, followed by a description of the calls that the stop refuses and the command
+// that ends the stop.
 func (s Stop) message() string {
 	reason := strings.TrimSpace(s.Reason)
 	if !strings.HasSuffix(reason, ".") && !strings.HasSuffix(reason, "!") && !strings.HasSuffix(reason, "?") {
@@ -130,7 +134,7 @@ func (s Stop) message() string {
 		reason, s.Selector, s.flags())
 }
 
-// String describes the calls that the selector selects.
+// String describes the selected calls.
 func (s Selector) String() string {
 	if s == (Selector{}) {
 		return "all calls"
@@ -148,7 +152,7 @@ func (s Selector) String() string {
 	return text
 }
 
-// flags returns the options of `sluice resume` with which an operator names the selector.
+// flags returns the options for `sluice resume` that specify this selector.
 func (s Selector) flags() string {
 	var out []string
 	for _, one := range []struct{ flag, value string }{{"--agent", s.Agent}, {"--server", s.Server}, {"--tenant", s.Tenant}} {
@@ -162,7 +166,7 @@ func (s Selector) flags() string {
 	return strings.Join(out, " ")
 }
 
-// shellWord quotes a word for a shell unless it is plain.
+// shellWord quotes a word for a shell, unless the word needs no quotes.
 func shellWord(word string) string {
 	plain := func(r rune) bool { return r < 0x80 && (toolByte(byte(r)) || r == ':') }
 	if strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {

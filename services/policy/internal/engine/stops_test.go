@@ -38,8 +38,8 @@ func drawStops(t *rapid.T) (out []engine.Stop) {
 	return out
 }
 
-// The test compares sets with and without stops. A call that no stop selects is decided in the same way, and a call
-// that a stop selects is refused with the code stopped.
+// The test compares a set with stops and the same set without stops. If no stop selects a call, both sets make the same
+// decision. If a stop selects the call, the set with stops refuses it with the code stopped.
 func TestDecide_StopRefusesExactlyTheSelectedCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -132,7 +132,8 @@ func TestCouldAllow_StopEndsNotificationsWithContents(t *testing.T) {
 	}
 }
 
-// An operator stops an agent of ana. The agent's lists stay the same, and it is not notified that a resource changed.
+// An operator stops an agent that works for ana. The agent's lists stay the same, but the agent is not notified when a
+// resource changes.
 func TestShowsEntry_StopEndsUpdatesOfResources(t *testing.T) {
 	t.Parallel()
 	set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultAllow, Rules: []engine.Rule{{Name: "all", Match: engine.Match{Method: []string{"*"}}, Action: engine.ActionAllow}}}}, options)
@@ -168,7 +169,7 @@ func TestNewStops_SumDependsOnSelectorsAndReasonsAlone(t *testing.T) {
 	}
 }
 
-// A stop refuses the calls to an observed server too, also after the observation has ended.
+// A stop also refuses calls to a server in observe mode. It still refuses them after observe mode has ended.
 func TestStops_RefuseCallsToObservedServers(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)

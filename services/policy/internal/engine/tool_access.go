@@ -8,51 +8,52 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// errAssumedFailure is the error of a condition that a decision assumes to fail.
+// errAssumedFailure is the error of a condition for which a decision assumes that its evaluation fails.
 var errAssumedFailure = errors.New("its arguments are not known")
 
-// errAssumedArguments is the error of arguments that a decision assumes to violate the tool's input schema.
+// errAssumedArguments is the error for arguments if a decision assumes that they violate the tool's input schema.
 var errAssumedArguments = errors.New("the arguments do not satisfy the tool's input schema, or the schema is not known or can't be used")
 
-// maxCases is the maximum number of cases of an incomplete access.
+// maxCases is the maximum number of cases in a [ToolAccess] that is incomplete.
 const maxCases = 20
 
-// A ToolAccess describes the decisions that the calls of a tool by one subject can get.
+// A ToolAccess describes the decisions that the calls of one caller to a tool can get.
 type ToolAccess struct {
-	// Cases are the possible decisions, the most permissive first. It has one entry if all calls get the same effect for
-	// the same reason, regardless of their arguments and the time. It is never empty. Decide returns for every call an
-	// effect of one of the cases. A case may be impossible, because different conditions are taken to be independent of
-	// each other.
+	// Cases contains the possible decisions, the most permissive first. Cases has one entry if all calls get the same
+	// effect for the same reason, regardless of their arguments and the time. It is never empty. For every call, Decide
+	// returns the effect of one of the cases. A case may be impossible, because different conditions are assumed to be
+	// independent of each other.
 	Cases []AccessCase
-	// Visible reports whether the tool is listed to the subject; see [Set.Visible].
+	// Visible reports whether the tool is listed for the caller; see [Set.Visible].
 	Visible bool
-	// Incomplete reports whether Cases may lack decisions, because more conditions depend on the arguments or the time
-	// than are combined. Cases then has at most [maxCases] entries, and an entry may have too few limits. If the first
-	// case is a refusal, every call is refused.
+	// Incomplete is true if Cases may lack decisions, because there are too many conditions on the arguments or the
+	// time to try all combinations. Cases then has at most [maxCases] entries, and an entry may lack some limits. If
+	// the first case is a refusal, every call is refused.
 	Incomplete bool
 }
 
 // An AccessCase is a decision that some calls of a tool can get.
 type AccessCase struct {
-	// Decision is the decision. Its limits are those of all calls of the case.
+	// Decision is the decision in this case. Its limits are the limits of all calls in this case.
 	Decision Decision
-	// Condition is the condition of the rule that decided, if its result depends on the call. It is empty if the rule has
-	// no such condition, or if a default decided.
+	// Condition is the condition of the rule that determined the decision, if the condition's result depends on the
+	// call. It is empty if the rule has no such condition, or if a default determined the decision.
 	Condition string
-	// Holds reports whether the rule decides if the condition is true, and not if it is false.
+	// Holds is true if the rule applies to calls for which the condition is true. It is false if the rule applies to
+	// calls for which the condition is false.
 	Holds bool
 }
 
-// Depends reports whether calls of the tool can get different effects.
+// Depends reports whether calls to the tool can get different effects.
 func (a *ToolAccess) Depends() bool {
 	first := a.Cases[0].Decision.Effect
 	differs := func(c AccessCase) bool { return c.Decision.Effect != first }
 	return a.Incomplete || slices.ContainsFunc(a.Cases, differs)
 }
 
-// ToolAccess returns the decisions that calls of a tool can get. It decides the call once for each combination of
-// results of the conditions that depend on the arguments or the time: true, false, and a failed evaluation. For more
-// than [maxOpen] such conditions it decides the call for some of the combinations; see [evaluations.combine].
+// ToolAccess returns the decisions that calls to a tool can get. It makes a decision for each combination of results of
+// the conditions that depend on the arguments or the time. Each result can be true, false, or a failed evaluation. If
+// there are more than [maxOpen] such conditions, it tries only some of the combinations; see [evaluations.combine].
 func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) ToolAccess {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
 	out := ToolAccess{Visible: s.Visible(subject, server, tool, facts).Visible}
@@ -81,8 +82,8 @@ func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) Tool
 	return out
 }
 
-// addPermissive adds the most permissive decision about the calls of a tool about which too many conditions are unknown.
-// If it is a refusal, all calls are refused, and it is the only case.
+// addPermissive adds the most permissive decision on calls to a tool. It is used if the results of too many conditions
+// are unknown. If this decision is a refusal, all calls are refused, and the decision is the only case.
 func (s *Set) addPermissive(out *ToolAccess, call Call) {
 	call.evaluations = nil
 	var space [16]*rule
@@ -100,7 +101,8 @@ func (s *Set) addPermissive(out *ToolAccess, call Call) {
 	out.addOpened(s, d, v, &call)
 }
 
-// addOpened adds a decision to the cases, or, if the server is observed, the decision that is made instead.
+// addOpened adds a decision to the cases. If the server is in observe mode, it adds the decision that is made because
+// of observe mode instead.
 func (a *ToolAccess) addOpened(s *Set, d Decision, v verdict, call *Call) {
 	if s.opens(call) {
 		if refused := d.Effect != Allow; refused {
@@ -142,7 +144,7 @@ func (c *Call) isOpen(r *rule) bool {
 	return r.when != nil && slices.ContainsFunc(c.evaluations.results, open)
 }
 
-// rankOf orders decisions: an allowed call is the most permissive.
+// rankOf returns a number that is greater for more permissive decisions. An allowed call is the most permissive.
 func rankOf(d *Decision) int {
 	switch d.Effect {
 	case Allow:

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// accessText describes the cases of an access, one in each line.
+// accessText describes the cases of a [engine.ToolAccess], with one case on each line.
 func accessText(a engine.ToolAccess) string {
 	var out []string
 	for _, c := range a.Cases {
@@ -79,7 +79,8 @@ deny type_error d/many`,
 	}
 }
 
-// A tool has 30 rules with a condition each. The access shows 20 of the possible decisions, and says that it is incomplete.
+// A tool has 30 rules, each with a condition. The result of ToolAccess contains 20 of the possible decisions, and is
+// marked as incomplete.
 func TestToolAccess_IsBoundedForManyConditions(t *testing.T) {
 	t.Parallel()
 	rules := []engine.Rule{{Tool: "t", Action: engine.ActionAllow}}
@@ -92,9 +93,9 @@ func TestToolAccess_IsBoundedForManyConditions(t *testing.T) {
 	}
 }
 
-// TestToolAccess_ContainsTheDecisionOnEveryCall compares the access to a tool with the decisions on calls with several
-// arguments, which satisfy the tool's schema or not, by rules that are enforced or observed: each decision is a case, and
-// the same effect for all calls is the only effect of the cases.
+// TestToolAccess_ContainsTheDecisionOnEveryCall compares the result of ToolAccess with the decisions on calls whose
+// arguments satisfy or do not satisfy the tool's schema. The rules are enforced or in observe mode. Each decision must
+// be one of the cases. If all calls get the same effect according to ToolAccess, all decisions must have this effect.
 func TestToolAccess_ContainsTheDecisionOnEveryCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,8 +122,8 @@ func TestToolAccess_ContainsTheDecisionOnEveryCall(t *testing.T) {
 	})
 }
 
-// checkAccessCase checks that the access contains the decision on a call, or, if it is incomplete, that it does not
-// refuse every call although the call is permitted.
+// checkAccessCase checks that the access contains the decision on a call. If the access is incomplete, the check fails
+// only if the access says that all calls are refused, but this call is not refused.
 func checkAccessCase(t *rapid.T, access engine.ToolAccess, d engine.Decision, call string) {
 	is := func(c engine.AccessCase) bool {
 		return c.Decision.Effect == d.Effect && c.Decision.Code == d.Code && c.Decision.Rule == d.Rule
@@ -137,7 +138,7 @@ func checkAccessCase(t *rapid.T, access engine.ToolAccess, d engine.Decision, ca
 	}
 }
 
-// checkAccessLimits checks that the access contains all limits of a decision.
+// checkAccessLimits checks that the access contains all limits in a decision.
 func checkAccessLimits(t *rapid.T, access engine.ToolAccess, d engine.Decision) {
 	for _, l := range d.Limits {
 		in := func(o engine.Limit) bool { return o.Bucket == l.Bucket }

@@ -10,32 +10,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// ToolLists contains the tools that the configured servers list. [ToolLists.Check] compares documents with them.
+// ToolLists contains the tools that the configured servers list. [ToolLists.Check] compares documents with these tools.
 type ToolLists struct {
-	// Tools maps each configured server to its tools. The tools of a server that was not listed yet are nil.
+	// Tools maps each configured server to its tools. The tools are nil if the server has not been listed yet.
 	Tools map[string][]ListedTool
 	// Schema returns the schema of a tool. It may be nil if no schemas are known.
 	Schema func(server, tool string) Schema
-	// Unusable returns the reason why the accepted schema of a tool can't be used to check arguments. It returns "" if it
-	// can be used, or is not known. Unusable may be nil if no schemas are known.
+	// Unusable returns the reason why the accepted schema of a tool can't be used to check arguments. It returns "" if
+	// the schema can be used or is unknown. Unusable may be nil if no schemas are known.
 	Unusable func(server, tool string) string
 }
 
-// A ListedTool is a tool in the list of a server. Category and Risk are empty if it has no class.
+// A ListedTool is a tool in a server's list. Category and Risk are empty if the tool has no classification.
 type ListedTool struct {
 	Name, Category, Risk string
 	Tags                 []string
 }
 
-// A Schema describes the arguments of a tool. The zero Schema is unknown.
+// A Schema describes the arguments of a tool. The zero Schema means that the schema is unknown.
 type Schema struct {
-	// Arguments are the arguments by name. It is nil if they are unknown.
+	// Arguments maps the name of each argument to the argument. It is nil if the arguments are unknown.
 	Arguments map[string]Argument
-	// Closed reports whether the tool has no other arguments.
+	// Closed is true if the tool has no arguments other than those in Arguments.
 	Closed bool
 }
 
-// An Argument is an argument in the schema of a tool. Types are its JSON Schema types; empty means any type.
+// An Argument describes an argument in a tool's schema. Types contains the JSON Schema types that the argument may
+// have. If Types is empty, any type is allowed.
 type Argument struct {
 	Types    []string
 	Required bool
@@ -45,17 +46,18 @@ type Argument struct {
 type Finding struct {
 	ParseError
 
-	// Document is the index of the document, or -1 if the finding is about no document.
+	// Document is the index of the document that has the problem, or -1 if the finding does not concern a document.
 	Document int
-	// Check is the stable name of the check.
+	// Check is the name of the check that found the problem. The name of a check never changes.
 	Check string
-	// Info reports whether the finding is only an information.
+	// Info is true if the finding is only for information.
 	Info bool
 }
 
 // Bounds of [ToolLists.Check].
 const (
-	// maxMatchedTools is the maximum number of tools for which the conditions of one rule are checked.
+	// maxMatchedTools is the maximum number of tools for which the conditions of one rule are compared with the tools'
+	// schemas.
 	maxMatchedTools = 200
 	// maxToolChecks is the maximum number of pairs of a rule and a tool that are compared.
 	maxToolChecks = 5_000_000
@@ -63,9 +65,9 @@ const (
 	maxStrictTools = 500
 )
 
-// Check compares documents without errors with the lists. It finds names that no configured server or listed tool has,
-// conditions that do not fit the schemas of the tools, and dangerous tools that no rule names. It reports servers that
-// were not listed yet once.
+// Check compares documents, which must have no errors, with the tool lists. It finds names that match no configured
+// server or listed tool, conditions that do not fit the schemas of the tools, and dangerous tools that no rule names.
+// It adds a single finding about servers that have not been listed yet.
 func (l *ToolLists) Check(documents []Document) []Finding {
 	if len(l.Tools) == 0 {
 		return nil
@@ -101,7 +103,7 @@ func (l *ToolLists) inventory() Inventory {
 	return out
 }
 
-// listChecker checks documents against lists.
+// listChecker checks documents against tool lists.
 type listChecker struct {
 	*ToolLists
 
@@ -110,11 +112,11 @@ type listChecker struct {
 	rules     []overlapRule
 	findings  []Finding
 	left      int
-	// unusable contains the results of Unusable by server and tool.
+	// unusable caches the results of the function Unusable by server and tool.
 	unusable map[string]string
 }
 
-// compile adds the rules of a document.
+// compile adds the rules of the document with the given index.
 func (c *listChecker) compile(document int) {
 	d := &c.documents[document]
 	home := patterns(nil)
@@ -136,7 +138,7 @@ func (c *listChecker) add(r *overlapRule, check, field, message, suggestion stri
 	return &c.findings[len(c.findings)-1]
 }
 
-// A matchedTool is a tool of a server.
+// A matchedTool is a tool together with its server.
 type matchedTool struct {
 	server string
 	*ListedTool
@@ -149,7 +151,7 @@ func (m matchedTool) facts() Facts {
 	return Facts{Status: Callable, Category: m.Category, Risk: m.Risk, Tags: m.Tags}
 }
 
-// matching returns the tools that a rule matches, at most maxMatchedTools, in the order of their names.
+// matching returns the tools that a rule matches, ordered by name. It returns at most maxMatchedTools tools.
 func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	if !r.matchesTools {
 		return nil
@@ -172,7 +174,7 @@ func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	return out
 }
 
-// checkConditions checks the conditions of a rule with each tool that the rule matches.
+// checkConditions checks the conditions of a rule for each tool that the rule matches.
 func (c *listChecker) checkConditions(r overlapRule) {
 	if r.Otherwise || r.when == nil && r.where == nil { // the first half of the rule has the same condition
 		return
@@ -191,7 +193,7 @@ func (c *listChecker) checkConditions(r overlapRule) {
 	}
 }
 
-// evaluate evaluates a condition for calls of the tool by any caller with any arguments.
+// evaluate evaluates a condition for calls to the tool. The caller and the arguments of the calls are unknown.
 func (m matchedTool) evaluate(when *condition.Condition) condition.Result {
 	in := condition.Input{
 		Server: m.server, Tool: m.Name, Method: MethodToolsCall, Unknown: condition.VariableArgs | condition.VariableCaller | condition.VariableNow,
@@ -226,15 +228,18 @@ func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.C
 	}
 }
 
-// readCheck collects the tools whose schemas do not fit a read of an argument.
+// readCheck collects the tools whose schemas do not fit the way in which a condition reads an argument.
 type readCheck struct {
 	read *condition.ArgumentRead
-	// known is the number of tools that have the argument, and names are the arguments of the others.
+	// known is the number of tools that have the argument. names contains the names of the arguments of the other
+	// tools.
 	known int
 	names []string
-	// without are the tools that do not have the argument, and optional are those whose calls may omit it.
+	// without contains the tools that do not have the argument. optional contains the tools whose calls may omit the
+	// argument.
 	without, optional []string
-	// types are the types of the argument. mistyped are the tools whose argument has other types than a use accepts.
+	// types contains the types of the argument. mistyped contains the tools whose argument has types other than those
+	// that the condition's use of the argument accepts.
 	types, mistyped []string
 	use             string
 }
@@ -318,12 +323,12 @@ func isIdentifier(name string) bool {
 	return name != ""
 }
 
-// isDangerous reports whether a wrong call of the tool can cause damage that can't be undone.
+// isDangerous reports whether a wrong call to the tool can cause damage that can't be undone.
 func (m matchedTool) isDangerous() bool {
 	return m.Category == "destructive" || m.Category == "financial" || m.Risk == "critical"
 }
 
-// checkDangerous warns about dangerous tools that are allowed only by a default, or by a rule for all tools.
+// checkDangerous warns about dangerous tools that are allowed only by a default or by a rule for all tools.
 func (c *listChecker) checkDangerous() {
 	broad := make(map[overlapKey][]string)
 	for server, tools := range c.Tools {
@@ -348,11 +353,12 @@ func (c *listChecker) checkDangerous() {
 	}
 }
 
-// An overlapKey identifies a rule of a document, or, if rule is -1, the default of a document.
+// An overlapKey identifies a rule in a document. If rule is -1, it identifies the default of the document.
 type overlapKey struct{ document, rule int }
 
-// onlyBroadly returns the rule for all tools, or the default, that alone allows a tool. It returns false if a rule that
-// names the tool, its category, its risk or its tags matches it, or if the tool is not allowed to every caller.
+// onlyBroadly returns the rule for all tools, or the default, that allows a tool if nothing else allows it. It returns
+// false if the tool is also matched by a rule with its name, its category, its risk or its tags, or if the tool is not
+// allowed to every caller.
 func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	facts := m.facts()
 	strictest := DefaultNone
@@ -382,7 +388,8 @@ func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	return by, found && (by.rule >= 0 || strictest == DefaultAllow)
 }
 
-// reportUnlisted adds one finding about the servers that were not listed yet, if a rule about tools matches them.
+// reportUnlisted adds one finding about all servers that have not been listed yet, if a rule that names tools or has a
+// condition applies to them.
 func (c *listChecker) reportUnlisted() {
 	var names []string
 	for _, server := range slices.Sorted(maps.Keys(c.Tools)) {

@@ -1,7 +1,7 @@
-// Package epochlease records epoch leases. All decisions of an epoch come from the same policies and the same catalog.
-// An epoch lease is the period in which a gateway may reuse decisions of an epoch from its cache. After a change, the
-// policy service uses this package to wait until no gateway can reuse older decisions. The package has no clock:
-// callers pass the time.
+// Package epochlease records epoch leases. All decisions of an epoch are made with the same policies and the same
+// catalog. An epoch lease is the period in which a gateway may reuse decisions of an epoch from its cache. After a
+// change, the policy service uses this package to wait until no gateway can reuse older decisions. The package has no
+// clock: callers pass the time.
 package epochlease
 
 import (
@@ -14,7 +14,7 @@ import (
 // MaxDuration is the maximum duration of a lease.
 const MaxDuration = time.Second
 
-// ErrDisorder means that a holder acknowledged a response that was not sent.
+// ErrDisorder means that a holder acknowledged a response that was never sent to it.
 var ErrDisorder = errors.New("the gateway acknowledged a response that was not sent")
 
 // A Register records all leases. Epochs are numbers, and a later epoch has a greater number. A Register is safe for
@@ -22,7 +22,7 @@ var ErrDisorder = errors.New("the gateway acknowledged a response that was not s
 type Register struct {
 	mu      sync.Mutex
 	holders map[*Holder]struct{}
-	// freed is closed and replaced when a holder gives up a lease.
+	// freed is closed and replaced when a holder no longer uses a lease.
 	freed chan struct{}
 }
 
@@ -31,7 +31,7 @@ func New() *Register {
 	return &Register{holders: make(map[*Holder]struct{}), freed: make(chan struct{})}
 }
 
-// A Holder is a gateway that receives epochs, in numbered responses.
+// A Holder is a gateway that receives epochs in numbered responses. It may hold leases on them.
 type Holder struct {
 	register *Register
 	// last is the number of the last response. taken is the number of the newest response that the holder has
@@ -39,18 +39,18 @@ type Holder struct {
 	last, taken uint64
 	// grants contains one grant for each epoch, ordered by epoch.
 	grants []grant
-	// left is true if the holder has left.
+	// left is true after Leave has been called.
 	left bool
 }
 
 // A grant is a lease on the decisions of an epoch. response is the number of the newest response that contained the
-// epoch. until is the end of the lease, or zero if no lease was granted.
+// epoch. until is the time at which the lease expires, or zero if no lease was granted.
 type grant struct {
 	response, epoch uint64
 	until           time.Time
 }
 
-// Enter adds a holder without a lease. It also removes holders that have left and whose leases have ended.
+// Enter adds a holder without a lease. It also removes holders that have left and whose leases have expired.
 func (r *Register) Enter(now time.Time) *Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +64,7 @@ func (r *Register) Enter(now time.Time) *Holder {
 	return h
 }
 
-// Leave records that the holder gets no more responses. The leases of the holder remain valid until they end.
+// Leave records that the holder receives no more responses. The holder's leases remain valid until they expire.
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -72,10 +72,11 @@ func (h *Holder) Leave() {
 }
 
 // Record records the next response to the holder and returns its number. While the register is locked, Record calls
-// active for the current epoch and the end of the lease. The zero time does not extend the lease.
+// active, which returns the current epoch and the time at which the lease expires. If this time is zero, the lease is
+// not extended.
 //
-// The lock orders Record and [Register.OlderUntil]. If the active epoch changes before OlderUntil is called, either
-// this response contains the new epoch, or OlderUntil takes this lease into account.
+// Because of the lock, Record and [Register.OlderUntil] run one after the other. If the active epoch changes before
+// OlderUntil is called, either this response contains the new epoch, or OlderUntil takes this lease into account.
 func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -96,8 +97,8 @@ func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.T
 	return h.last
 }
 
-// Acknowledge records that the holder has processed a response, and from then on uses only decisions of the response's
-// epoch. It returns [ErrDisorder] if the response was not sent.
+// Acknowledge records that the holder has processed a response. From now on, the holder uses only decisions of the
+// epoch in this response. Acknowledge returns [ErrDisorder] if the response was never sent.
 func (h *Holder) Acknowledge(response uint64) error {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -108,8 +109,8 @@ func (h *Holder) Acknowledge(response uint64) error {
 		return nil
 	}
 	h.taken = response
-	// Each grant contains the newest response of its epoch. The holder uses no epoch whose newest response is older than
-	// the acknowledged response.
+	// Each grant contains the number of the newest response with its epoch. The holder no longer uses an epoch if the
+	// newest response with this epoch is older than the acknowledged response.
 	keep := 0
 	for keep < len(h.grants)-1 && h.grants[keep].response < response {
 		keep++
@@ -122,8 +123,8 @@ func (h *Holder) Acknowledge(response uint64) error {
 	return nil
 }
 
-// OlderUntil returns the time at which the last lease on an epoch before the argument epoch ends. It returns the zero
-// time if no such lease is valid at the time now. The channel freed is closed when a holder gives up a lease. The
+// OlderUntil returns the time at which the last lease on an epoch older than the given epoch expires. It returns the
+// zero time if no such lease is valid at now. The channel freed is closed when a holder no longer uses a lease. The
 // caller should then call OlderUntil again, because the result may be earlier.
 func (r *Register) OlderUntil(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()

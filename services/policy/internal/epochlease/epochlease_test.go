@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
-// A gateway models a holder. It has responses in transit, and it uses the decisions of one epoch until its lease on
-// that epoch ends.
+// A gateway simulates a holder. Some responses to it are in transit. It uses the decisions of one epoch until its lease
+// on that epoch expires.
 type gateway struct {
 	*epochlease.Holder
 	queue []response
-	// epoch is the epoch that the gateway uses. until is the end of its lease. taken is the number of the last received
-	// response.
+	// epoch is the epoch that the gateway uses. until is the time at which the lease on this epoch expires. taken is
+	// the number of the last received response.
 	epoch uint64
 	until time.Time
 	taken uint64
-	// left is true if the gateway has left. It may still use its lease.
+	// left is true if the gateway receives no more responses. It may still use its lease after that.
 	left bool
 }
 
@@ -41,7 +41,7 @@ func (g *gateway) receive() {
 	g.taken = r.number
 }
 
-// TestOlderUntil_NoGatewayUsesAnEndedEpoch models gateways that receive responses late, acknowledge them late, or
+// TestOlderUntil_NoGatewayUsesAnEndedEpoch simulates gateways that receive responses late, acknowledge them late, or
 // leave, while epochs change. It checks that no gateway uses an older epoch after OlderUntil has returned the zero
 // time. It also checks that OlderUntil never returns a time later than MaxDuration after the change of the epoch.
 func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {

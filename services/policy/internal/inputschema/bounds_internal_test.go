@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// A worstCase is a schema and arguments that need as much work as possible.
+// A worstCase consists of a schema and arguments that make a check do as much work as possible.
 type worstCase struct {
 	name, schema, arguments string
-	// tooMuch reports whether the check is expected to end because of its bounds.
+	// tooMuch is true if the check is expected to stop because it reaches its bounds.
 	tooMuch bool
 }
 
-// chain returns a schema whose n definitions each apply the next one twice, so that the last one is applied 2^n times.
+// chain returns a schema with n definitions. Each of them applies the next definition twice, so that the last one is
+// applied 2^n times.
 func chain(n int, keyword, last string) string {
 	var defs []string
 	for i := range n {
@@ -72,7 +73,7 @@ func (w *worstCase) compile(t testing.TB) (*Schema, string) {
 	return s, `{"name":"x","arguments":` + w.arguments + `}`
 }
 
-// Case X1. The work of a check is bounded, whatever the schema and the arguments are.
+// Case X1. The work for a check is bounded, whatever the schema and the arguments are.
 func TestCheck_BoundsWork(t *testing.T) {
 	t.Parallel()
 	for _, w := range worstCases() {
@@ -107,7 +108,7 @@ func BenchmarkCheck_Worst(b *testing.B) {
 	}
 }
 
-// worstSchemas returns schemas that take long to compile.
+// worstSchemas returns schemas that take a long time to compile.
 func worstSchemas() map[string]string {
 	many := func(n int, part string) string {
 		var members []string

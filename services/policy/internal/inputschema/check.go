@@ -15,20 +15,20 @@ import (
 const (
 	// maxArgumentValues is the maximum number of values and names in the arguments.
 	maxArgumentValues = 100_000
-	// maxSteps is the maximum number of steps of a check; see the package comment. One step takes less than a
+	// maxSteps is the maximum number of steps in a check; see the package comment. One step takes less than a
 	// microsecond.
 	maxSteps = 1_000_000
-	// maxNesting is the maximum number of nested schemas that are applied at a time. Only a schema that refers to itself
-	// without end exceeds it.
+	// maxNesting is the maximum number of schemas that are applied inside each other at the same time. Only a schema
+	// that refers to itself without end exceeds it.
 	maxNesting = 1_000
 )
 
 // errTooMuchWork means that a check needs more steps than allowed.
 var errTooMuchWork = errors.New("the check against the tool's input schema takes too long: send fewer or shorter arguments")
 
-// Check checks the arguments in the params of a call, a JSON object. If params is empty or has no member `arguments`, the
-// arguments are the empty object. The error describes one problem. It contains names and kinds, but no values of the
-// arguments or of the schema.
+// Check checks the arguments in the params of a call, which must be a JSON object. If params is empty or has no member
+// `arguments`, the arguments are the empty object. The error describes one problem. It contains names and kinds, but no
+// values from the arguments or the schema.
 func (s *Schema) Check(params string) error {
 	arguments, err := readArguments(params)
 	if err != nil {
@@ -90,22 +90,24 @@ func readArguments(params string) (*value, error) {
 // A checker checks the arguments of one call.
 type checker struct {
 	schema *Schema
-	// left is the number of steps that are left. If it is negative, the result of the check is [errTooMuchWork].
+	// left is the number of remaining steps. If it is negative, the result of the check is [errTooMuchWork].
 	left int
 	work gosched.Work
-	// nesting is the number of schemas that are applied at a time. endless reports whether it was too large.
+	// nesting is the number of schemas that are currently applied inside each other. endless is true if nesting
+	// exceeded [maxNesting].
 	nesting int
 	endless bool
-	// path is the path of the value that is checked.
+	// path is the path of the value that is being checked.
 	path []segment
-	// marks lists what the applied schemas have evaluated. The marks of a schema that does not hold are removed.
+	// marks lists the parts of values that the applied schemas have evaluated. The marks of a schema that does not
+	// match are removed.
 	marks []mark
 }
 
-// A mark says that a schema has evaluated a part of an object or array.
+// A mark says that a schema has evaluated a part of a value, which is an object or array.
 type mark struct {
 	of *value
-	// part is the index of the member or item that was evaluated, [allParts] or [restriction].
+	// part is the index of the member or item that was evaluated, or [allParts] or [restriction].
 	part int
 }
 
@@ -116,7 +118,7 @@ const (
 	restriction = -2
 )
 
-// spend uses a number of steps. It reports whether there were enough.
+// spend subtracts a number of steps from the remaining steps, and reports whether there were enough.
 func (c *checker) spend(steps int) bool {
 	c.work.Step()
 	c.left -= min(steps, maxSteps+1)
@@ -127,7 +129,7 @@ func (c *checker) spend(steps int) bool {
 	return true
 }
 
-// apply returns nil if a schema holds for a value. If the steps do not suffice, the result has no meaning.
+// apply returns nil if the value satisfies the schema. If there are not enough steps left, the result has no meaning.
 func (c *checker) apply(n *node, v *value) *failure {
 	if !c.spend(1) {
 		return nil
@@ -145,7 +147,7 @@ func (c *checker) apply(n *node, v *value) *failure {
 	return f
 }
 
-// holds reports whether a schema holds for a value.
+// holds reports whether a value satisfies a schema.
 func (c *checker) holds(n *node, v *value) bool { return c.apply(n, v) == nil }
 
 func (c *checker) applyKeywords(n *node, v *value, start int) *failure {
@@ -200,7 +202,7 @@ func (c *checker) checkEnum(n *node, v *value) *failure {
 	return nil
 }
 
-// combine applies the schemas that concern the same value.
+// combine applies the subschemas of n that apply to the same value, such as those of allOf.
 func (c *checker) combine(n *node, v *value) *failure {
 	if n.ref != nil {
 		if f := c.apply(n.ref, v); f != nil {
@@ -231,7 +233,8 @@ func (c *checker) combine(n *node, v *value) *failure {
 	return nil
 }
 
-// applyAny applies anyOf. It tries all alternatives, because each one that holds can declare other members.
+// applyAny applies the keyword anyOf. It tries all alternatives, because each alternative that matches can declare
+// other members.
 func (c *checker) applyAny(alternatives []*node, v *value) *failure {
 	if len(alternatives) == 0 {
 		return nil
@@ -309,11 +312,11 @@ func (c *checker) findUndeclared(v *value) *failure {
 	return nil
 }
 
-// notDeclared is the message about an unknown argument.
+// notDeclared is the message for an argument that the schema does not declare.
 const notDeclared = "is not declared by the schema"
 
-// evaluated reports for each part of a value whether the marks after the first start marks contain it. The result is nil
-// if they contain all parts.
+// evaluated reports, for each part of a value, whether the part was evaluated. It uses only the marks from the index
+// start on. The result is nil if all parts were evaluated.
 func (c *checker) evaluated(v *value, start int) []bool {
 	if !c.spend(len(c.marks) - start + len(v.items)) {
 		return nil

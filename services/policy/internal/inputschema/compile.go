@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// MaxDefinitionBytes is the maximum length of a definition whose schema is compiled, in bytes.
+	// MaxDefinitionBytes is the maximum length, in bytes, of a tool's definition whose schema is compiled.
 	MaxDefinitionBytes = 256 << 10
 	// maxSchemaValues is the maximum number of values and names in a schema.
 	maxSchemaValues = 20_000
-	// maxSubschemas is the maximum number of objects and booleans in a schema. The time to compile a schema grows with
-	// the square of the number of its subschemas.
+	// maxSubschemas is the maximum number of subschemas, which are the objects and booleans in a schema. The time to
+	// compile a schema grows with the square of the number of its subschemas.
 	maxSubschemas = 4_000
 )
 
 // A Schema is the compiled input schema of a tool. It is immutable and safe for concurrent use.
 type Schema struct {
 	root *node
-	// tracksItems reports whether a part of the schema has unevaluatedItems.
+	// tracksItems is true if the keyword unevaluatedItems occurs in the schema.
 	tracksItems bool
 	size        int
 }
@@ -44,7 +44,7 @@ func unusable(format string, args ...any) error {
 	return &UnusableError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Compile compiles the input schema in the definition of a tool. The error is an [UnusableError].
+// Compile compiles the input schema in a tool's definition. The error is an [UnusableError].
 func Compile(definition string) (*Schema, error) {
 	if len(definition) > MaxDefinitionBytes {
 		return nil, unusable("the definition has more than %d bytes", MaxDefinitionBytes)
@@ -83,7 +83,7 @@ func Compile(definition string) (*Schema, error) {
 	return out, nil
 }
 
-// subschemas returns the number of objects and booleans in a value, itself included.
+// subschemas returns the number of objects and booleans in a value, including the value itself.
 func (v *value) subschemas() int {
 	count := 0
 	if v.kind == kindObject || v.kind == kindBoolean {
@@ -95,11 +95,11 @@ func (v *value) subschemas() int {
 	return count
 }
 
-// base is the URL of the schema that is compiled. It resolves to nothing (RFC 2606).
+// base is the URL of the schema that is being compiled. It never resolves to a host (RFC 2606).
 const base = "https://schema.invalid/input"
 
-// compileDraft compiles a schema, which [parse] has accepted: package jsonschema would also accept repeated names. draft
-// applies if the schema has no `$schema`.
+// compileDraft compiles a schema. The function [parse] must have accepted the schema before, because package jsonschema
+// does not refuse repeated names. The parameter draft is used if the schema has no `$schema`.
 func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompiler) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(draft)
@@ -121,13 +121,13 @@ func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompile
 
 var errOtherDocument = errors.New("other documents are not loaded")
 
-// noLoader is a [jsonschema.URLLoader] that loads nothing.
+// noLoader is a [jsonschema.URLLoader] that refuses to load any schema.
 type noLoader struct{}
 
 // Load implements [jsonschema.URLLoader].
 func (noLoader) Load(string) (any, error) { return nil, errOtherDocument }
 
-// reasonOf describes an error of compileDraft without the content of the schema.
+// reasonOf describes an error from compileDraft. The description does not include the content of the schema.
 func reasonOf(err error) string {
 	if errors.Is(err, errPatternSize) {
 		return "a pattern in it is too large"

@@ -3,21 +3,22 @@
 //
 // # What is checked
 //
-// The arguments must be valid under the schema, and every member of an object must be declared: an applied part of the
-// schema must name it in `properties`, match it with `patternProperties`, or allow it with `additionalProperties` or
-// `unevaluatedProperties`. This holds for the arguments themselves, and for each nested object for which an applied part
-// of the schema has `properties` or `patternProperties`. Other nested objects may have any members that the schema
-// allows. A part of the schema is applied if the value is valid under it, so a failed alternative of `anyOf` declares
-// nothing.
+// The arguments must be valid under the schema, and every member of an object must be declared. A member is declared if
+// an applied part of the schema names it in `properties`, matches it with `patternProperties`, or allows it with
+// `additionalProperties` or `unevaluatedProperties`. This requirement concerns the arguments themselves, and each
+// nested object for which an applied part of the schema has `properties` or `patternProperties`. Other nested objects
+// may have any members that the schema allows. A part of the schema is applied if the value is valid under it, so an
+// alternative of `anyOf` that fails declares nothing.
 //
-// Numbers are exact. Patterns are regular expressions of RE2. `format` and `contentEncoding` are not checked, as JSON
-// Schema recommends. A schema without `$schema` is of draft 2020-12, as MCP says, or of draft-07 if it is not valid under
-// 2020-12. No schema is loaded from a network.
+// Numbers are compared exactly. Patterns are RE2 regular expressions. `format` and `contentEncoding` are not checked,
+// as JSON Schema recommends. A schema without `$schema` uses draft 2020-12, as MCP says, or draft-07 if it is not valid
+// under 2020-12. No schema is loaded from a network.
 //
 // # Bounds
 //
-// Schemas and arguments come from servers and callers that are not trusted. The size of both is limited, and the number
-// of steps of a check: each pair of a schema and a value is a step, and so is each part of longer work, for example each
-// 64 bytes of a compared string. With nested `anyOf`, the number of pairs can grow exponentially with the length of the
-// schema. The arguments are refused if the steps do not suffice.
+// Schemas come from servers that are not trusted, and arguments come from callers that are not trusted. The size of
+// both is limited, and so is the number of steps in a check. Applying a schema to a value is one step. Each part of
+// longer work is also a step, for example each 64 bytes of a compared string. With nested `anyOf`, the number of times
+// that a schema is applied to a value can grow exponentially with the length of the schema. If there are not enough
+// steps, the arguments are refused.
 package inputschema

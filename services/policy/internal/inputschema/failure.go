@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// A failure is the reason why a value is refused. Its text contains names and kinds, but no values.
+// A failure says why a value is refused. The text contains names and kinds, but no values.
 type failure struct {
 	path []segment
 	why  string
-	// kinds is set if the kind of the value is wrong: the kinds that are allowed. is is the kind of the value.
+	// If the value has the wrong kind, kinds contains the allowed kinds, and is contains the value's kind. Otherwise
+	// kinds is zero.
 	kinds, is kind
 }
 
-// A segment is a step of a path: the name of a member, or the index of an item.
+// A segment is one step in a path: the name of a member, or the index of an item.
 type segment struct {
 	name   string
 	index  int
@@ -22,7 +23,8 @@ type segment struct {
 }
 
 const (
-	// maxPrinted is the maximum length of a name or path in a message, in bytes.
+	// maxPrinted is the maximum length of a name in a message, and maxPrintedPath is the maximum length of a path, in
+	// bytes.
 	maxPrinted     = 64
 	maxPrintedPath = 256
 )
@@ -43,7 +45,7 @@ func (f *failure) Error() string {
 	return path + " " + f.why
 }
 
-// String returns the segment as it is appended to a path.
+// String returns the segment in the form in which it is appended to a path.
 func (s segment) String() string {
 	switch printed := printName(s.name); {
 	case !s.isName:
@@ -55,7 +57,8 @@ func (s segment) String() string {
 	}
 }
 
-// printName returns a name as messages contain it: shortened, and quoted unless it has only letters, digits and _ and -.
+// printName returns a name in the form that messages use. The name is shortened, and it is quoted unless it contains
+// only letters, digits, _ and -.
 func printName(name string) string {
 	if len(name) > maxPrinted {
 		name = strings.ToValidUTF8(name[:maxPrinted], "") + "…"
@@ -69,21 +72,21 @@ func printName(name string) string {
 	return name
 }
 
-// fail returns a failure of the value that is checked.
+// fail returns a failure that concerns the value that is being checked.
 func (c *checker) fail(why string) *failure {
 	c.spend(2 + len(c.path)/4)
 	return &failure{path: slices.Clone(c.path), why: why}
 }
 
-// failAt returns a failure of a member of the object that is checked.
+// failAt returns a failure that concerns a member of the object that is being checked.
 func (c *checker) failAt(name, why string) *failure {
 	f := c.fail(why)
 	f.path = append(f.path, segment{name: name, isName: true})
 	return f
 }
 
-// noneHolds returns the failure of a value for which no alternative holds. It is the failure of the only alternative
-// that allows the value's kind, if there is one.
+// noneHolds returns the failure of a value that matches none of several alternatives. If exactly one alternative allows
+// the value's kind, noneHolds returns the failure of this alternative.
 func (c *checker) noneHolds(failed []*failure) *failure {
 	kinds, is := kind(0), kind(0)
 	var deeper []*failure

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// Whatever the definition and the params are, neither function panics, and the same check has the same result twice.
+// For every definition and all params, neither Compile nor Check panics, and repeating a check gives the same result.
 func FuzzCheck(f *testing.F) {
 	for _, p := range readPairs(f) {
 		f.Add(`{"name":"x","inputSchema":`+string(p.Schema)+`}`, `{"arguments":`+string(p.Arguments)+`}`)

@@ -15,7 +15,8 @@ func (c *checker) checkString(n *node, v *value) *failure {
 	return nil
 }
 
-// checkSize checks a number of parts. one and many name one part and several parts.
+// checkSize checks the size of a value, which is the number of its parts. The parameters one and many are the words for
+// one part and for several parts.
 func (c *checker) checkSize(least, most *int, size int, one, many string) *failure {
 	name := func(count int) string {
 		if count == 1 {
@@ -77,7 +78,7 @@ func (c *checker) checkArray(n *node, v *value) *failure {
 	return c.checkContains(n, v)
 }
 
-// markItems marks the items that items and prefixItems have evaluated.
+// markItems marks the items that the keywords items and prefixItems have evaluated.
 func (c *checker) markItems(n *node, v *value) {
 	switch {
 	case !c.schema.tracksItems:
@@ -195,7 +196,7 @@ func (c *checker) checkMember(n *node, v *value, i int) *failure {
 	return c.applyOther(at, n.additional, v.items[i])
 }
 
-// applyOther applies additionalProperties or unevaluatedProperties to a member.
+// applyOther applies the schema of additionalProperties or unevaluatedProperties to a member of an object.
 func (c *checker) applyOther(at segment, n *node, part *value) *failure {
 	if n.never {
 		return c.failAt(at.name, notDeclared)
@@ -224,8 +225,8 @@ func (c *checker) checkDependencies(n *node, v *value) *failure {
 	return nil
 }
 
-// checkUnevaluated applies unevaluatedProperties and unevaluatedItems. start is the number of marks before the schema
-// was applied.
+// checkUnevaluated applies the keywords unevaluatedProperties and unevaluatedItems. start is the number of marks that
+// existed before the schema was applied.
 func (c *checker) checkUnevaluated(n *node, v *value, start int) *failure {
 	sub := n.unevaluatedItems
 	if v.kind == kindObject {

@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// names are the names of members in drawn schemas and values. Few names make it likely that both have the same.
+// names contains the member names in randomly drawn schemas and values. There are few names, so that a schema and a
+// value are likely to have the same names.
 var names = []string{"a", "b", "xa"}
 
 // drawValue draws a small JSON value.
@@ -47,7 +48,7 @@ func drawObject(t *rapid.T, member func() string) string {
 	return "{" + strings.Join(members, ",") + "}"
 }
 
-// drawSchema draws a schema of up to four keywords, which may refer to each other with $ref.
+// drawSchema draws a schema with up to four keywords. Schemas may refer to each other with $ref.
 func drawSchema(t *rapid.T, depth int) string {
 	sub := func() string { return drawSchema(t, depth-1) }
 	list := func() string {
@@ -101,8 +102,8 @@ func drawSchema(t *rapid.T, depth int) string {
 	return objectOf(chosen)
 }
 
-// For drawn schemas and values, a check without the rule about undeclared arguments has the same result as package
-// jsonschema.
+// The test draws random schemas and values. If undeclared arguments are not refused, a check has the same result as
+// package jsonschema.
 func TestApply_AgreesWithLibrary(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

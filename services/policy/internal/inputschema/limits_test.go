@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// Schemas that are too large, or that refer to a file, can't be used.
+// Compile refuses schemas that are too large, or that refer to a file.
 func TestCompile_RefusesWhatExceedsItsBounds(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "schema.json")

@@ -8,16 +8,17 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// kindInteger is a member of node.kinds: integers, but no other numbers. No value has this kind.
+// kindInteger is used only in node.kinds, where it represents integers but no other numbers. No value has this kind.
 const kindInteger kind = 1 << 7
 
 // A node is a part of a compiled schema. A nil node or number means that the keyword is absent.
 type node struct {
-	// never reports whether the schema is false.
+	// never is true if the schema is the boolean false.
 	never bool
 	// kinds is the set of kinds in `type`, or zero if there is no such keyword.
 	kinds kind
-	// enum contains the keys of the values of `enum` and `const`; see [value.appendKey]. enumKinds are their kinds.
+	// enum contains the keys of the values in `enum` and `const`; see [value.appendKey]. enumKinds contains the kinds
+	// of these values.
 	enum      []map[string]bool
 	enumKinds []kind
 
@@ -35,7 +36,7 @@ type node struct {
 	unevaluated                  *node
 	dependentRequired            []dependency[[]string]
 	dependentSchemas             []dependency[*node]
-	// restricts reports whether undeclared members are refused.
+	// restricts is true if undeclared members are refused.
 	restricts bool
 
 	minItems, maxItems       *int
@@ -43,7 +44,7 @@ type node struct {
 	items                    *node
 	contains                 *node
 	minContains, maxContains *int
-	// containsEvaluates reports whether items that match contains count as evaluated.
+	// containsEvaluates is true if items that match `contains` count as evaluated.
 	containsEvaluates bool
 	unique            bool
 	unevaluatedItems  *node
@@ -54,19 +55,20 @@ type node struct {
 	minimum, maximum, above, below, multipleOf *big.Rat
 }
 
-// A patternNode is an entry of patternProperties.
+// A patternNode is an entry in patternProperties.
 type patternNode struct {
 	pattern *pattern
 	node    *node
 }
 
-// A dependency is a requirement that applies if an object has a member.
+// A dependency is a requirement that applies if an object has a certain member.
 type dependency[T any] struct {
 	name string
 	then T
 }
 
-// A converter converts schemas of package jsonschema to nodes. Each schema becomes one node, so cycles stay cycles.
+// A converter converts schemas from package jsonschema to nodes. Each schema becomes exactly one node, so cycles are
+// preserved.
 type converter struct {
 	nodes map[*jsonschema.Schema]*node
 	// queue contains the schemas that still have to be converted.
@@ -87,7 +89,7 @@ func convert(root *jsonschema.Schema) (*Schema, error) {
 	return out, c.err
 }
 
-// node returns the node of a schema, which may be nil.
+// node returns the node for a schema. The schema may be nil.
 func (c *converter) node(of *jsonschema.Schema) *node {
 	if of == nil {
 		return nil
@@ -109,7 +111,7 @@ func (c *converter) list(of []*jsonschema.Schema) []*node {
 	return out
 }
 
-// either returns the node of a keyword whose value is nil, a boolean or a schema.
+// either returns the node for the value of a keyword. The value may be nil, a boolean or a schema.
 func (c *converter) either(of any) *node {
 	switch of := of.(type) {
 	case bool:

@@ -17,12 +17,12 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// A pair is an input schema with arguments, in testdata/ajv/pairs.json.
+// A pair consists of an input schema and arguments. The pairs are in testdata/ajv/pairs.json.
 type pair struct {
 	Name      string         `json:"name"`
 	Schema    jsontext.Value `json:"schema"`
 	Arguments jsontext.Value `json:"arguments"`
-	// Differs is the reason why ajv's result is another one.
+	// Differs says why ajv has a different result.
 	Differs string `json:"differs"`
 }
 
@@ -44,7 +44,7 @@ func readJSON(t testing.TB, file string, into any) {
 	}
 }
 
-// check compiles the schema of a pair and checks the arguments.
+// check compiles the schema of a pair and checks the arguments against it.
 func (p *pair) check() error {
 	definition := `{"name":"x"}`
 	if p.Schema != nil {
@@ -57,7 +57,7 @@ func (p *pair) check() error {
 	return schema.Check(`{"name":"x","arguments":` + string(p.Arguments) + `}`)
 }
 
-// The messages about all pairs are in testdata/messages.txt. The flag -update rewrites the file.
+// testdata/messages.txt contains the messages for all pairs. The flag -update rewrites the file.
 func TestCheck_SaysWhichArgumentIsWrong(t *testing.T) {
 	t.Parallel()
 	var got bytes.Buffer
@@ -83,8 +83,8 @@ func TestCheck_SaysWhichArgumentIsWrong(t *testing.T) {
 	}
 }
 
-// testdata/ajv/judge.mjs has judged the pairs with ajv 8.20.0. What ajv refuses is refused here too. What ajv allows is
-// refused only if the schema does not declare an argument.
+// The results of ajv 8.20.0 for the pairs are known; testdata/ajv/judge.mjs determined them. Arguments that ajv refuses
+// are refused here too. Arguments that ajv allows are refused only if the schema does not declare one of them.
 func TestCheck_AgreesWithAjv(t *testing.T) {
 	t.Parallel()
 	var judged struct {

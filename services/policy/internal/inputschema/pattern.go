@@ -9,30 +9,30 @@ import (
 )
 
 const (
-	// maxPattern is the maximum size of a pattern: the number of its instructions, roughly.
+	// maxPattern is the maximum size of a pattern. The size is roughly the number of the pattern's instructions.
 	maxPattern = 4_000
-	// maxPatterns is the maximum size of all patterns of a schema.
+	// maxPatterns is the maximum total size of all patterns in a schema.
 	maxPatterns = 40_000
 )
 
 var errPatternSize = errors.New("the pattern is too large")
 
-// A pattern is a regular expression with its size.
+// A pattern is a regular expression together with its size.
 type pattern struct {
 	*regexp.Regexp
 
 	size int
 }
 
-// steps returns the number of steps for which a search in a text counts. A search takes at most about ten nanoseconds
-// for each byte and instruction.
+// steps returns how many steps a search in a text counts as. A search takes at most about ten nanoseconds for each byte
+// of the text and each instruction of the pattern.
 func (p *pattern) steps(text string) int { return 1 + (len(text)+1)*p.size/32 }
 
 // A patternCompiler compiles the patterns of one schema.
 type patternCompiler struct {
-	// size is the size of all patterns that were compiled.
+	// size is the total size of all patterns that were compiled so far.
 	size int
-	// err is the first error.
+	// err is the first error that occurred.
 	err error
 }
 
@@ -61,7 +61,8 @@ func (c *patternCompiler) compilePattern(text string) (jsonschema.Regexp, error)
 	return &pattern{compiled, size}, nil
 }
 
-// sizeOf returns the size of a pattern. Package regexp repeats the instructions of `x{1000}` a thousand times.
+// sizeOf returns the size of a pattern. A repetition counts as many times as it is repeated, because package regexp
+// compiles `x{1000}` to the instructions of `x` a thousand times.
 func sizeOf(tree *syntax.Regexp) int {
 	size := 1 + len(tree.Rune)
 	for _, sub := range tree.Sub {

@@ -20,12 +20,12 @@ import (
 const (
 	// maxDepth is the maximum depth of nested objects and arrays.
 	maxDepth = 64
-	// maxExponent is the maximum absolute value of the exponent of a number. The time for exact arithmetic grows with
-	// the exponent.
+	// maxExponent is the maximum absolute value of a number's exponent. It is limited because the time for exact
+	// arithmetic grows with the exponent.
 	maxExponent = 400
 )
 
-// A kind is a type of JSON values. The kinds are bits, so that a kind is also a set of kinds.
+// A kind is a type of JSON values. Each kind is a bit, so a kind can also represent a set of kinds.
 type kind uint8
 
 const (
@@ -42,20 +42,20 @@ type value struct {
 	kind kind
 	// text is the content of a string, or the JSON of a number or boolean.
 	text string
-	// items are the items of an array, or the values of an object's members.
+	// items contains the items of an array, or the values of an object's members.
 	items []*value
-	// names are the names of an object's members, sorted.
+	// names contains the names of an object's members in ascending order.
 	names []string
-	// size is the number of steps for which an operation on the whole value counts.
+	// size is how many steps an operation on the whole value counts as.
 	size int
 	// runes is the number of characters of a string.
 	runes int
-	// number is the exact value of a number, or nil if it was not needed yet.
+	// number is the exact value of a number. It is nil if it has not been needed yet.
 	number *big.Rat
 
-	// declared, declaresAll and restricted are set after a check, for objects. declared contains one entry for each
-	// member. They report whether the schema declares the member, whether it declares every member, and whether
-	// undeclared members are refused.
+	// declared, declaresAll and restricted are set when an object has been checked. declared says, for each member,
+	// whether the schema declares the member. declaresAll is true if the schema declares every member. restricted is
+	// true if undeclared members are refused.
 	declared                []bool
 	declaresAll, restricted bool
 }
@@ -74,7 +74,7 @@ var (
 	errTrailing      = errors.New("something follows it")
 )
 
-// parse parses a JSON value with at most a number of nested values and names.
+// parse parses a JSON value that has at most the given number of nested values and names.
 func parse(text []byte, most int) (*value, error) {
 	r := reader{dec: jsontext.NewDecoder(strings.NewReader(string(text))), left: most}
 	v, err := r.value(0)
@@ -178,7 +178,7 @@ func (r *reader) object(depth int) (*value, error) {
 	return v, err
 }
 
-// find returns the member of an object with a name, or nil.
+// find returns the value of the object's member with the given name, or nil if there is no such member.
 func (v *value) find(name string) *value {
 	at, found := slices.BinarySearch(v.names, name)
 	if !found {
@@ -195,10 +195,10 @@ func (v *value) rat() *big.Rat {
 	return v.number
 }
 
-// isInteger reports whether a number is an integer, however it is written.
+// isInteger reports whether a number is an integer, in any notation.
 func (v *value) isInteger() bool { return !strings.ContainsAny(v.text, ".eE") || v.rat().IsInt() }
 
-// appendKey appends a string that is the same for equal values and different for others.
+// appendKey appends a string to b. Two values have the same string if and only if they are equal.
 func (v *value) appendKey(b []byte) []byte {
 	b = append(b, byte(v.kind))
 	switch v.kind {
@@ -225,7 +225,7 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, ' '), text...)
 }
 
-// fromPlain converts a value as [jsonschema.UnmarshalJSON] returns it.
+// fromPlain converts a Go value that [jsonschema.UnmarshalJSON] has returned.
 func fromPlain(of any) *value {
 	switch of := of.(type) {
 	case bool:

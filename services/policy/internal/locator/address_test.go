@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// TestParsePrefix_ContainsAddresses checks the addresses that a network contains, and the strings that are errors. Case
-// P14.
+// TestParsePrefix_ContainsAddresses checks which addresses a network contains, and which strings are errors. Case P14.
 func TestParsePrefix_ContainsAddresses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, cidr, want string }{

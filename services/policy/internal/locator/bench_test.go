@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// BenchmarkWorst measures the slowest known strings of the maximum length.
+// BenchmarkWorst measures parsing. It uses strings of maximum length that are known to take the longest.
 func BenchmarkWorst(b *testing.B) {
 	for _, tt := range []struct{ name, text string }{
 		{"path", "/" + strings.Repeat("a/", 2000)},

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Limits of RFC 5321 and RFC 1035, in bytes.
+// These are limits from RFC 5321 and RFC 1035, in bytes.
 const (
 	maxEmail   = 254
 	maxMailbox = 64
@@ -16,8 +16,8 @@ const (
 // EmailDomain returns the domain of an email address in lower case. The address must be a mailbox of RFC 5321 in ASCII:
 // a dot-string, @ and a domain. EmailDomain returns an error for quotes, comments, a display name, a list of addresses
 // and an address in brackets. It also returns an error for % and ! before the @, because they can make a mail server
-// relay the mail to another domain, and for =? because some readers decode encoded words (RFC 2047), which may contain
-// another @.
+// relay the mail to another domain. Finally, it returns an error for =? because some readers decode encoded words (RFC
+// 2047), which may contain another @.
 func EmailDomain(text string) (string, error) {
 	if err := checkText(text, maxEmail); err != nil {
 		return "", err
@@ -52,7 +52,8 @@ func EmailDomain(text string) (string, error) {
 	return domain, nil
 }
 
-// isAtom reports whether a character may be before the @: RFC 5322's atext without % and !.
+// isAtom reports whether a character may occur before the @. The allowed characters are those of atext in RFC 5322,
+// except for % and !.
 func isAtom(c byte) bool {
 	return isLetter(c) || isDigit(c) || strings.IndexByte("#$&'*+-/=?^_`{|}~", c) >= 0
 }

@@ -17,7 +17,8 @@ var (
 // parseHost returns the host of a URL if RFC 3986 and the WHATWG standard agree on the host. The result is a name in
 // lower case and ASCII without a final dot, or an IP address without brackets.
 func parseHost(text string) (string, error) {
-	// A letter has up to four bytes. Longer names are refused because the conversion takes quadratic time.
+	// A letter has up to four bytes. A longer name is refused before it is converted, because the conversion takes
+	// quadratic time.
 	if len(text) > 4*maxHost {
 		return "", errHostForm
 	}
@@ -83,8 +84,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// toASCII returns a name in ASCII. It returns an error if older and newer versions of the standards map a letter of the
-// name to different letters.
+// toASCII converts a host name to ASCII. It returns an error if older and newer versions of the standards map a letter
+// in the name to different letters.
 func toASCII(name string) (string, error) {
 	if !strings.ContainsFunc(name, func(r rune) bool { return r > 0x7f }) {
 		return name, nil
@@ -103,8 +104,8 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile returns the profile for names with letters outside of ASCII: UTS #46 as the WHATWG standard uses it. If
-// transitional is true, it returns the earlier form of UTS #46, which maps ß to ss.
+// letterProfile returns the profile for host names with non-ASCII letters, which is UTS #46 as the WHATWG standard uses
+// it. If transitional is true, it returns the earlier form of UTS #46, which maps ß to ss.
 func letterProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }

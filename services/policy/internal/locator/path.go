@@ -9,8 +9,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Path is a path with slashes, without empty segments, `.` and `..`. Symbolic links are not resolved. The zero Path
-// is the relative path ".". A Path is immutable.
+// A Path is a path with slashes as separators. It contains no empty segments, and no `.` or `..`. Symbolic links are
+// not resolved. The zero Path is the relative path ".". A Path is immutable.
 type Path struct {
 	absolute bool
 	segments []string
@@ -80,7 +80,7 @@ func ParsePath(text string) (Path, error) {
 	return p, nil
 }
 
-// checkStart returns an error if a segment has a special meaning at the start of a path.
+// checkStart returns an error if the first segment of a path has a special meaning, such as ~ for the home folder.
 func checkStart(segment string) error {
 	switch {
 	case segment[0] == '~':
@@ -95,8 +95,9 @@ func checkStart(segment string) error {
 	return nil
 }
 
-// checkFileName returns an error if some readers interpret a segment of a path as another segment. Windows ignores dots
-// at the end, and in front of `:$` it takes a name for a file or folder of its own.
+// checkFileName returns an error if some readers interpret a segment of a path as a different segment. Windows ignores
+// dots at the end of a segment. In a segment that contains `:$`, Windows treats the part before `:$` as the name of a
+// file or folder.
 func checkFileName(segment string) error {
 	if err := checkSegment(segment); err != nil {
 		return err
@@ -110,7 +111,7 @@ func checkFileName(segment string) error {
 	return nil
 }
 
-// checkSegment returns an error if some readers interpret a segment as another segment.
+// checkSegment returns an error if some readers interpret a segment of a path as a different segment.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -131,7 +132,7 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// legacyAlike contains the characters that encodings of a few systems convert to / \ ~ or %, although Unicode does not:
+// legacyAlike contains the characters that encodings on a few systems convert to / \ ~ or %, although Unicode does not:
 // fraction slash, division slash, set minus, reverse solidus operator, big solidus, big reverse solidus, yen, won,
 // overline and the Arabic percent sign.
 const legacyAlike = "\u2044\u2215\u2216\u29f5\u29f8\u29f9\u00a5\u20a9\u203e\u066a"
@@ -145,7 +146,7 @@ func nonASCII(text string) string {
 	}, text)
 }
 
-// String returns the cleaned path.
+// String returns the path after `.`, `..` and empty segments have been removed.
 func (p Path) String() string {
 	text := strings.Join(p.segments, "/")
 	switch {
@@ -157,8 +158,8 @@ func (p Path) String() string {
 	return text
 }
 
-// Within reports whether p is root or below root. It compares paths by segments. It returns an error if one path is
-// absolute and the other is relative.
+// Within reports whether p is equal to root or below it. Paths are compared segment by segment. Within returns an error
+// if one path is absolute and the other is relative.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
 		return false, errBoth
@@ -174,9 +175,9 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the last segment from its last dot on, or "" if there is no dot. It returns an error for names such as
-// ".profile", because some readers take all of the name for the extension, and for characters that some readers take for
-// a dot.
+// Ext returns the part of the last segment that starts at the segment's last dot, or "" if there is no dot. It returns
+// an error for names such as ".profile", because some readers treat the whole name as the extension. It also returns an
+// error for characters that some readers treat as a dot.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {

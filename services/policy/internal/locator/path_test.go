@@ -114,7 +114,7 @@ func TestPath_BaseAndExt(t *testing.T) {
 	}
 }
 
-// TestPath_ExtFailsIfReadersDisagree checks names whose extension depends on the reader. Case P14.
+// TestPath_ExtFailsIfReadersDisagree checks names for which readers find different extensions. Case P14.
 func TestPath_ExtFailsIfReadersDisagree(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -134,8 +134,8 @@ func TestPath_ExtFailsIfReadersDisagree(t *testing.T) {
 	}
 }
 
-// FuzzP14PathWithin checks that the standard library agrees whenever Within reports that a path is within a root. It
-// also checks that Within returns the same result for the cleaned paths.
+// FuzzP14PathWithin uses paths that are within a root according to Within. The standard library must also find that
+// they are within the root. Within must return the same result for the cleaned paths.
 func FuzzP14PathWithin(f *testing.F) {
 	for _, seed := range []string{"/srv/../etc", "/srv/a/./b//c/..", "a/../..", "/srv/.. /x", "~", "/srv/\uff0e./x", "//srv", `/srv\..\x`, "/srv/%2e%2e/x", "c:/x", "./c:/x"} {
 		f.Add(seed, "/srv")
@@ -180,7 +180,7 @@ func within(text, root string) (bool, error) {
 	return p.Within(r)
 }
 
-// answer returns the result as a string, or the message of the error.
+// answer returns a result as a string, or the error message if there is an error.
 func answer(yes bool, err error) string {
 	switch {
 	case err != nil && yes:

@@ -76,10 +76,11 @@ func madeURL(random *rand.Rand) string {
 	return made
 }
 
-// A reading contains the parts of a URL according to a reader. The zero reading means that the reader refuses the URL.
+// A reading contains the parts of a URL as a reader interprets it. The zero reading means that the reader refuses the
+// URL.
 type reading struct{ scheme, host, port, path string }
 
-// same reports whether two readings are equal. An absent path equals "/".
+// same reports whether two readings are equal. It treats a missing path as "/".
 func (r reading) same(o reading) bool {
 	if o.path == "" && o.scheme != "" {
 		o.path = "/"
@@ -97,7 +98,8 @@ func bracketed(host string) string {
 	return host
 }
 
-// portText returns the port as the WHATWG standard serializes it: empty if it is the default port of the scheme.
+// portText returns the port in the form in which the WHATWG standard serializes it. It is empty for the default port of
+// the scheme.
 func portText(u locator.URL) string {
 	own := map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 	if u.Port == own[u.Scheme] {
@@ -106,7 +108,8 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg parses the strings with Node, and removes the final dots of hosts.
+// whatwg returns the readings of the strings by Node, which implements the WHATWG standard. It removes the final dots
+// from the hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `
@@ -139,8 +142,8 @@ console.log(JSON.stringify(texts.map((text) => {
 	return readings
 }
 
-// checkRFC3986 compares a URL with the result of the standard library. The standard library does not change the case of
-// names.
+// checkRFC3986 compares a URL with the result of the standard library. The comparison takes into account that the
+// standard library does not change the case of names.
 func checkRFC3986(t interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -164,8 +167,8 @@ func checkRFC3986(t interface {
 	}
 }
 
-// FuzzP14URL checks that the standard library parses a URL to the same parts, that a URL built from these parts equals
-// the first URL, and that the URL is under itself.
+// FuzzP14URL checks that the standard library parses a URL into the same parts, that a URL built from these parts
+// equals the original URL, and that the URL is under itself.
 func FuzzP14URL(f *testing.F) {
 	for _, tt := range urls {
 		f.Add(tt.text)
@@ -193,7 +196,8 @@ func FuzzP14URL(f *testing.F) {
 	})
 }
 
-// FuzzP14EmailDomain checks that an accepted address has one @, and that its domain can be the host of a URL.
+// FuzzP14EmailDomain checks that an accepted address contains exactly one @, and that its domain can be the host of a
+// URL.
 func FuzzP14EmailDomain(f *testing.F) {
 	for _, seed := range []string{"a@b.example", `"a@b"@c`, "a@b,c@d", "a%b@c", "a@[1.2.3.4]", "a@xn--bcher-kva.example"} {
 		f.Add(seed)

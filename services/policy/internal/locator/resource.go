@@ -25,8 +25,8 @@ var (
 // CheckResource returns nil if the URI of a resource is plain. Otherwise it returns the reason why the URI is not
 // plain. The URI may have any scheme.
 //
-// Readers interpret a plain URI in the same way, except that some remove or add the parts that [Readings] describes,
-// and that some ignore case. A plain URI conforms to RFC 3986 and has:
+// Readers interpret a plain URI in the same way, with two exceptions: some readers remove or add the parts that
+// [Readings] describes, and some ignore case. A plain URI conforms to RFC 3986 and has:
 //   - a scheme in lower case
 //   - no fragment
 //   - no percent-encoding that is not needed, or that some readers decode to a separator
@@ -70,8 +70,8 @@ func CheckResource(uri string) error {
 	return checkQuery(query)
 }
 
-// pathAndQuery checks the part between the scheme and the path. It returns the path, which begins with a slash, and the
-// query.
+// pathAndQuery checks the part of a URI between the scheme and the path. It returns the path, which begins with a
+// slash, and the query. The parameter rest is the URI without the scheme.
 func pathAndQuery(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
@@ -147,7 +147,7 @@ func cutPort(text string) (host, port string) {
 	return text, ""
 }
 
-// checkQuery returns an error if a query has percent-encoding that is not needed.
+// checkQuery returns an error if a query contains percent-encoding that is not needed.
 func checkQuery(query string) error {
 	for i := range len(query) {
 		if query[i] != '%' {
@@ -160,7 +160,7 @@ func checkQuery(query string) error {
 	return nil
 }
 
-// decoded decodes the percent-encoding of a string. Each % in the string must begin an escape.
+// decoded decodes the percent-encoding in a string. Each % in the string must begin an escape.
 func decoded(text string) string {
 	value := func(c byte) byte {
 		if isDigit(c) {
@@ -198,10 +198,10 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns the given URI or URI template, and the other URIs as which some readers interpret it. Some readers
-// remove the user before the host, or the port. Some readers remove or add a final slash. Some readers remove the
-// query, the parameters of segments, the names of file streams, or a fragment, even if the character before them is
-// percent-encoded.
+// Readings returns the given URI or URI template, and the other URIs that some readers interpret it as. Some readers
+// remove the user before the host, or the port. Some readers remove or add a final slash. Some readers remove other
+// parts: the query, the parameters of segments, the names of file streams, or a fragment. Some do this even if the
+// character at the start of such a part is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
@@ -214,7 +214,7 @@ func Readings(uri string) []string {
 	return out
 }
 
-// cutAt returns the part of a string before the first occurrence of any of ends.
+// cutAt returns the part of a string before the first occurrence of any string in ends.
 func cutAt(text string, ends ...string) string {
 	for _, end := range ends {
 		text, _, _ = strings.Cut(text, end)
@@ -239,7 +239,7 @@ func withoutParameters(uri string) string {
 }
 
 // withoutStreams removes the names of file streams (NTFS) from a file URI: `a.txt::$DATA` becomes `a.txt`. It does not
-// remove a drive.
+// remove a drive letter.
 func withoutStreams(uri string) string {
 	path, is := strings.CutPrefix(uri, "file:///")
 	if !is {
@@ -261,8 +261,8 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// mapAuthority applies change to the authority of a URI. If the URI has no authority, mapAuthority returns it
-// unchanged.
+// mapAuthority applies the function change to the authority of a URI, which is the part with the user, the host and the
+// port. If the URI has no authority, mapAuthority returns the URI unchanged.
 func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

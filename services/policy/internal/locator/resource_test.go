@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// resources contains URIs, each with a part of the reason why the URI is not plain. The reason is empty if the URI is
-// plain.
+// resources contains URIs, each with a part of the reason why it is not plain. The reason is empty if the URI is plain.
 var resources = []struct{ text, want string }{
 	{"file:///srv/notes/today.md", ""},
 	{"file:///srv/a%20b/%C3%A9.md", ""},
@@ -138,7 +137,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respell returns another spelling of a URI, which some readers interpret as the same URI.
+// respell returns another spelling of a URI. Some readers interpret this spelling as the given URI.
 func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }
@@ -184,8 +183,8 @@ func respell(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// Another spelling of a URI is not plain, or its readings include the URI. Otherwise the other spelling could bypass a
-// rule that denies the URI.
+// Another spelling of a URI either is not plain, or its readings include the original URI. Otherwise the other spelling
+// could bypass a rule that denies the URI.
 func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -210,8 +209,8 @@ func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	})
 }
 
-// FuzzCheckResource checks that net/url parses a plain URI as written, and that no part of the path can be removed or
-// decoded.
+// FuzzCheckResource checks that net/url parses a plain URI without changing it, and that no part of the path can be
+// removed or decoded.
 func FuzzCheckResource(f *testing.F) {
 	for _, tt := range resources {
 		f.Add(tt.text)

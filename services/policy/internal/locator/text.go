@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes is the maximum length of a path or URL, in bytes. It is the maximum length of a path on most systems.
+// MaxBytes is the maximum length of a path or URL, in bytes. Most systems limit paths to the same length.
 const MaxBytes = 4096
 
 var (

@@ -1,12 +1,13 @@
 package locator_test
 
-// A trick is a string that some readers could resolve in another way than a rule expects. want is the result, or empty
-// if the result must be an error.
+// A trick is a string that some readers could interpret in a different way from what a rule expects. want is the
+// expected result. It is empty if an error is expected.
 type trick struct{ text, want string }
 
-// pathTricks are paths, each with the root in which the path is or is not.
+// pathTricks contains paths, each with a root. want says whether the path is within the root. It is empty if an error
+// is expected.
 var pathTricks = []struct{ text, root, want string }{
-	// Plain paths, for comparison.
+	// These are plain paths, for comparison.
 	{"/srv/a/b.txt", "/srv", "true"},
 	{"/srv/a/./b/../c", "/srv", "true"},
 	{"/srv/tmp/../../etc/passwd", "/srv", "false"},
@@ -34,7 +35,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/./srv/a", "/srv", "true"},
 	{"/.//srv/a", "/srv", "true"},
 	{"/srv/a//", "/srv", "true"},
-	// Backslashes, drives and shares.
+	// These paths contain backslashes, drives and shares.
 	{`/srv\..\etc`, "/srv", ""},
 	{`/srv/a\b`, "/srv", ""},
 	{`\srv\a`, "/srv", ""},
@@ -47,7 +48,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"a/../C:", ".", ""},
 	{"//?/C:/srv", "/", ""},
 	{"//localhost/c$/srv", "/", ""},
-	// The end of a segment, as Windows reads it.
+	// These paths have characters at the end of a segment that Windows ignores or interprets in a special way.
 	{"/srv./a", "/srv", ""},
 	{"/srv /a", "/srv", ""},
 	{"/srv/secret./a", "/srv/secret", ""},
@@ -59,7 +60,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/secret:$I30:$INDEX_ALLOCATION/a", "/srv/secret", ""},
 	{"/srv/secret::$INDEX_ALLOCATION/a", "/srv/secret", ""},
 	{"/srv/12:30.log", "/srv", "true"},
-	// Segments that are only dots and spaces.
+	// These paths have segments that consist only of dots and spaces.
 	{"/srv/.../a", "/srv", ""},
 	{"/srv/..../a", "/srv", ""},
 	{"/srv/. /a", "/srv", ""},
@@ -68,7 +69,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/ ../etc", "/srv", ""},
 	{"/srv/..a/b", "/srv", "true"},
 	{"/srv/a../b", "/srv", ""},
-	// Space at the ends.
+	// These strings have spaces at the start or the end.
 	{" /srv/a", "/srv", ""},
 	{" ", ".", ""},
 	{"/srv/a ", "/srv", ""},
@@ -93,14 +94,14 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/100%", "/srv", "true"},
 	{"/srv/%zz", "/srv", "true"},
 	{"/srv/%u002e%u002e/etc", "/srv", "true"}, // only old versions of IIS read this
-	// NUL and control characters.
+	// These paths contain NUL or control characters.
 	{"/srv/a\x00", "/srv", ""},
 	{"/srv/../etc\x00/srv", "/srv", ""},
 	{"/srv/a\r\n", "/srv", ""},
 	{"/srv/\t../etc", "/srv", ""},
 	{"/srv/.\x7f./etc", "/srv", ""},
 	{"/srv/\u0085", "/srv", ""},
-	// Overlong and other invalid UTF-8.
+	// These paths contain invalid UTF-8, including overlong encodings.
 	{"/srv/\xc0\xae\xc0\xae/etc", "/srv", ""},
 	{"/srv/\xc0\xaf..", "/srv", ""},
 	{"/srv/\xe0\x80\xaf", "/srv", ""},
@@ -127,7 +128,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/.\u200b./etc", "/srv", ""},
 	{"/srv/.\u200d./etc", "/srv", ""},
 	{"\u2100/a", ".", ""},
-	// URLs in place of paths.
+	// These strings are URLs and not paths.
 	{"file:///etc/passwd", ".", ""},
 	{"FILE:///etc/passwd", ".", ""},
 	{"file:/etc/passwd", ".", ""},
@@ -137,7 +138,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"http://evil.example/a", ".", ""},
 	{"file:///srv/a", "/srv", ""},
 	{"smb://host/share", ".", ""},
-	// The base and the extension, which checkReadPath compares.
+	// For these paths, checkReadPath compares the last segment and the extension.
 	{"/srv/.profile", "/srv", "true"},
 	{"/srv/.config.json", "/srv", "true"},
 	{"/srv/..png", "/srv", "true"},
@@ -147,7 +148,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/a.b/c", "/srv", "true"},
 }
 
-// urlTricks are URLs with the expected scheme, host, port and path.
+// urlTricks contains URLs, each with the expected scheme, host, port and path.
 var urlTricks = []trick{
 	{"https://ok.example/a", "https ok.example 443 /a"},
 	{"https://ok.example:8443/a/?q=/../#/../", "https ok.example 8443 /a/"},
@@ -162,7 +163,7 @@ var urlTricks = []trick{
 	{"https://evil.example/@ok.example/", "https evil.example 443 /@ok.example/"},
 	{"https://a@b@ok.example/", ""},
 	{"https://ok.example\uff20evil.example/", ""},
-	// Slashes, backslashes and white space.
+	// These URLs have unusual slashes, backslashes or white space.
 	{"https:ok.example", ""},
 	{"https:/ok.example", ""},
 	{"https:///ok.example", ""},
@@ -195,7 +196,7 @@ var urlTricks = []trick{
 	{"https://ok.example:80:80/", ""},
 	{"https://ok.example:\uff18\uff10/", ""},
 	{"https://ok.example:\u0668\u0660/", ""},
-	// Odd spellings of IP addresses.
+	// These URLs contain IP addresses in usual and unusual spellings.
 	{"http://127.0.0.1/", "http 127.0.0.1 80 /"},
 	{"http://127.1/", ""},
 	{"http://127.0.1/", ""},
@@ -254,7 +255,7 @@ var urlTricks = []trick{
 	{"https://*.example/", ""},
 	{"https://ok_x.example/", "https ok_x.example 443 /"},
 	{"https://-ok-.example/", "https -ok-.example 443 /"},
-	// Names outside of ASCII, and Punycode.
+	// These URLs contain non-ASCII names or Punycode.
 	{"https://b\u00fccher.example/", "https xn--bcher-kva.example 443 /"},
 	{"https://bu\u0308cher.example/", ""},
 	{"https://fa\u00df.example/", ""},

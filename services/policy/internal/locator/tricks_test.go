@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// texts are the strings that readers read in one run.
+// texts contains the strings that a reader parses in one run.
 type texts struct {
 	Paths []string `json:"paths"`
 	URLs  []string `json:"urls"`
@@ -32,13 +32,13 @@ type texts struct {
 }
 
 type (
-	// readPath is a path as a reader cleans it, with its last segment and its extension.
+	// readPath contains the result of a reader for a path: the cleaned path, its last segment and its extension.
 	readPath struct {
 		Clean string `json:"clean"`
 		Base  string `json:"base"`
 		Ext   string `json:"ext"`
 	}
-	// readURL contains the parts of a URL according to a reader.
+	// readURL contains the parts of a URL as a reader interprets it.
 	readURL struct {
 		Scheme string `json:"scheme"`
 		User   string `json:"user"`
@@ -48,8 +48,8 @@ type (
 	}
 )
 
-// readings contains, for each string, the result of each reader by the reader's name. A reader that refuses the string
-// is absent.
+// readings contains, for each string, the results of the readers by the name of the reader. If a reader refuses the
+// string, its result is missing.
 type readings struct {
 	Paths []map[string]readPath `json:"paths"`
 	URLs  []map[string]readURL  `json:"urls"`
@@ -57,7 +57,8 @@ type readings struct {
 	Mails []map[string]string   `json:"mails"`
 }
 
-// readAll returns the readings of Go, of Node, and of Python if it is installed. Each program runs once.
+// readAll returns the readings by programs in Go, in Node, and in Python if it is installed. Each program runs once for
+// all strings.
 func readAll(t *testing.T, given texts) readings {
 	t.Helper()
 	out := readByGo(given)
@@ -93,7 +94,7 @@ func readBy(t *testing.T, given texts, program, script string) readings {
 	return out
 }
 
-// merge adds the readings of other readers of the same strings.
+// merge adds the readings of other readers for the same strings.
 func (r *readings) merge(others readings) {
 	mergeAll(r.Paths, others.Paths)
 	mergeAll(r.URLs, others.URLs)
@@ -140,7 +141,7 @@ func readByGo(given texts) readings {
 	return out
 }
 
-// isBelow reports whether a cleaned path is root or below it.
+// isBelow reports whether a cleaned path is equal to root or below it.
 func isBelow(clean, root string) bool {
 	clean, root = strings.TrimSuffix(clean, "/"), strings.TrimSuffix(root, "/")
 	if root == "." {
@@ -149,7 +150,7 @@ func isBelow(clean, root string) bool {
 	return clean == root || strings.HasPrefix(clean, root+"/")
 }
 
-// checkReadPath compares what Within, Base and Ext return for a path with the results of readers.
+// checkReadPath compares the results of Within, Base and Ext for a path with the results of the other readers.
 func checkReadPath(t *testing.T, text, root string, read map[string]readPath) {
 	t.Helper()
 	in, err := within(text, root)
@@ -179,8 +180,8 @@ func checkReadPath(t *testing.T, text, root string, read map[string]readPath) {
 	}
 }
 
-// checkReadURL compares the parts that ParseURL returns with the results of readers. The path must also be equal after a
-// reader has decoded and cleaned it.
+// checkReadURL compares the parts that ParseURL returns with the results of the other readers. The path must also stay
+// the same when a reader has decoded and cleaned it.
 func checkReadURL(t *testing.T, text string, read map[string]readURL) {
 	t.Helper()
 	u, err := locator.ParseURL(text)
@@ -206,7 +207,7 @@ func inASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// checkReadIP compares the address that ParseIP returns with the address that readers read.
+// checkReadIP compares the address that ParseIP returns with the address that the other readers return.
 func checkReadIP(t *testing.T, text string, read map[string]string) {
 	t.Helper()
 	address, err := locator.ParseIP(text)
@@ -221,7 +222,7 @@ func checkReadIP(t *testing.T, text string, read map[string]string) {
 	}
 }
 
-// checkReadMail compares the domain that EmailDomain returns with the domain that readers read.
+// checkReadMail compares the domain that EmailDomain returns with the domain that the other readers return.
 func checkReadMail(t *testing.T, text string, read map[string]string) {
 	t.Helper()
 	domain, err := locator.EmailDomain(text)
@@ -236,8 +237,8 @@ func checkReadMail(t *testing.T, text string, read map[string]string) {
 }
 
 // TestTricks_NoReaderResolvesAStringOtherwise checks the results for strings that could mislead a rule. It also runs
-// the readers of Go, Node and Python. If a function returns a value for a string, all readers that accept the string
-// must return that value. Case P14.
+// the readers in Go, Node and Python. If a function returns a value for a string, all readers that accept the string
+// must return the same value. Case P14.
 func TestTricks_NoReaderResolvesAStringOtherwise(t *testing.T) {
 	t.Parallel()
 	var given texts
@@ -276,7 +277,7 @@ func TestTricks_NoReaderResolvesAStringOtherwise(t *testing.T) {
 	}
 }
 
-// wantResult checks a result. The empty want means an error.
+// wantResult checks the result for a string. If want is empty, an error is expected.
 func wantResult(t *testing.T, text, want, got string, err error) {
 	t.Helper()
 	switch {
@@ -289,8 +290,9 @@ func wantResult(t *testing.T, text, want, got string, err error) {
 	}
 }
 
-// TestTricks_NoReaderResolvesALetterOtherwise checks characters outside of ASCII in paths and hosts: every printable
-// character, but of the letters that have neither another case nor another form only one of 64. Case P14.
+// TestTricks_NoReaderResolvesALetterOtherwise checks non-ASCII characters in paths and hosts. It checks every printable
+// character, with one exception: of the letters that have no other case and no other form, it checks only one in 64.
+// Case P14.
 func TestTricks_NoReaderResolvesALetterOtherwise(t *testing.T) {
 	t.Parallel()
 	var given texts

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// A URL is an absolute URL with a host that RFC 3986 and the WHATWG standard parse in the same way. It is immutable.
-// The zero URL is not valid.
+// A URL is an absolute URL whose host is the same under RFC 3986 and the WHATWG standard. It is immutable. The zero URL
+// is not valid.
 type URL struct {
 	// Scheme is the scheme in lower case, without the colon.
 	Scheme string
 	// Host is a host name in lower case and ASCII, without a final dot, or an IP address without brackets.
 	Host string
-	// Port is the port, from 1 to 65535. If the URL names no port, it is the default port of the scheme, or 0 if the
-	// scheme has no default port.
+	// Port is the port, from 1 to 65535. If the URL specifies no port, it is the default port of the scheme, or 0 if
+	// the scheme has no default port.
 	Port int
-	// Path is the path as written, but with percent-encoding in upper case. It is "/" if the URL has no path.
+	// Path is the path as it is written in the URL, except that percent-encoding is in upper case. It is "/" if the URL
+	// has no path.
 	Path string
 	// Bare is true if the URL has neither a query nor a fragment.
 	Bare bool
@@ -157,8 +158,8 @@ func (u *URL) readRest(text string) error {
 // segments returns the segments of the path. The last segment is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes returns the path with percent-encoding in upper case. Because only some readers decode, it returns an
-// error if the decoded path could be another path.
+// upperEscapes returns the path with percent-encoding in upper case. It returns an error if decoding could make the
+// path a different path, because only some readers decode the path.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -196,7 +197,7 @@ func checkDecoded(path string) error {
 }
 
 // Under reports whether u has the same scheme, host and port as base, and a path that equals the path of base or is
-// below it. Paths are compared by segments.
+// below it. Paths are compared segment by segment.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
 		return false

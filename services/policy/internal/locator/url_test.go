@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// urls contains strings, each with the expected URL or a part of the error.
+// urls contains strings, each with the expected URL or a part of the expected error.
 var urls = []struct{ text, want string }{
 	{"https://api.example.com", "https api.example.com 443 /"},
 	{"https://api.example.com/", "https api.example.com 443 /"},
@@ -135,7 +135,7 @@ var urls = []struct{ text, want string }{
 	{"https://ok/" + strings.Repeat("a", locator.MaxBytes), "longer than"},
 }
 
-// TestParseURL checks the parts of URLs, and that misleading URLs are errors. Case P14.
+// TestParseURL checks the parts of URLs. It also checks that misleading URLs are errors. Case P14.
 func TestParseURL(t *testing.T) {
 	t.Parallel()
 	for _, tt := range urls {

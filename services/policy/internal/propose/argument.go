@@ -15,15 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// argument is an argument with its observed values.
+// argument is an argument of a tool, with its values in the observed calls.
 type argument struct {
 	name string
-	// values contains a value for each call that has the argument, except for the values that were replaced.
+	// values contains one value for each call that has the argument, except for values that were redacted. replaced is
+	// the number of redacted values.
 	values   []jsontext.Value
 	replaced int
 }
 
-// field matches the names that can follow `args.` in a condition. The language reserves some of them.
+// field matches names that can follow `args.` in a condition. reserved lists the exceptions, which are reserved words
+// of the condition language.
 var (
 	field    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	reserved = []string{
@@ -32,7 +34,8 @@ var (
 	}
 )
 
-// read returns the expression that reads the argument, and the tests whether it is present and absent.
+// read returns three expressions: the first reads the argument, the second tests whether it is present, and the third
+// tests whether it is absent.
 func (a *argument) read() (value, present, absent string) {
 	if field.MatchString(a.name) && !slices.Contains(reserved, a.name) {
 		return "args." + a.name, "has(args." + a.name + ")", "!has(args." + a.name + ")"
@@ -41,7 +44,7 @@ func (a *argument) read() (value, present, absent string) {
 	return "args[" + quoted + "]", quoted + " in args", "!(" + quoted + " in args)"
 }
 
-// bound returns the bound on the argument. calls is the number of observed calls.
+// bound returns the bound for the argument. calls is the number of observed calls.
 func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	out := Bound{Argument: a.name}
 	if a.replaced > 0 {
@@ -65,8 +68,8 @@ func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	return out
 }
 
-// valueBound returns a condition about the expression value, and a note about it. If there is no bound, the condition is
-// empty, and the note says why.
+// valueBound returns a condition that limits the value of the expression value, and a note about the condition. If
+// there is no bound, the condition is empty, and the note says why.
 func (a *argument) valueBound(value, home string) (text, note string) {
 	kind := a.values[0].Kind()
 	for _, v := range a.values {
@@ -136,7 +139,7 @@ func (a *argument) numberBound(value string) (text, note string) {
 	return text, fmt.Sprintf("from %s to %s", lowest, highest)
 }
 
-// listBound returns the bound on a list of texts.
+// listBound returns the bound for an argument whose values are lists of texts.
 func (a *argument) listBound(value, home string) (text, note string) {
 	lists := make([][]string, len(a.values))
 	empty, total := false, 0
@@ -160,7 +163,7 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	if text == "" {
 		return "", "its elements: " + note
 	}
-	// The first element exists only in a list: `all` would also accept the keys of an object.
+	// Only a list has an element with index 0. Without this test, `all` would also accept the keys of an object.
 	first := value + `[0] != ""`
 	if empty {
 		first = "(" + value + " == [] || " + first + ")"
@@ -168,8 +171,8 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	return fmt.Sprintf("%s && %s.all(x, %s)", first, value, text), "a list whose elements are " + note
 }
 
-// textBound returns the bound on texts. perCall contains the texts of each call, name is the argument's name, and value
-// is the expression that reads a text.
+// textBound returns the bound for texts. perCall contains the texts in each call, name is the argument's name, and
+// value is the expression that reads a text.
 func textBound(name, value string, perCall [][]string, home string) (text, note string) {
 	texts := slices.Concat(perCall...)
 	distinct := slices.Compact(slices.Sorted(slices.Values(texts)))
@@ -202,7 +205,7 @@ func textBound(name, value string, perCall [][]string, home string) (text, note 
 	return fmt.Sprintf("%s in [%s]", value, list), "one of " + list
 }
 
-// varies says why texts can't be bounded by their values, or returns "".
+// varies says why a text can't be limited to its observed values. It returns "" if it can be.
 func varies(distinct []string, perCall [][]string) string {
 	if len(distinct) > maxValues {
 		return fmt.Sprintf("%d different texts", len(distinct))

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// commonURL returns the first of the URLs if all of them have the same scheme, host and port.
+// commonURL returns the first URL. ok is true if all URLs have the same scheme, host and port.
 func commonURL(texts []string) (first locator.URL, ok bool) {
 	for i, text := range texts {
 		u, err := locator.ParseURL(text)
@@ -33,8 +33,8 @@ func urlBound(value string, u locator.URL) (text, note string) {
 	return text, fmt.Sprintf("a URL with the scheme %s, the host %s and the port %d", strconv.QuoteToASCII(u.Scheme), strconv.QuoteToASCII(u.Host), u.Port)
 }
 
-// arePaths reports whether texts are paths: absolute ones, or relative ones in an argument whose name says that it is a
-// path.
+// arePaths reports whether all texts are paths. A relative path counts only if the argument's name says that the
+// argument is a path.
 func arePaths(name string, texts []string) bool {
 	return !slices.ContainsFunc(texts, func(text string) bool {
 		_, err := locator.ParsePath(text)
@@ -42,8 +42,8 @@ func arePaths(name string, texts []string) bool {
 	})
 }
 
-// commonFolder returns the deepest folder that contains all paths, or the path if there is only one. It reports false
-// if there is none that a rule could allow.
+// commonFolder returns the deepest folder that contains all paths. If there is only one path, it returns that path. ok
+// is false if there is no common folder, or if the folder is too wide for a rule to allow it.
 func commonFolder(texts []string, home string) (folder string, ok bool) {
 	var common []string
 	for i, text := range texts {
@@ -65,11 +65,12 @@ func commonFolder(texts []string, home string) (folder string, ok bool) {
 	return folder, folder != "" && !isTooWide(folder, home)
 }
 
-// homes are the folders that usually contain home folders, and roots the home folders outside of them.
+// homes contains the folders that usually contain home folders. roots contains the home folders that are in other
+// places.
 var homes, roots = []string{"/home", "/Users", "/var/home", "/export/home"}, []string{"/root", "/var/root"}
 
 // isTooWide reports whether a path is the root, the current folder, a home folder, or a folder that contains home
-// folders. A program often starts in the home folder of its user, so that the current folder can be that too.
+// folders. The current folder is included because a program often starts in the home folder of its user.
 func isTooWide(text, home string) bool {
 	p, err := locator.ParsePath(text)
 	if err != nil {
@@ -92,6 +93,6 @@ func isTooWide(text, home string) bool {
 	})
 }
 
-// onlyDots reports whether a text has only characters of which names of the root, of the current folder, of its parents
-// and of the home folder consist.
+// onlyDots reports whether a text consists only of dots, slashes, tildes and spaces. Names for the root, the current
+// folder, its parents and the home folder consist of these characters.
 func onlyDots(text string) bool { return text != "" && strings.Trim(text, "./~ ") == "" }

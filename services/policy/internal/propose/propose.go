@@ -15,32 +15,34 @@ import (
 )
 
 const (
-	// maxValues is the maximum number of values of a text that has a bound by its values, and minCalls is the minimum
-	// number of calls with each of them.
+	// maxValues is the maximum number of different values of a text that is limited to its observed values. minCalls is
+	// the minimum number of calls in which each of these values must occur.
 	maxValues, minCalls = 8, 3
-	// maxValueBytes is the maximum length of such a value, because people read it.
+	// maxValueBytes is the maximum length, in bytes, of a text that is limited to its observed values. It is limited
+	// because people read the values.
 	maxValueBytes = 200
-	// maxArguments is the maximum number of arguments of a tool for which bounds are derived.
+	// maxArguments is the maximum number of different arguments in the calls to a tool. If there are more, no bounds
+	// are derived.
 	maxArguments = 64
 )
 
 // A Call contains the arguments of an observed call.
 type Call struct {
-	// Arguments is the JSON of the arguments. It is empty if the call had none.
+	// Arguments contains the arguments as JSON. It is empty if the call had no arguments.
 	Arguments string
-	// NotRecorded reports whether the arguments are not known.
+	// NotRecorded is true if the arguments are unknown.
 	NotRecorded bool
-	// Redacted reports whether values in Arguments were replaced.
+	// Redacted is true if values in Arguments were redacted.
 	Redacted bool
 }
 
-// A Bound is what the observed calls say about one argument.
+// A Bound limits one argument, as far as a limit can be derived from the observed calls.
 type Bound struct {
-	// Argument is the name of the argument. It is empty for the bound on the names of the arguments.
+	// Argument is the name of the argument. It is empty if the Bound limits which arguments may be present.
 	Argument string
 	// Condition is true for the observed calls. It is empty if the argument has no bound.
 	Condition string
-	// Note describes the bound, or says why there is none.
+	// Note describes the bound, or says why there is no bound.
 	Note string
 }
 
@@ -49,7 +51,7 @@ func Bounded(bounds []Bound) bool {
 	return !slices.ContainsFunc(bounds, func(b Bound) bool { return b.Condition == "" })
 }
 
-// Join returns the condition that contains all bounds. It is empty if there are no bounds.
+// Join returns a condition that combines all bounds. It is empty if there are no bounds.
 func Join(bounds []Bound) string {
 	var parts []string
 	for _, b := range bounds {
@@ -60,9 +62,9 @@ func Join(bounds []Bound) string {
 	return strings.Join(parts, " && ")
 }
 
-// Bounds returns the bounds on the arguments of a tool, sorted by argument. Without a condition, it also says why, once
-// for all arguments if no argument can have a bound. schema may be zero. home is a home folder, in which paths are not
-// bounded; it may be empty.
+// Bounds returns the bounds for a tool's arguments, sorted by argument. A Bound without a condition contains the
+// reason. If no argument can have a bound, the result has a single Bound with the reason. schema may be zero. home is a
+// home folder. It is too wide to be the bound for a path. home may be empty.
 func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
 	all, why := read(calls)
 	if why != "" {
@@ -80,7 +82,7 @@ func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
 	return fit(keep(out, distinct, schema), distinct, schema)
 }
 
-// Distinct returns the calls without those that have the arguments of an earlier one.
+// Distinct removes calls that have the same arguments as an earlier call.
 func Distinct(calls []Call) []Call {
 	seen := make(map[Call]bool, len(calls))
 	var out []Call
@@ -92,7 +94,8 @@ func Distinct(calls []Call) []Call {
 	return out
 }
 
-// read returns the observed arguments by name. If the arguments of a call are not known, why is not empty.
+// read returns the observed arguments by name. If the arguments of a call are unknown, why is the reason; otherwise why
+// is empty.
 func read(calls []Call) (all map[string]*argument, why string) {
 	all = make(map[string]*argument)
 	for _, c := range calls {
@@ -131,10 +134,10 @@ func count(calls []Call, of func(Call) bool) (n int) {
 	return n
 }
 
-// isReplaced reports whether a JSON text contains the replacement of a value that was redacted.
+// isReplaced reports whether a JSON text contains the text that is written in place of a redacted value.
 func isReplaced(text string) bool { return strings.Contains(text, "[redacted") }
 
-// values returns the arguments by name. It reports false if they are not an object.
+// values returns the arguments by name. It returns false if the arguments are not a JSON object.
 func (c Call) values() (out map[string]jsontext.Value, ok bool) {
 	if c.Arguments == "" {
 		return nil, true
@@ -143,7 +146,7 @@ func (c Call) values() (out map[string]jsontext.Value, ok bool) {
 	return out, err == nil && out != nil
 }
 
-// namesBound returns the bound on the names of the arguments.
+// namesBound returns the bound that limits which arguments may be present.
 func namesBound(names []string) Bound {
 	if len(names) == 0 {
 		return Bound{Condition: "size(args) == 0", Note: "arguments: none in any call"}
@@ -156,8 +159,8 @@ func namesBound(names []string) Bound {
 	return Bound{Condition: "args.all(k, k in [" + list + "])", Note: "arguments: only " + list}
 }
 
-// keep removes the conditions that refuse an observed call, or that do not compile. Bounds are true for all observed
-// calls, unless the arguments are so large that no condition can read them.
+// keep removes conditions that are false for an observed call, or that do not compile. This is a safeguard: conditions
+// are true for all observed calls, unless the arguments are so large that no condition can read them.
 func keep(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	for i, b := range bounds {
 		if b.Condition == "" {
@@ -170,7 +173,7 @@ func keep(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	return bounds
 }
 
-// refuses says why a condition can't be used, or returns "".
+// refuses returns the reason why a condition can't be used for the calls, or "" if it can be used.
 func refuses(text string, calls []Call, schema engine.Schema) string {
 	compiled, err := condition.Compile(text)
 	if err != nil {
@@ -188,7 +191,7 @@ func refuses(text string, calls []Call, schema engine.Schema) string {
 	return ""
 }
 
-// Params returns the params of a request with the arguments.
+// Params returns request params that contain the call's arguments.
 func (c Call) Params() string {
 	if c.Arguments == "" {
 		return ""
@@ -196,7 +199,7 @@ func (c Call) Params() string {
 	return `{"arguments":` + c.Arguments + `}`
 }
 
-// Properties returns the names of the arguments of a schema, sorted, or nil if it permits others.
+// Properties returns the sorted names of the arguments in a schema, or nil if the schema permits other arguments.
 func Properties(schema engine.Schema) []string {
 	if !schema.Closed {
 		return nil
@@ -204,8 +207,9 @@ func Properties(schema engine.Schema) []string {
 	return slices.Sorted(maps.Keys(schema.Arguments))
 }
 
-// fit removes the longest conditions until all of them together are a condition that is true for all calls. The
-// conditions one by one are, but together they may be too long, or take too long to evaluate.
+// fit removes the longest conditions until the remaining conditions can be combined into one condition that is true for
+// all calls. Each condition alone is true for all calls, but the combination may be too long, or take too long to
+// evaluate.
 func fit(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	for {
 		all := Join(bounds)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/propose"
 )
 
-// times returns each of the arguments n times.
+// times returns n calls for each of the given arguments.
 func times(n int, arguments ...string) (out []propose.Call) {
 	for _, one := range arguments {
 		for range n {
@@ -20,7 +20,7 @@ func times(n int, arguments ...string) (out []propose.Call) {
 	return out
 }
 
-// required is the schema of a tool with required arguments, and no others.
+// required returns the schema of a tool that has the given required arguments, and no other arguments.
 func required(names ...string) engine.Schema {
 	out := engine.Schema{Arguments: make(map[string]engine.Argument), Closed: true}
 	for _, name := range names {
@@ -29,7 +29,7 @@ func required(names ...string) engine.Schema {
 	return out
 }
 
-// holds reports whether a condition is true for arguments.
+// holds reports whether a condition is true for the given arguments.
 func holds(t *testing.T, text, arguments string) bool {
 	t.Helper()
 	compiled, err := condition.Compile(text)
@@ -50,7 +50,8 @@ type boundTest struct {
 	schema engine.Schema
 	// want is the condition of the argument, or empty if it has no bound. note is a part of its note.
 	want, note string
-	// others are arguments that were not observed: the condition is true for the first list, and not for the second.
+	// passes and refused contain arguments that were not observed. The derived condition must be true for those in
+	// passes, and false for those in refused.
 	passes, refused []string
 }
 
@@ -242,7 +243,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A condition that would be longer than conditions may be loses its longest parts.
+// If the combined condition would exceed the maximum length, its longest parts are dropped.
 func TestBounds_FitACondition(t *testing.T) {
 	t.Parallel()
 	var members []string
@@ -257,7 +258,7 @@ func TestBounds_FitACondition(t *testing.T) {
 	}
 }
 
-// Many arguments give no bounds, and no error.
+// A call has too many arguments. Bounds returns no bounds and no error.
 func TestBounds_ManyArguments(t *testing.T) {
 	t.Parallel()
 	var members []string

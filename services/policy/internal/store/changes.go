@@ -8,23 +8,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// MaxStagedChanges is the maximum number of staged changes. If there are more, the oldest are deleted, and the next
-// request for one of them opens another approval.
+// MaxStagedChanges is the maximum number of staged changes. If there are more, the oldest are deleted. If a deleted
+// change is requested again, another approval is requested for it.
 const MaxStagedChanges = 100
 
-// StagedChange is a change of the policy documents for which an approval is requested.
+// StagedChange is a change to the policy documents for which an approval is requested.
 type StagedChange struct {
-	// ID is the SHA-256 of the change, in hexadecimal digits.
+	// ID is the SHA-256 digest of the change, in hexadecimal.
 	ID string
-	// Replaces is the number of the activation that the change replaces, or 0 if there is none.
+	// Replaces is the number of the activation that the change replaces, or 0 if no documents were active.
 	Replaces int64
-	// Params contains what approvers are shown, as JSON.
+	// Params contains the JSON that is shown to approvers.
 	Params string
-	// Approval is the id of the approval. It is empty until [Store.SetApproval] was called.
+	// Approval is the id of the approval. It is empty until [Store.SetApproval] is called.
 	Approval string
 }
 
-// FindChange returns the staged change with an ID. ok is false if it is not stored.
+// FindChange returns the staged change with the given ID. ok is false if no such change is stored.
 func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange, ok bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		change, ok, err = findChange(ctx, tx, id)
@@ -33,8 +33,8 @@ func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange,
 	return change, ok, err
 }
 
-// StageChange stores a change, and returns it. If a change with its ID is already stored, StageChange returns that one.
-// If the change does not replace the active revision, the error is [ErrRevisionChanged].
+// StageChange stores a change and returns it. If a change with the same ID is already stored, StageChange returns the
+// stored change. If the change does not replace the active revision, the error is [ErrRevisionChanged].
 func (s *Store) StageChange(ctx context.Context, change StagedChange) (staged StagedChange, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		active, err := activeRevision(ctx, tx)
@@ -60,7 +60,7 @@ func (s *Store) StageChange(ctx context.Context, change StagedChange) (staged St
 	return staged, err
 }
 
-// SetApproval stores the id of the approval of a staged change.
+// SetApproval stores the id of the approval that was requested for a staged change.
 func (s *Store) SetApproval(ctx context.Context, change, approval string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE policy_changes SET approval = $1 WHERE id = $2", approval, change)
@@ -68,7 +68,7 @@ func (s *Store) SetApproval(ctx context.Context, change, approval string) error 
 	})
 }
 
-// DeleteChanges deletes the staged changes that replace an older activation than the active one, and returns the ids of
+// DeleteChanges deletes the staged changes that replace an activation older than the active one. It returns the ids of
 // their approvals.
 func (s *Store) DeleteChanges(ctx context.Context) (approvals []string, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -103,7 +103,7 @@ func findChange(ctx context.Context, tx *sqlstore.Tx, id string) (change StagedC
 	return change, err == nil, err
 }
 
-// checkUnused returns [ErrApprovalUsed] if an approval has made documents active before.
+// checkUnused returns [ErrApprovalUsed] if the approval has already been used to activate documents.
 func checkUnused(ctx context.Context, tx *sqlstore.Tx, approval string) error {
 	if approval == "" {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// ListedTools returns the tools in the newest whole lists of each server, with their schemas. It reads a SQLite
-// database, which another process may have open, and writes nothing. The result has no entry for a server without whole
-// lists.
+// ListedTools returns the tools in the newest complete lists of each server, with their schemas. It reads a SQLite
+// database, and writes nothing. Another process may have the database open. The result has no entry for a server
+// without complete lists.
 func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {
@@ -51,7 +51,7 @@ func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err 
 	return lists, nil
 }
 
-// Servers returns the servers of the catalog in a SQLite database, as [ListedTools] does, by name.
+// Servers returns the servers in the catalog by name. Like [ListedTools], it reads a SQLite database.
 func Servers(ctx context.Context, file string) (out map[string]*catalog.Server, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {

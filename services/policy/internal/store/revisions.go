@@ -13,70 +13,78 @@ import (
 const (
 	// MaxRevisions is the maximum number of activations that are stored.
 	MaxRevisions = 1000
-	// MaxRevisionBytes is the maximum size of the documents of all stored activations. Equal documents count once.
+	// MaxRevisionBytes is the maximum total size of the documents in all stored activations. If several activations
+	// have the same documents, the documents count only once.
 	MaxRevisionBytes = 256 << 20
-	// minRevisions is the number of newest activations that are never deleted: the active one and its predecessor.
+	// minRevisions is the number of newest activations that are never deleted. They are the active activation and the
+	// activation before it.
 	minRevisions = 2
 )
 
-// Errors of the revisions. Use errors.Is to compare them.
+// These are errors about revisions. Use errors.Is to compare them.
 var (
-	// ErrRevisionUnknown means that no stored revision has the id.
+	// ErrRevisionUnknown means that no stored revision has the given id.
 	ErrRevisionUnknown = errors.New("no stored revision has this id: `sluice policy revisions` lists all of them")
-	// ErrRevisionAmbiguous means that several stored revisions have the id's first digits.
+	// ErrRevisionAmbiguous means that several stored revisions have ids that begin with the given digits.
 	ErrRevisionAmbiguous = errors.New("several stored revisions begin with these digits: write more of them")
-	// ErrRevisionChanged means that another revision is active than the author expected.
+	// ErrRevisionChanged means that the active revision is not the one that the author of the change expected.
 	ErrRevisionChanged = errors.New("another revision is active than the expected one")
-	// ErrApprovalUsed means that the approval of an activation was used for an earlier activation.
+	// ErrApprovalUsed means that an approval can't be used because documents have already been activated with it.
 	ErrApprovalUsed = errors.New("this approval has made documents active before")
-	// ErrRevisionsLost means that the store lacks a revision that was active before, for example because it was restored.
+	// ErrRevisionsLost means that the store lacks a revision that was active before. This can happen if the store was
+	// restored from a backup.
 	ErrRevisionsLost = errors.New("the store has lost policy revisions that were active: restart the policy services to use what the store contains")
 )
 
-// Revision is an activation of policy documents. The zero Revision stands for a store without revisions.
+// Revision is an activation of policy documents. The zero Revision means that the store has no revisions.
 type Revision struct {
-	// Number is 1 for the first activation, and greater by 1 for each later one.
+	// Number is 1 for the first activation, and increases by 1 with each activation.
 	Number int64
-	// ID is the SHA-256 of the documents, in hexadecimal digits. Several activations may have the same documents.
+	// ID is the SHA-256 digest of the documents, in hexadecimal. Several activations may have the same documents.
 	ID string
-	// Author is the subject of the operator who applied the documents, and Reason is the operator's reason.
+	// Author is the subject of the operator who applied the documents. Reason is the operator's reason.
 	Author, Reason string
-	// Activated is the time of the activation. It increases with Number, even if the store's clock was set back.
+	// Activated is the time of the activation. An activation with a greater Number always has a later time, even if the
+	// store's clock was set back.
 	Activated time.Time
-	// Approval is the id of the approval by which the documents became active, and ApprovedBy is a JSON array of the
-	// subjects of the people who gave it. Both are empty if no approval was required.
+	// Approval is the id of the approval that allowed the activation. ApprovedBy is a JSON array of the subjects of the
+	// people who approved. Both fields are empty if no approval was required.
 	Approval, ApprovedBy string
 }
 
-// Follows reports whether a store whose active revision is r can have had the active revision before, without having
-// lost a revision since.
+// Follows reports whether the active revision can be r now if it was before at an earlier time and the store has lost
+// no revision since then.
 func (r *Revision) Follows(before *Revision) bool {
 	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
 }
 
-// Activation describes documents to activate.
+// Activation describes the documents to activate.
 type Activation struct {
-	// ID is the SHA-256 of the documents, in hexadecimal digits, and Documents contains them in any form.
+	// ID is the SHA-256 digest of the documents, in hexadecimal. Documents contains the documents in any form.
 	ID        string
 	Documents []byte
-	// Author and Reason are as in [Revision].
+	// Author and Reason have the same meaning as the fields in [Revision].
 	Author, Reason string
-	// Expected is the ID of the active revision, empty if none may be stored, or nil if any may be active.
+	// Expected is the ID that the active revision must have. It points to "" if no revision may be stored yet, and it
+	// is nil if any revision may be active.
 	Expected *string
-	// Replaces is the number of the active revision, 0 if none may be stored, or nil if any may be active.
+	// Replaces is the number that the active revision must have. It points to 0 if no revision may be stored yet, and
+	// it is nil if any revision may be active.
 	Replaces *int64
-	// Approval and ApprovedBy are as in [Revision].
+	// Approval and ApprovedBy have the same meaning as the fields in [Revision].
 	Approval, ApprovedBy string
-	// Known is a revision that was active before.
+	// Known is a revision that the caller knows to have been active. It is used to find out whether the store has lost
+	// revisions.
 	Known Revision
-	// Again activates the documents also if they are active already.
+	// Again is true if the documents are activated even if they are already active.
 	Again bool
 }
 
-// ActivateRevision stores documents and makes them active. If they are active already, nothing changes, and changed is
+// ActivateRevision stores documents and makes them active. If they are already active, nothing changes, and changed is
 // false. The store sets the number and the time. It deletes the oldest activations if there are more than
-// [MaxRevisions], or if their documents are larger than [MaxRevisionBytes]. Errors: [ErrRevisionChanged], with the
-// active revision; [ErrApprovalUsed]; [ErrRevisionsLost]; [sqlstore.ErrUnavailable].
+// [MaxRevisions], or if their documents are larger than [MaxRevisionBytes]. The error can be [ErrRevisionChanged],
+// [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable]. With [ErrRevisionChanged], ActivateRevision also
+// returns the active revision.
 func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active Revision, changed bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		changed = false
@@ -108,7 +116,7 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now, or before plus one microsecond if the clock was set back.
+// laterThan returns now. If the clock was set back, it returns the time before plus one microsecond instead.
 func laterThan(before, now time.Time) time.Time {
 	if now.After(before) {
 		return now
@@ -126,7 +134,7 @@ func insertRevision(ctx context.Context, tx *sqlstore.Tx, r *Revision, documents
 	return err
 }
 
-// storedSize is the size of the documents of an activation.
+// storedSize is the size of the documents in one activation.
 type storedSize struct {
 	number int64
 	id     string
@@ -155,8 +163,9 @@ func deleteOldRevisions(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// newestDeleted returns the number of the newest activation that must be deleted, with all older ones, or 0 if none must
-// be. all must be sorted, the newest first.
+// newestDeleted returns the number of the newest activation that must be deleted. All older activations must be deleted
+// too. It returns 0 if no activation must be deleted. The parameter all must be sorted with the newest activation
+// first.
 func newestDeleted(all []storedSize, maxCount int, maxBytes int64) int64 {
 	counted, total := make(map[string]bool), int64(0)
 	for i, s := range all {
@@ -171,7 +180,7 @@ func newestDeleted(all []storedSize, maxCount int, maxBytes int64) int64 {
 	return 0
 }
 
-// ActiveRevision returns the active revision, or the zero Revision if none is stored.
+// ActiveRevision returns the active revision, or the zero Revision if no revision is stored.
 func (s *Store) ActiveRevision(ctx context.Context) (active Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		active, err = activeRevision(ctx, tx)
@@ -180,7 +189,7 @@ func (s *Store) ActiveRevision(ctx context.Context) (active Revision, err error)
 	return active, err
 }
 
-// DocumentsOf returns the documents with an ID. It returns [ErrRevisionUnknown] if they are not stored.
+// DocumentsOf returns the documents with the given ID. It returns [ErrRevisionUnknown] if they are not stored.
 func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT documents FROM policy_documents WHERE id = $1", id).Scan(&documents)
@@ -192,8 +201,9 @@ func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, e
 	return documents, err
 }
 
-// FindRevision returns the newest activation of the documents whose ID begins with prefix, which contains only lower-case
-// hexadecimal digits. Errors: [ErrRevisionUnknown], [ErrRevisionAmbiguous], [sqlstore.ErrUnavailable].
+// FindRevision returns the newest activation of the documents whose ID begins with prefix. prefix must contain only
+// lower-case hexadecimal digits. The error can be [ErrRevisionUnknown], [ErrRevisionAmbiguous] or
+// [sqlstore.ErrUnavailable].
 func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var ids []string
@@ -220,8 +230,8 @@ func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision
 	return found, err
 }
 
-// Revisions returns at most limit activations with numbers below a number, the newest first. If below is 0, it begins
-// with the active one.
+// Revisions returns at most limit activations whose number is less than below, the newest first. If below is 0, the
+// result starts with the active revision.
 func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// idOf returns an ID that begins with a digit.
+// idOf returns the ID of a revision for tests. It begins with the given digit.
 func idOf(digit string) string { return digit + strings.Repeat("0", 63) }
 
 func activate(t *testing.T, s *store.Store, want store.Activation) store.Revision {
@@ -27,7 +27,8 @@ func activate(t *testing.T, s *store.Store, want store.Activation) store.Revisio
 	return active
 }
 
-// Two processes use the same store. The second one reads what the first one has activated, and a restart loses nothing.
+// Two processes use the same store. Each process reads what the other has activated. A process that opens the store
+// later finds all activations.
 func TestRevisions_AreStored(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -99,7 +100,7 @@ func TestRevisions_AreFoundByTheirFirstDigits(t *testing.T) {
 	})
 }
 
-// Two processes activate revisions that expect the same one. Only one of them succeeds.
+// Two processes activate revisions, and both expect the same active revision. Only one of them succeeds.
 func TestRevisions_OneOfConcurrentActivationsSucceeds(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		base := activate(t, open(), store.Activation{ID: idOf("0"), Documents: []byte("0")})
@@ -139,7 +140,7 @@ func TestRevisions_AreBounded(t *testing.T) {
 	})
 }
 
-// The clock is set back after an activation. The next activation is later all the same.
+// The clock is set back after an activation. The next activation nevertheless has a later time.
 func TestRevisions_TimesIncreaseWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "catalogue.db")
@@ -166,8 +167,8 @@ func TestRevisions_TimesIncreaseWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// An approval makes documents active once, and only in place of the activation that it was given for, even if the same
-// documents are active again.
+// An approval can be used only once to activate documents. It can be used only to replace the activation that it was
+// given for. This is also true if the documents of that activation have become active again.
 func TestActivateRevision_ByAnApproval(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s, ctx := open(), t.Context()

@@ -13,35 +13,36 @@ import (
 )
 
 const (
-	// MaxStops is the maximum number of stops in force of the operators of one tenant.
+	// MaxStops is the maximum number of emergency stops in force that the operators of one tenant can have.
 	MaxStops = 1000
-	// maxEnded is the maximum number of ended stops that are kept for the operators of one tenant, and the maximum
-	// number that [Store.EndedStops] returns.
+	// maxEnded is the maximum number of ended stops that are stored for the operators of one tenant. It is also the
+	// maximum number that [Store.EndedStops] returns.
 	maxEnded = 1000
 )
 
 // ErrStopsFull means that the operators of a tenant already have [MaxStops] stops in force.
 var ErrStopsFull = fmt.Errorf("the operators of this tenant already have %d stops in force: end some of them first", MaxStops)
 
-// Stop is a stop with its history.
+// Stop is an emergency stop together with its history.
 type Stop struct {
 	engine.Stop
 
-	// OperatorTenant and Operator identify the operator who stopped the calls: the tenant and the subject.
+	// OperatorTenant and Operator are the tenant and the subject of the operator who stopped the calls.
 	OperatorTenant, Operator string
-	// Began is the time at which the stop began. Ended is the time at which it ended, or zero while it is in force.
+	// Began is the time at which the stop began. Ended is the time at which it ended. Ended is zero while the stop is
+	// in force.
 	Began, Ended time.Time
-	// ResumedBy is the subject of the operator who resumed the calls, or empty while the stop is in force.
+	// ResumedBy is the subject of the operator who resumed the calls. It is empty while the stop is in force.
 	ResumedBy string
 }
 
-// StopSet contains the stops in force at a version of the store, the oldest first.
+// StopSet contains the stops that are in force at a version of the store. The oldest stop comes first.
 type StopSet struct {
 	Version int64
 	Stops   []Stop
 }
 
-// Engine returns the stops for the engine.
+// Engine returns the stops in the form that package engine uses.
 func (s StopSet) Engine() engine.Stops {
 	list := make([]engine.Stop, len(s.Stops))
 	for i := range s.Stops {
@@ -50,9 +51,9 @@ func (s StopSet) Engine() engine.Stops {
 	return engine.NewStops(list)
 }
 
-// StopCalls stores a stop. The store sets the time. If the operators of the same tenant have a stop in force with the
-// same selector, nothing changes, existed is true, and stop is the earlier stop. set contains all stops in force.
-// Errors: [ErrStopsFull], [sqlstore.ErrUnavailable].
+// StopCalls stores a stop. The store sets the time. If the operators of the same tenant already have a stop in force
+// with the same selector, nothing changes, existed is true, and stop is the earlier stop. set contains all stops in
+// force. The error can be [ErrStopsFull] or [sqlstore.ErrUnavailable].
 func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bool, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stop, existed = want, false
@@ -85,18 +86,18 @@ func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bo
 	return stop, existed, set, err
 }
 
-// Resume identifies stops to end, and the operator who ends them.
+// Resume identifies the stops to end, and the operator who ends them.
 type Resume struct {
 	engine.Selector
 
-	// Operator is the subject of the operator. OperatorTenant restricts the stops to those of the operators of one
-	// tenant, unless AnyTenant is true.
+	// Operator is the subject of the operator. Only stops by operators of the tenant OperatorTenant are ended, unless
+	// AnyTenant is true.
 	OperatorTenant, Operator string
 	AnyTenant                bool
 }
 
-// ResumeCalls ends the stops with a selector, and returns them. set contains all stops that are still in force. It
-// returns [sqlstore.ErrUnavailable] if the store is unavailable.
+// ResumeCalls ends the stops with the given selector, and returns them. set contains all stops that are still in force.
+// ResumeCalls returns [sqlstore.ErrUnavailable] if the store is unavailable.
 func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		ended = nil
@@ -124,7 +125,8 @@ func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set St
 	return ended, set, err
 }
 
-// endStop records the end of a stop, and deletes the oldest ended stops of the same operators if there are too many.
+// endStop records the end of a stop. If there are too many ended stops by operators of the same tenant, it deletes the
+// oldest of them.
 func endStop(ctx context.Context, tx *sqlstore.Tx, stop Stop) error {
 	_, err := tx.ExecContext(ctx, `UPDATE stops SET ended = $1, resumed_by = $2
 		WHERE operator_tenant = $3 AND agent = $4 AND server = $5 AND tenant = $6 AND ended IS NULL`,
@@ -146,7 +148,7 @@ func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	return set, err
 }
 
-// EndedStops returns the newest ended stops that the filter shows, the newest first.
+// EndedStops returns the newest ended stops for which the function shows returns true. The newest stop comes first.
 func (s *Store) EndedStops(ctx context.Context, shows func(Stop) bool) (stops []Stop, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", shows)

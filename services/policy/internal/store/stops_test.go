@@ -18,7 +18,8 @@ func stopOf(operatorTenant, operator, reason string, selector engine.Selector) s
 	return store.Stop{Stop: engine.Stop{Selector: selector, Reason: reason}, OperatorTenant: operatorTenant, Operator: operator}
 }
 
-// Two processes use the same store. The second one reads what the first one has stored, and a restart loses nothing.
+// Two processes use the same store. The second process reads the stops that the first process has stored. A process
+// that opens the store later finds all stops.
 func TestStops_AreStored(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -35,7 +36,8 @@ func TestStops_AreStored(t *testing.T) {
 		if diff := cmp.Diff(first, again); diff != "" || !existed || set.Version != 1 || err != nil {
 			t.Fatalf("a repeated stop: %t, version %d, %v (-first +repeated):\n%s", existed, set.Version, err, diff)
 		}
-		// The installation's operators stop the same calls, and the server for everyone.
+		// The operators of the installation create a stop for the same calls, and another stop for all calls to the
+		// server.
 		for _, selector := range []engine.Selector{coder, home} {
 			if _, existed, _, err := two.StopCalls(ctx, stopOf("default", "root", "x", selector)); err != nil || existed {
 				t.Fatalf("%+v: %t, %v", selector, existed, err)
@@ -69,7 +71,8 @@ func TestStops_AreStored(t *testing.T) {
 	})
 }
 
-// Two processes stop and resume the same calls at the same time. One stop is in force at most, and no end is lost.
+// Two processes repeatedly stop and resume the same calls at the same time. At most one stop is in force at any time.
+// Every stop that began is stored as ended.
 func TestStops_ConcurrentReplicasAgree(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		const each = 10

@@ -1,5 +1,5 @@
 // Package store stores the catalog in SQLite or PostgreSQL. Each change to a server is one serializable transaction,
-// which also increments the version of the whole catalog. The policy service uses the package.
+// which also increments the version of the whole catalog. The policy service uses this package.
 package store
 
 import (
@@ -21,14 +21,14 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotStored means that the JSON of a definition is not stored.
+// ErrNotStored means that the JSON of a tool definition is not stored.
 var ErrNotStored = errors.New("the text of the definition is not stored")
 
 // Config configures a store.
 type Config struct {
 	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite database.
 	Source, File string
-	// Log receives messages about migrations. Required.
+	// Log receives messages about migrations. It is required.
 	Log *slog.Logger
 }
 
@@ -51,9 +51,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ChangedSince returns the current version of the catalog, and the servers that have changed since the version known,
-// in no particular order. Version 0 is before the first change. If the tools of a server were classified by another
-// version of the classifier or with another trust setting, ChangedSince reclassifies them in memory.
+// ChangedSince returns the current version of the catalog, and the servers that have changed since the version that the
+// parameter known contains. The servers are in no particular order. Version 0 is the version before the first change.
+// If the tools of a server were classified by another version of the classifier or with another trust setting,
+// ChangedSince reclassifies them in memory.
 func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -84,7 +85,7 @@ func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(serv
 	return version, servers, err
 }
 
-// reclassifyStored reclassifies the tools of a server from the stored definitions.
+// reclassifyStored reclassifies the tools of a server by their stored definitions.
 func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -94,8 +95,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify reclassifies the tools of a server from texts, which contains the JSON of definitions. It modifies the
-// argument server, so no other goroutine may use that server.
+// reclassify reclassifies the tools of a server. texts contains the JSON of the tools' definitions. reclassify modifies
+// its argument server, so no other goroutine may use that server.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -159,13 +160,15 @@ func hexOf(d catalog.Digest) string {
 type Change struct {
 	// Server is the new state. If nothing has changed, it is the same pointer as before.
 	Server *catalog.Server
-	// New contains the JSON of the definitions to store. Removed contains the digests of the definitions to delete.
+	// New contains the JSON of the definitions that must be stored. Removed contains the digests of the definitions
+	// that must be deleted.
 	New     map[catalog.Digest]string
 	Removed []catalog.Digest
 }
 
-// Change changes a server with fn. fn gets the stored server, classified by the current version of the classifier, or
-// an empty server if the server is not stored. fn may run more than once, and must use only its arguments.
+// Change changes a server with the function fn. fn receives the stored server, classified by the current version of the
+// classifier. If the server is not stored, fn receives an empty server. fn may be called more than once, and must use
+// only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
 // nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].

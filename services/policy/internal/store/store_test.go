@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// eachStore runs story on SQLite and on PostgreSQL. Each call of open opens a store on the same tables.
+// eachStore runs story with SQLite and with PostgreSQL. Each call of the function open opens a store with the same
+// tables.
 func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 	t.Helper()
 	t.Parallel()
@@ -47,7 +48,8 @@ func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store))
 
 func untrusted(string) bool { return false }
 
-// listDefinitions stores a report of definitions. It returns the server and the version of the catalog.
+// listDefinitions stores a report of a list that contains the given tool definitions. It returns the changed server and
+// the version of the catalog.
 func listDefinitions(t *testing.T, s *store.Store, name string, definitions map[string]string) (*catalog.Server, int64) {
 	t.Helper()
 	r := catalog.Report{Version: "2025-11-25", Whole: true}
@@ -169,8 +171,8 @@ func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	})
 }
 
-// If the classes of a server's tools come from another version of the classifier or from another trust setting, the
-// tools are reclassified when the server is read and when it is changed.
+// The tools of a server were classified by another version of the classifier or with another trust setting. The tools
+// are reclassified when the server is read and when it is changed.
 func TestChangedSince_ReclassifiesWhenTheClassifierChanged(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// MaxTokensOfOwner is the maximum number of valid tokens of one owner.
+	// MaxTokensOfOwner is the maximum number of valid tokens that one owner can have.
 	MaxTokensOfOwner = 50
-	// MaxTokensOfTenant is the maximum number of valid tokens of one tenant.
+	// MaxTokensOfTenant is the maximum number of valid tokens that one tenant can have.
 	MaxTokensOfTenant = 1000
-	// MaxTokens is the maximum number of valid tokens of all tenants.
+	// MaxTokens is the maximum number of valid tokens in all tenants together.
 	MaxTokens = 2000
-	// maxEndedTokens is the maximum number of tokens of one tenant that have ended and are kept, and the maximum number
-	// of ended tokens in a [TokenSet].
+	// maxEndedTokens is the maximum number of revoked or expired tokens that are stored for one tenant. It is also the
+	// maximum number of such tokens in a [TokenSet].
 	maxEndedTokens = 1000
 )
 
-// Errors of the tokens. Use errors.Is to compare them.
+// These are errors about tokens. Use errors.Is to compare them.
 var (
-	// ErrTokenExists means that a token already has the name.
+	// ErrTokenExists means that another token already has the requested name.
 	ErrTokenExists = errors.New("a token has this name, or had it and is still listed: choose another name")
-	// ErrTokenUnknown means that no token that may be changed has the name.
+	// ErrTokenUnknown means that there is no token with the given name that the operator may change.
 	ErrTokenUnknown = errors.New("there is no such token in your tenant")
 	// ErrTokensFull means that there are too many valid tokens.
 	ErrTokensFull = errors.New("there are too many valid tokens: revoke some of them first")
@@ -39,28 +39,29 @@ var (
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
-	// SHA256 is the hash of the token's secret.
+	// SHA256 is the SHA-256 digest of the token's secret.
 	SHA256           [32]byte
 	Created, Expires time.Time
 	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
 	CreatedByTenant, CreatedBy string
-	// LastUsed is zero if the token was never used.
+	// LastUsed is the time at which the token was last used. It is zero if the token was never used.
 	LastUsed time.Time
-	// Revoked is zero unless the token was revoked. RevokedByTenant and RevokedBy are the tenant and the subject of the
-	// operator who revoked the token.
+	// Revoked is the time at which the token was revoked. It is zero if the token was not revoked. RevokedByTenant and
+	// RevokedBy are the tenant and the subject of the operator who revoked the token.
 	Revoked                    time.Time
 	RevokedByTenant, RevokedBy string
 }
 
-// TokenSet contains the tokens at a version of the store.
+// TokenSet contains the tokens that exist at a version of the store.
 type TokenSet struct {
 	Version int64
-	// Valid contains the valid tokens, by name. Ended contains the newest tokens that were revoked or have expired.
+	// Valid contains the valid tokens, sorted by name. Ended contains the newest tokens that were revoked or have
+	// expired.
 	Valid, Ended []Token
 }
 
-// CreateToken stores a token. The store sets the time of its creation. set contains all tokens. Errors:
-// [ErrTokenExists], [ErrTokensFull], [sqlstore.ErrUnavailable].
+// CreateToken stores a token. The store sets the time of creation. set contains all tokens. The error can be
+// [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want
@@ -77,7 +78,7 @@ func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set
 	return created, set, err
 }
 
-// checkRoom returns an error if the name of a token is used, or if there are too many valid tokens.
+// checkRoom returns an error if the name of the token is already used, or if there are too many valid tokens.
 func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
 	var same, owned, ofTenant, all int
 	now := sqlstore.Micros(tx.Now)
@@ -115,11 +116,12 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 	return err
 }
 
-// Revocation selects tokens to revoke, and names the operator who revokes them.
+// Revocation selects the tokens that are revoked, and contains the operator who revokes them.
 type Revocation struct {
-	// Name is the name of the token. If it is empty, the tokens of Agent that have not expired are revoked.
+	// Name is the name of the token that is revoked. If Name is empty, all tokens of the agent named Agent that have
+	// not expired are revoked.
 	Name, Agent string
-	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of this tenant are
+	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of OperatorTenant are
 	// revoked, unless AnyTenant is true.
 	OperatorTenant, Operator string
 	AnyTenant                bool
@@ -135,8 +137,8 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	return t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
 }
 
-// RevokeTokens revokes tokens and returns them. A token that was revoked before stays as it is. set contains all tokens.
-// Errors: [ErrTokenUnknown] if no token is selected, [sqlstore.ErrUnavailable].
+// RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. set
+// contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is selected.
 func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		revoked, set = nil, TokenSet{}
@@ -179,8 +181,8 @@ func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) 
 	return err
 }
 
-// changedTokens deletes the oldest ended tokens of a tenant if there are too many, increments the version of the
-// tokens, and returns all tokens.
+// changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
+// expired tokens, it first deletes the oldest of them.
 func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
 	now := sqlstore.Micros(tx.Now)
 	_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE tenant = $1 AND ended <= $2 AND name NOT IN
@@ -194,7 +196,7 @@ func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSe
 	return tokenSet(ctx, tx)
 }
 
-// UseTokens stores the times of the last uses of tokens, by name. It ignores unknown names.
+// UseTokens stores when tokens were last used. uses maps the names of tokens to times. UseTokens ignores unknown names.
 func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for name, used := range uses {
@@ -206,8 +208,8 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 	})
 }
 
-// TokensSince returns the tokens if they have changed since a version. Otherwise it returns only the version. Version -1
-// is before the first change.
+// TokensSince returns the tokens if they have changed since the version that the parameter known contains. Otherwise it
+// returns only the version. Version -1 is the version before the first change.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT version FROM token_changes").Scan(&set.Version); err != nil || set.Version == known {
@@ -219,7 +221,8 @@ func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err
 	return set, err
 }
 
-// Tokens returns all stored tokens, by name, with their uses. It includes tokens that have ended.
+// Tokens returns all stored tokens sorted by name, with the times at which they were last used. It includes revoked and
+// expired tokens.
 func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readTokens(ctx, tx, "ORDER BY name")

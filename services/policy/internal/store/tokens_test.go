@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// tokenOf returns a token that expires in an hour, truncated to microseconds as the stores do.
+// tokenOf returns a token that expires in an hour. Its times are truncated to microseconds, because the stores do the
+// same.
 func tokenOf(name, tenant, agent, owner string) store.Token {
 	return store.Token{
 		Name: name, Tenant: tenant, Subject: name, Agent: agent, Owner: owner, Groups: []string{"developers", "on call"}, SHA256: sha256.Sum256([]byte(name)),
@@ -48,7 +49,7 @@ func namesOf(tokens []store.Token) []string {
 	return out
 }
 
-// Two processes use the same store. The second one reads and revokes what the first one has created.
+// Two processes use the same store. The second process reads and revokes the tokens that the first process has created.
 func TestTokens_AreStored(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -100,7 +101,8 @@ func TestTokens_AreStored(t *testing.T) {
 	})
 }
 
-// A token expires between two reads. The second read has it among the ended tokens, and its agent has nothing to revoke.
+// A token has expired. The set contains it as an ended token. An operator who tries to revoke the tokens of its agent
+// gets the error ErrTokenUnknown.
 func TestTokens_ExpiredTokensEnd(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()
@@ -154,7 +156,7 @@ func TestTokens_OfAnOwnerAreLimited(t *testing.T) {
 	})
 }
 
-// The clock is set back after a token was revoked, so that the revocation has a time in the future. The token stays
+// The clock is set back after a token was revoked, so the time of the revocation is in the future. The token stays
 // revoked.
 func TestTokens_RevokedTokenStaysRevokedWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
@@ -182,7 +184,8 @@ func TestTokens_RevokedTokenStaysRevokedWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// A store of an earlier release has no tokens. It is opened and gets the tables, and its stops stay.
+// A store from an earlier release has no tables for tokens. Opening the store adds the tables. The stops in the store
+// are kept.
 func TestOpen_AddsTokensToAnOlderStore(t *testing.T) {
 	t.Parallel()
 	older := fstest.MapFS{}

@@ -99,7 +99,8 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 		if result, err := reserveFor(t, m, "eve", "old", limitPerMinute("eve0", 2), limitPerMinute("ana0", 2)); err != nil || !result.Granted {
 			t.Errorf("old buckets: %+v, %v", result, err)
 		}
-		// A bucket does not count against the quota if its units were returned, if it was reset, or if it has become empty.
+		// A bucket does not count against its owner's quota if its units were returned, if it was reset, or if it has
+		// become empty.
 		if err := m.Reset(t.Context(), "eve1"); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +173,8 @@ func TestReserve_RemovesEmptyBucketsAndExpiredReservations(t *testing.T) {
 			}
 			time.Sleep(20 * time.Minute)
 		}
-		// Each reservation has removed up to two buckets and two reservations of the previous round.
+		// Each new reservation has removed up to two empty buckets and two expired reservations from the previous
+		// round.
 		if got := m.Size(); got.Buckets > 5_500 || got.Reservations > 5_500 {
 			t.Errorf("%+v are stored, want about 5000", got)
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// shards is the number of shards of buckets, and of shards of reservations. It equals the number of bits of a shardSet.
+// shards is the number of bucket shards, and also the number of reservation shards. It equals the number of bits in a
+// shardSet.
 const shards = 64
 
 // A bucket is a sliding window with a name. It is guarded by the mutex of its shard.
@@ -34,12 +35,12 @@ type bucketShard struct {
 	_     [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick moves the shard's clock to now. The clock never goes back. Therefore an evicted empty bucket would still be
-// empty at any later time.
+// tick sets the shard's clock to now, unless the clock is already later. The clock never moves back. Therefore a bucket
+// that was empty when it was evicted would also be empty at any later time.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
-// find returns the bucket of a limit, or nil if it does not exist. If the bucket is empty and the length of its window
-// differs from the limit's, find evicts the bucket.
+// find returns the limit's bucket, or nil if the bucket does not exist. If the bucket has a window of a different
+// length than the limit, find evicts the bucket if it is empty, and otherwise returns an error.
 func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	b := s.named[l.Bucket]
 	if b == nil || b.log.Length() == l.Window {
@@ -67,8 +68,8 @@ func (s *bucketShard) add(b *bucket) {
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep checks up to most buckets that may be empty, and evicts the empty ones. A bucket in use is checked once per
-// window.
+// sweep checks buckets that may be empty, and evicts those that are empty. The parameter most is the maximum number of
+// buckets to check. A bucket in use is checked once per window.
 func (s *bucketShard) sweep(most int) {
 	for ; most > 0 && s.idle.isDue(s.seen); most-- {
 		b := s.idle.next()
@@ -80,7 +81,7 @@ func (s *bucketShard) sweep(most int) {
 	}
 }
 
-// buckets contains all buckets, in shards by the hashes of their names.
+// buckets contains all buckets, divided into shards. The hash of a bucket's name determines the bucket's shard.
 type buckets struct {
 	seed   maphash.Seed
 	room   quota
@@ -88,7 +89,7 @@ type buckets struct {
 	shards [shards]bucketShard
 }
 
-// setUp initializes b. most is the capacity, in buckets.
+// setUp initializes b. The parameter most is the maximum number of buckets.
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
@@ -99,8 +100,8 @@ func (b *buckets) setUp(most int) {
 	}
 }
 
-// takeQuota reserves n new buckets in the store's quota and in the owner's quota. If one of them is used up, it
-// reserves nothing and returns an error. It returns nil if n is 0.
+// takeQuota charges n new buckets to the store's quota and to the owner's quota. If this would exceed one of the
+// quotas, takeQuota charges nothing and returns an error. If n is 0, takeQuota returns nil for the owner and no error.
 func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 	if n == 0 {
 		return nil, nil
@@ -131,13 +132,13 @@ func (b *buckets) unlock(set shardSet) {
 	}
 }
 
-// of returns the index of the shard for a name.
+// of returns the index of the shard for the bucket with the given name.
 func (b *buckets) of(name string) uint8 {
 	return uint8(maphash.String(b.seed, name) % shards)
 }
 
-// refs returns references to the buckets of limits, and the set of their shards. It appends the references to the slice
-// into, which saves an allocation if the slice has capacity.
+// refs returns references to the limits' buckets, and the set of these buckets' shards. It appends the references to
+// the slice into, which saves an allocation if that slice has enough capacity.
 func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet) {
 	var set shardSet
 	for i := range limits {
@@ -155,7 +156,7 @@ type bucketRef struct {
 	bucket *bucket // nil if the bucket does not exist
 }
 
-// check finds the bucket and returns the verdict on the limit's cost. It takes no units.
+// check finds the bucket and returns a verdict that says whether the limit's cost fits. It takes no units.
 func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 	now := s.shard.seen
 	b, err := s.shard.find(l)
@@ -171,8 +172,8 @@ func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 }
 
 // take takes the limit's cost from the bucket. The caller must have called check while it held the same locks, and the
-// cost must fit. If the bucket does not exist, take creates it for the owner by. In that case the caller must have
-// called takeQuota for this owner.
+// cost must fit. If the bucket does not exist, take creates it and charges it to the owner in the parameter by. In that
+// case the caller must have called takeQuota for this owner.
 func (s *bucketRef) take(l *Limit, by *owner) charge {
 	b := s.bucket
 	if b == nil {
@@ -197,7 +198,7 @@ type charge struct {
 	max    int64
 }
 
-// matches reports whether the charge is for a limit with the same fields.
+// matches reports whether the charge is for a limit with the same fields as l.
 func (t *charge) matches(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }

@@ -33,7 +33,8 @@ func checkReservation(r *ReserveRequest) error {
 	return nil
 }
 
-// checkLimits returns an error that wraps ErrInvalid if a field of a limit other than the cost is invalid.
+// checkLimits returns an error that wraps ErrInvalid if the number of limits or a field of a limit is invalid. It does
+// not check the costs.
 func checkLimits(limits []Limit) error {
 	if len(limits) < 1 || len(limits) > MaxLimits {
 		return fmt.Errorf("%w: %d limits, want 1 to %d", ErrInvalid, len(limits), MaxLimits)

@@ -9,8 +9,8 @@ type slot struct {
 
 func (p *slot) position() *slot { return p }
 
-// dueQueue is a priority queue by due time. It is a binary heap. Each member stores its position, so that any member
-// can be removed.
+// dueQueue is a priority queue that is ordered by due time. It is a binary heap. Each member stores its own position,
+// so that any member can be removed.
 type dueQueue[T interface{ position() *slot }] struct {
 	heap []entry[T]
 }

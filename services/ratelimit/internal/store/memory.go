@@ -49,8 +49,8 @@ func (m *Memory) Size() Bounds {
 }
 
 // now returns the current time on the monotonic clock. Only this clock determines whether a reservation is granted. The
-// wall clock is used only for results. All callers except sweep must hold their mutexes, because the time would be out
-// of date if they waited for a mutex later.
+// wall clock is used only for results. Every caller except sweep must already hold the mutexes that it needs, because
+// the time would be out of date if the caller had to wait for a mutex later.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].

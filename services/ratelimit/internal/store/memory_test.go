@@ -38,7 +38,7 @@ func limitPerMinute(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
-// reserve reserves limits with a key for ten minutes. The key is also the name of the owner.
+// reserve reserves limits with the given key for ten minutes. The key is also the name of the owner.
 func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Result, error) {
 	t.Helper()
 	return reserveFor(t, m, key, key, limits...)
@@ -118,8 +118,8 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	}
 }
 
-// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that after the eviction of a bucket, units
-// count from the latest time of all calls.
+// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that units count from the latest time that
+// the store has seen, even if the clock jumps back after a bucket was evicted.
 func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

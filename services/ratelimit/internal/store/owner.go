@@ -2,11 +2,11 @@ package store
 
 import "sync"
 
-// ownerShare divides the capacity: the quota of one owner is a 20th of all buckets. Without a quota, a caller could use
-// up the capacity by calling many tools that don't exist, because each tool name gets a bucket.
+// ownerShare determines the quota of one owner, which is a 20th of all buckets. Without a quota, a caller could use up
+// the capacity by calling many tools that don't exist, because each tool name gets a bucket.
 const ownerShare = 20
 
-// An owner is a principal that created stored buckets.
+// An owner is a principal that created buckets that are still stored.
 type owner struct {
 	name string
 	used int64

@@ -49,7 +49,8 @@ func (s *reservationShard) tick(now time.Duration) time.Duration {
 	return s.seen
 }
 
-// find returns the reservation with an ID, or nil if the reservation has ended. number is the number in the ID.
+// find returns the reservation with the given ID, or nil if the reservation has ended. The parameter number is the
+// number that the ID contains.
 func (s *reservationShard) find(id string, number uint64) *reservation {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
@@ -88,7 +89,8 @@ func (s *reservationShard) sweep(most int) {
 	}
 }
 
-// reservations contains all reservations, in shards by the hashes of their keys.
+// reservations contains all reservations, divided into shards. The hash of a reservation's key determines the
+// reservation's shard.
 type reservations struct {
 	seed   maphash.Seed
 	prefix string // the prefix of every ID; different processes have different prefixes
@@ -96,7 +98,7 @@ type reservations struct {
 	shards [shards]reservationShard
 }
 
-// setUp initializes l. most is the capacity, in reservations.
+// setUp initializes l. The parameter most is the maximum number of reservations.
 func (l *reservations) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
@@ -111,7 +113,8 @@ func (l *reservations) of(key string) *reservationShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }
 
-// parseID returns the shard and the number in an ID. ok is false if this store did not create the ID.
+// parseID returns the shard of the reservation with the given ID, and the number that the ID contains. ok is false if
+// this store did not create the ID.
 func (l *reservations) parseID(id string) (s *reservationShard, number uint64, ok bool) {
 	digits, ok := strings.CutPrefix(id, l.prefix)
 	if !ok {

@@ -2,8 +2,8 @@ package store
 
 import "github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 
-// add adds the verdict for limit i. If some limits do not fit, the result is a refusal. The limit in the result is then
-// the first limit that never fits. If there is no such limit, it is the limit with the longest wait.
+// add adds the verdict for limit i to the result. If any limit does not fit, the result is a refusal. The refusal names
+// the first limit that never fits. If there is no such limit, it names the limit with the longest wait.
 func (a *Result) add(i int, v window.Verdict) {
 	a.Remaining[i] = v.Remaining
 	longer := v.Never || a.Granted || v.Wait > a.RetryAfter
@@ -22,7 +22,8 @@ func (a Result) granted(limits []Limit) Result {
 	return a
 }
 
-// repeat returns the result for a key that already has a reservation. The costs need not fit a second time.
+// repeat returns the result for a key that already has a reservation. It does not require that the costs fit a second
+// time.
 func (a Result) repeat(existing Reservation) Result {
 	return Result{Granted: true, Reservation: existing, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }

@@ -13,24 +13,25 @@ import (
 const MaxLimits = 64
 
 var (
-	// ErrInvalid means that the request is invalid: a limit is out of range, two limits have the same bucket, or a bucket
-	// is in use with another window. No units were taken.
+	// ErrInvalid means that the request is invalid: a limit is out of range, two limits have the same bucket, or a
+	// bucket is in use with a different window. No units were taken.
 	ErrInvalid = errors.New("invalid request")
-	// ErrReused means that a reservation with the same key and other limits exists. No units were taken.
+	// ErrReused means that a reservation with the same key but different limits exists. No units were taken.
 	ErrReused = errors.New("idempotency key was used for other limits")
 	// ErrFull means that the store has no capacity for another bucket or reservation, or that the owner has created too
 	// many buckets. No units were taken.
 	ErrFull = errors.New("limiter is full")
-	// ErrNotFound means that the reservation does not exist, or that no units are taken from the bucket.
+	// ErrNotFound means that the reservation does not exist, or that no units of the bucket are currently taken.
 	ErrNotFound = errors.New("not found")
 )
 
-// Store counts the units that are taken from buckets. A bucket is a sliding window: in any closed period of its window,
-// at most max units are taken, on the store's clock at the time of Reserve. A bucket exists while units are taken from
-// it.
+// Store counts the units that are taken from buckets. A bucket is a sliding window: in any closed period of the
+// window's length, at most Max units are taken. Units count from the time of Reserve on the store's clock. A bucket
+// exists as long as some of its units are taken.
 //
-// After any error the caller must not send the call. The methods return the errors in their comments, errors of the
-// context, and errors of the connection to the store. All methods are atomic and safe for concurrent use.
+// If a method returns an error, the caller must not send the tool call for which it wanted the units. A method returns
+// the errors that its comment lists, errors of the context, and errors of the connection to the store. All methods are
+// atomic and safe for concurrent use.
 type Store interface {
 	// Reserve takes units from all limits of r, or from none. If the units don't fit, the result is a refusal, and nothing
 	// is stored. A refusal is not an error.
@@ -41,15 +42,15 @@ type Store interface {
 	// The error is ErrInvalid, ErrReused or ErrFull.
 	Reserve(ctx context.Context, r ReserveRequest) (Result, error)
 
-	// Renew extends the reservation with an ID to at least d from now, and returns the time at which it expires. It never
-	// shortens a reservation. d must be positive.
+	// Renew extends the reservation with the given ID, so that it expires no earlier than d from now. It returns the
+	// time at which the reservation expires, and never shortens a reservation. d must be positive.
 	//
 	// The error is ErrInvalid, or ErrNotFound if the reservation has ended.
 	Renew(ctx context.Context, id string, d time.Duration) (expires time.Time, err error)
 
-	// Settle ends the reservation with an ID. It returns true if this call ended the reservation, and false if the
-	// reservation had already ended or never existed. With NeverSent, it returns the units of the reservation that still
-	// count to their buckets.
+	// Settle ends the reservation with the given ID. It returns true if this call ended the reservation, and false if
+	// the reservation had already ended or never existed. If outcome is NeverSent, Settle returns the reservation's
+	// units to their buckets, except units that no longer count.
 	//
 	// The error is ErrInvalid if outcome is neither Sent nor NeverSent.
 	Settle(ctx context.Context, id string, outcome Outcome) (settled bool, err error)
@@ -58,8 +59,8 @@ type Store interface {
 	// ignores the costs. Several limits may have the same bucket. The error is ErrInvalid.
 	Peek(ctx context.Context, limits []Limit) (remaining []int64, err error)
 
-	// Reset empties a bucket. Reservations that took units from the bucket remain, but Settle returns no units to the
-	// bucket for them.
+	// Reset empties a bucket. Reservations that took units from the bucket still exist, but Settle no longer returns
+	// their units to the bucket.
 	//
 	// The error is ErrNotFound if no units are taken from the bucket.
 	Reset(ctx context.Context, bucket string) error
@@ -70,17 +71,18 @@ type ReserveRequest struct {
 	// Key identifies repeats of the request. It must not be empty. All tenants share one namespace of keys, so different
 	// tenants must use different keys.
 	Key string
-	// Owner is the principal to whom the buckets that the request creates are charged. If an owner has too many buckets,
-	// its requests fail with ErrFull, while requests of other owners succeed. All tenants share one namespace of owners.
+	// Owner is the principal that is charged for the buckets that the request creates. If an owner has too many
+	// buckets, its requests fail with ErrFull, while requests of other owners succeed. All tenants share one namespace
+	// of owners.
 	Owner string
 	// Limits contains 1 to MaxLimits limits with distinct buckets.
 	Limits []Limit
-	// Lifetime is the time for which the reservation exists without Renew. It must be positive. When the reservation
-	// expires, its units are not returned to the buckets.
+	// Lifetime is the time after which the reservation expires unless it is renewed. It must be positive. When the
+	// reservation expires, its units are not returned to the buckets.
 	Lifetime time.Duration
 }
 
-// Limit is one limit, and the cost to take from it. The zero value is invalid.
+// Limit is a limit, and the number of units to take from its bucket. The zero value is invalid.
 type Limit struct {
 	// Bucket identifies the counter. It must not be empty. Buckets and keys have separate namespaces.
 	Bucket string
@@ -118,11 +120,11 @@ type Reservation struct {
 	ID string
 	// Granted is the time of the grant on the wall clock.
 	Granted time.Time
-	// Expires is the time at which the reservation expires without Renew, on the wall clock.
+	// Expires is the time, on the wall clock, at which the reservation expires unless it is renewed.
 	Expires time.Time
 }
 
-// Outcome specifies whether the call of a reservation was sent. The zero value is invalid.
+// Outcome specifies whether the call for which the reservation was made was sent. The zero value is invalid.
 type Outcome int
 
 const (

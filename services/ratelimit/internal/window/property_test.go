@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// A history contains all units that were taken. It is a simple implementation of a window, which computes each result
-// from all units.
+// A history contains all units that were taken. It is a simple implementation of a window: it computes each result from
+// all units.
 type history []take
 
-// within returns the sum of units in the closed period of a length that ends at now.
+// within returns the sum of the units in the closed period that ends at now and has the given length.
 func (h history) within(now, length time.Duration) int64 {
 	var sum int64
 	for _, k := range h {
@@ -24,8 +24,8 @@ func (h history) within(now, length time.Duration) int64 {
 	return sum
 }
 
-// most returns the maximum sum of units in any closed period of a length. It checks only periods that end with a unit,
-// because one of these periods has the maximum sum.
+// most returns the maximum sum of units in any closed period of the given length. It checks only periods that end with
+// a unit, because one of these periods has the maximum sum.
 func (h history) most(length time.Duration) int64 {
 	var most int64
 	for _, k := range h {
@@ -34,7 +34,8 @@ func (h history) most(length time.Duration) int64 {
 	return most
 }
 
-// drawStep draws a step of the clock, which is usually to an edge of the window or of a slot, and sometimes backwards.
+// drawStep draws a step of the clock. Most steps lead to an edge of the window or of a slot, and some steps go
+// backwards.
 func drawStep(t *rapid.T, length time.Duration) time.Duration {
 	edges := rapid.SampledFrom([]time.Duration{0, 0, 1, length / 64, length/2 + 1, length - 1, length, length + 1, -length / 3})
 	anything := rapid.Custom(func(t *rapid.T) time.Duration {
@@ -62,7 +63,7 @@ type run struct {
 	asked   []take          // all attempts, for replayed
 }
 
-// newRun draws a window and a first time.
+// newRun draws the length of a window and the initial time.
 func newRun(t *rapid.T) *run {
 	length := time.Duration(rapid.SampledFrom([]int64{1, 63, 64, 1000, int64(time.Second), int64(window.MaxLength)}).Draw(t, "length"))
 	start := time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start"))
@@ -75,14 +76,15 @@ func (r *run) advance(t *rapid.T) {
 	r.setNow(max(0, r.now+drawStep(t, r.length)))
 }
 
-// setNow calls the log with a time.
+// setNow sets the current time and passes it to the log.
 func (r *run) setNow(now time.Duration) {
 	r.now = now
 	r.clock = max(r.clock, now)
 	r.log.Empty(now)
 }
 
-// take tries to take units. It returns the verdict before the attempt, and the attempt.
+// take tries to take a random number of units. It returns the verdict of Check immediately before the attempt, and the
+// attempt itself.
 func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	k := take{at: r.clock, cost: rapid.Int64Range(1, max(1, limit/3)).Draw(t, "cost"), limit: limit}
 	v := r.log.Check(r.now, k.cost, limit)
@@ -109,7 +111,7 @@ func (r *run) undo(t *rapid.T) {
 	r.stamps = append(r.stamps[:i:i], r.stamps[i+1:]...)
 }
 
-// replayed returns a second log in which all attempts were repeated without the undos.
+// replayed returns a second log. It repeats all attempts to take units on this log, but none of the undos.
 func (r *run) replayed() window.Log {
 	log := window.New(r.length)
 	for _, k := range r.asked {
@@ -184,8 +186,8 @@ func TestLog_IsExactUpToMaxExact(t *testing.T) {
 	})
 }
 
-// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after their wait, and that they do not fit one
-// slot earlier.
+// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after the wait that Check returns, and that
+// they do not fit one slot earlier.
 func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -213,7 +215,8 @@ func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	})
 }
 
-// TestLog_BehavesLikeANewLogWhenEmpty checks that from the time that EmptyFrom returns, a log behaves like a new log.
+// TestLog_BehavesLikeANewLogWhenEmpty checks that a log behaves like a new log once the time that EmptyFrom returns is
+// reached.
 func TestLog_BehavesLikeANewLogWhenEmpty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

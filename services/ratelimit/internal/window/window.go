@@ -21,8 +21,8 @@ const (
 
 	// slots is the number of slots of a window if the limit is above MaxExact.
 	slots = 64
-	// horizon is the last time, after about 100 years. Later times are treated as horizon, so that sums of times don't
-	// overflow.
+	// horizon is the latest time, about 100 years after the start. Later times are treated as horizon, so that sums of
+	// times don't overflow.
 	horizon = 100 * MaxLength
 )
 
@@ -60,7 +60,7 @@ func New(length time.Duration) Log {
 // Length returns the length of the window.
 func (g *Log) Length() time.Duration { return g.length }
 
-// Check returns the verdict on taking cost units now under the limit. It takes no units.
+// Check returns a verdict on whether cost units fit under the limit now. It takes no units.
 func (g *Log) Check(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
 	v := Verdict{Remaining: g.remaining(limit)}

@@ -117,8 +117,8 @@ func TestLog_StaysValidWhenTheLimitCrossesMaxExact(t *testing.T) {
 	if _, ok := log.Take(1, 1, 301); !ok {
 		t.Fatal("one more does not fit")
 	}
-	// The limit is lowered below the number of taken units, to an exact limit. No units fit until all rounded units stop
-	// counting at the same time.
+	// More units were taken than the lowered limit allows. Their times are rounded, so all of them stop counting at the
+	// same time. No unit fits until then.
 	if v := log.Check(2, 1, 256); v.Wait != slot-1+minute+1-2 || v.Remaining != 0 {
 		t.Errorf("after a fall: %+v", v)
 	}
@@ -129,7 +129,7 @@ func TestLog_StaysValidWhenTheLimitCrossesMaxExact(t *testing.T) {
 		}
 		now++
 	}
-	// The limit is raised. The exact times stay exact.
+	// The limit is raised above MaxExact. Times that were recorded exactly stay exact.
 	if v := log.Check(now, 45, 300); v.Wait != minute+1-256 {
 		t.Errorf("after a rise: %+v, want a wait of %v", v, minute+1-256)
 	}

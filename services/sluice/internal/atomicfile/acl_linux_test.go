@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acl returns an access control list that allows the user 1234 to read and write, but not the group.
+// acl returns an access control list that permits reading and writing for the user 1234, but not for the group.
 func acl() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
 	for _, e := range []struct {
@@ -46,7 +46,8 @@ func TestReplace_RefusesAnAccessControlList(t *testing.T) {
 	checkOnly(t, path, "old")
 }
 
-// A new file inherits the list of its directory. The file that it replaces may have none.
+// A new file inherits an access control list from its directory. The list is removed, because the file that is replaced
+// has no list.
 func TestReplace_InheritsNoAccessControlList(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")

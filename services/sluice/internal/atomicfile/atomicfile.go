@@ -1,6 +1,7 @@
-// Package atomicfile replaces files that other programs also write. A reader sees the old or the new content, never a
-// part of it, even if the process is killed. On Linux, content that another program writes meanwhile is not lost. On
-// other systems it can be lost if it is written immediately before the rename.
+// Package atomicfile replaces files that other programs also write. A reader sees either the whole old content or the
+// whole new content, even if the process is killed. On Linux, content that another program writes during the
+// replacement is not lost. On other systems, it can be lost if the other program writes it immediately before the
+// rename.
 package atomicfile
 
 import (
@@ -24,22 +25,25 @@ var ErrChanged = errors.New("another program has changed the file")
 const (
 	// lockRetry is the time between two attempts to lock.
 	lockRetry = 50 * time.Millisecond
-	// settleEmpty is the minimum of Settle for an empty file, which another program may have truncated before it writes.
+	// settleEmpty is the minimum of Settle for an empty file. Another program may just have truncated such a file in
+	// order to write to it.
 	settleEmpty = 500 * time.Millisecond
 )
 
-// A Writer replaces files. Its methods are safe for concurrent use, also by several processes with the same lock file.
+// A Writer replaces files. Its methods are safe for concurrent use, even by several processes that use the same lock
+// file.
 type Writer struct {
 	// Lock is the path of the lock file. Its directory is created if it does not exist.
 	Lock string
-	// Settle is the time after which the file is read again. If another program has changed the file by then, the result
-	// is [ErrChanged]. It should be longer than a program needs to write the file.
+	// Settle is the time after which the file is read again. If another program has changed the file by then, the
+	// result is [ErrChanged]. Settle should be longer than the time that a program needs to write the file.
 	Settle time.Duration
-	// Within is a directory. A file to which links lead outside this directory is refused. Set it to the directory of a
-	// project for a file of the project, because its author may have added links. If it is empty, links may lead anywhere.
+	// Within is a directory. If links lead to a file outside this directory, the file is refused. For a file of a
+	// project, set Within to the project's directory, because the project's author may have added links. If Within is
+	// empty, links may lead anywhere.
 	Within string
 
-	// at is called after each step with its name. It is nil except in tests.
+	// at is called after each step with the name of the step. It is nil except in tests.
 	at func(step string)
 	// renameOnly is true in tests of systems that can't exchange files.
 	renameOnly bool
@@ -51,10 +55,11 @@ func (w *Writer) reached(step string) {
 	}
 }
 
-// Replace replaces the content of a file. The file must have the content before, otherwise the result is [ErrChanged].
-// If path is a symbolic link, its target is replaced. The new file has the mode of the old one, and its group if the
-// process may set it. Replace refuses a file that has several hard links or an access control list, belongs to another
-// user, or is read-only. The end of ctx stops Replace only while it waits for the lock.
+// Replace replaces the content of a file. If the current content of the file is not equal to the parameter before, the
+// result is [ErrChanged]. If path is a symbolic link, the target of the link is replaced. The new file has the mode of
+// the old file. It also has the group of the old file if the process may set the group. Replace refuses a file that has
+// several hard links or an access control list, belongs to another user, or is read-only. When ctx is done, Replace
+// stops only if it is still waiting for the lock.
 func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
 	return w.locked(ctx, path, func() error {
 		f, err := w.open(path)
@@ -185,7 +190,7 @@ func (w *Writer) replace(f *file, before, after []byte) error {
 	return w.settle(f.path, temp, before, after)
 }
 
-// exchangeOrRename puts temp in the place of path. It reports whether the old file is in the place of temp now.
+// exchangeOrRename moves the file temp to path. exchanged is true if the old file is now at temp.
 func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error) {
 	if !w.renameOnly {
 		if err = exchange(temp, path); !errors.Is(err, errors.ErrUnsupported) {
@@ -195,9 +200,10 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 	return false, os.Rename(temp, path)
 }
 
-// settle reads the file again. temp contains the old file, or is empty if the old file no longer exists. If another
-// program wrote to the old file after the comparison, the old file returns. settle does not end earlier when the context
-// of the caller ends, because the new file is already in its place and the old file must not be removed unchecked.
+// settle waits, and then checks that no other program has changed the file. temp is the path of the old file, or empty
+// if the old file no longer exists. If another program wrote to the old file after it was compared, settle restores the
+// old file. settle takes no context: the new file is already in place, so the old file must not be removed without this
+// check.
 func (w *Writer) settle(path, temp string, before, after []byte) error {
 	if temp != "" {
 		if err := sameContent(temp, before); err != nil {
@@ -221,8 +227,8 @@ func (w *Writer) settle(path, temp string, before, after []byte) error {
 	return sameContent(path, after)
 }
 
-// giveBack restores the content of the other program, which is in temp. If the other program has meanwhile written to
-// path, this later content stays.
+// giveBack restores the content that another program wrote. This content is in the file temp. If the other program has
+// since written to path as well, this later content stays.
 func giveBack(path, temp string, after []byte, cause error) error {
 	mine := after
 	for range 8 {

@@ -161,8 +161,8 @@ func TestCreateAndRemove(t *testing.T) {
 	}
 }
 
-// TestReplace_AtEachStepAnotherProgramWrites writes the file after each step: by truncating it, and by renaming another
-// file. What the other program wrote last must be there afterwards.
+// TestReplace_AtEachStepAnotherProgramWrites lets another program write the file after each step, either by truncating
+// the file or by renaming another file. Afterwards the file must have the content that the other program wrote last.
 func TestReplace_AtEachStepAnotherProgramWrites(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps {
@@ -225,7 +225,7 @@ func TestReplace_WithoutExchange(t *testing.T) {
 	}
 }
 
-// A program opens the file before the replacement and writes to it afterwards. The old file returns.
+// A program opens the file before the replacement and writes to it afterwards. The old file is restored.
 func TestReplace_GivesBackAFileThatIsOpenElsewhere(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")
@@ -268,7 +268,8 @@ func TestReplace_RacesWithAnotherProgram(t *testing.T) {
 	}
 }
 
-// race lets another program write a counter meanwhile. It reports whether the writer replaced the file.
+// race lets another program write a counter to the file while the writer replaces the file. It reports whether the
+// writer replaced the file.
 func race(t *testing.T, w *atomicfile.Writer, path string, counter int, write func(path, content string) error) bool {
 	t.Helper()
 	done := make(chan error, 1)

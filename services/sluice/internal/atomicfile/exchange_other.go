@@ -4,5 +4,5 @@ package atomicfile
 
 import "errors"
 
-// exchange is not supported.
+// exchange returns errors.ErrUnsupported, because this system can't exchange files.
 func exchange(string, string) error { return errors.ErrUnsupported }

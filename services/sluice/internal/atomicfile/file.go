@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// A file is a file to replace.
+// A file describes a file that is to be replaced.
 type file struct {
-	// path has no symbolic links.
+	// path contains no symbolic links.
 	path string
 	mode fs.FileMode
-	// gid is the group, or -1 if the group is that of a new file.
+	// gid is the group of the file, or -1 if the new file keeps the group with which it is created.
 	gid int
 }
 
@@ -43,13 +43,13 @@ func (w *Writer) resolve(path string) (string, error) {
 	return target, nil
 }
 
-// resolveNew is like resolve for a file that need not exist.
+// resolveNew is like resolve, but the file need not exist.
 func (w *Writer) resolveNew(path string) (string, error) {
 	dir, err := w.resolve(filepath.Dir(path))
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
-// removeLeftovers removes the temporary files of a file that does not exist.
+// removeLeftovers removes the temporary files that belong to a file that does not exist.
 func (w *Writer) removeLeftovers(path string) error {
 	target, err := w.resolveNew(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func (w *Writer) open(path string) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A temporary file of Create may still be a hard link of the file.
+	// A temporary file that Create left may still be a hard link to the file.
 	if err := (&file{path: target}).removeLeftovers(); err != nil {
 		return nil, err
 	}
@@ -131,8 +131,8 @@ func (f *file) write(before, after []byte, reached func(string)) (name string, e
 	return name, nil
 }
 
-// copyMode gives the temporary file the mode and the group of the file, and no access control list. If the process may
-// not set the group, the group gets no permissions.
+// copyMode gives the temporary file the mode and the group of the file that it replaces, and removes its access control
+// list. If the process may not set the group, the group gets no permissions.
 func (f *file) copyMode(out *os.File) error {
 	if err := removeACL(out); err != nil {
 		return err

@@ -4,11 +4,11 @@ package atomicfile
 
 import "io/fs"
 
-// checkOwner does nothing, because the mode and the owner of a file are those of its directory here.
+// checkOwner does nothing, because on this system a file has the mode and the owner of its directory.
 func (f *file) checkOwner(fs.FileInfo) error { return nil }
 
-// ownedByProcess always returns true, because the owner is not known here.
+// ownedByProcess always returns true, because the owner is not known on this system.
 func ownedByProcess(fs.FileInfo) bool { return true }
 
-// syncDir does nothing, because directories can't be synchronized here.
+// syncDir does nothing, because this system can't synchronize directories.
 func syncDir(string) error { return nil }

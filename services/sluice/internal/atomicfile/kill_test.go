@@ -29,7 +29,7 @@ func rounds(t *testing.T, otherwise int) int {
 	return n
 }
 
-// childStep is the variable with the step at which the child process stops.
+// childStep is the environment variable that contains the step at which the child process stops.
 const childStep = "ATOMICFILE_TEST_STEP"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child replaces, creates or removes a file. At the step it prints a line and waits until it is killed.
+// child replaces, creates or removes a file. At the given step, it prints a line and waits until it is killed.
 func child(step string) error {
 	w, path := &atomicfile.Writer{Lock: os.Args[1]}, os.Args[2]
 	w.SetAt(func(at string) {
@@ -65,8 +65,8 @@ func child(step string) error {
 
 var oldContent, newContent = strings.Repeat("old\n", 50_000), strings.Repeat("new, longer\n", 50_000)
 
-// TestReplace_KilledAtEachStep kills a child process at each step. The file must have the old or the new content. Then
-// the next call must succeed and leave no other files.
+// TestReplace_KilledAtEachStep kills a child process at each step. The file must have either the old or the new
+// content. Then the next call must succeed and leave no other files.
 func TestReplace_KilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps {
@@ -150,7 +150,8 @@ func TestRemove_KilledAtEachStep(t *testing.T) {
 	}
 }
 
-// A process was killed while a temporary file contained what another program wrote. The next call leaves this file.
+// A process was killed while a temporary file contained what another program wrote. The next call does not remove this
+// temporary file.
 func TestReplace_KeepsALeftoverOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, oldContent)

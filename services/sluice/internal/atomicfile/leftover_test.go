@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Another program may write to the old file until Settle is over, also if the caller has ended the context.
+// The caller cancels the context during Replace. Replace nevertheless waits for the time in Settle, in which another
+// program may still write to the old file.
 func TestReplace_SettlesWhenTheContextEnds(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")
@@ -33,7 +34,8 @@ func TestReplace_SettlesWhenTheContextEnds(t *testing.T) {
 	checkOnly(t, path, "new")
 }
 
-// Only files of this form, of this user, are temporary files of the package.
+// Replace removes a file as a leftover only if its name has exactly the form of a temporary file's name, and if the
+// file belongs to the current user.
 func TestReplace_RemovesOnlyItsOwnLeftovers(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
 )
 
-// A process was killed before it replaced the file, which a link names. RemoveLeftovers removes its temporary file, also
-// if the file itself was removed since.
+// A process that replaces a file through a symbolic link is killed. RemoveLeftovers removes the temporary file of this
+// process, even if the replaced file itself no longer exists.
 func TestRemoveLeftovers_RemovesTheFilesOfAKilledProcess(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"created", "compared", "replaced"} {

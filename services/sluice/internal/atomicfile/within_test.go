@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
 )
 
-// A cloned project has a link to a file of the user, to its directory, or to its own files.
+// A cloned project contains links to a file of the user, to the directory of that file, and to a file of the project.
+// Only the link to the project's own file may be used.
 func TestWriter_RefusesALinkOutOfTheProject(t *testing.T) {
 	t.Parallel()
 	home, project := t.TempDir(), filepath.Join(t.TempDir(), "project")
@@ -54,7 +55,7 @@ func TestWriter_RefusesALinkOutOfTheProject(t *testing.T) {
 	}
 }
 
-// The project itself may be reached by a link.
+// The path of the project's directory may itself be a symbolic link.
 func TestWriter_FollowsALinkToTheProject(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")

@@ -94,7 +94,7 @@ func (b *browser) historyEntry(steps int) int {
 	return history.Entries[history.CurrentIndex+steps].ID
 }
 
-// On every page, the key / opens the search, and the first Tab selects the link to the content.
+// On every page, the key / opens the search, and the first press of Tab selects the link to the content.
 func TestBrowser_SlashOpensTheSearch(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)

@@ -17,10 +17,11 @@ import (
 
 // Catalogue is the catalog to write. The functions of this package do not modify it.
 type Catalogue struct {
-	// Servers contains the servers, in any order. A server that only a tool names also gets a page.
+	// Servers contains the servers, in any order. A server that is missing here but has a tool in Tools also gets a
+	// page.
 	Servers []*policyv1.CatalogServer
-	// Tools contains the tools, in any order, with their parameters, evidence, history and advice
-	// (CatalogService.GetTool).
+	// Tools contains the tools, in any order, with their parameters, evidence, history and advice, as
+	// CatalogService.GetTool returns them.
 	Tools []*policyv1.CatalogTool
 	// ListFaults contains the reasons why parts of servers' lists are hidden from clients, by server. Each reason is
 	// one line.

@@ -75,8 +75,8 @@ func startBrowser(t *testing.T) *browser {
 	return b
 }
 
-// profileFolder returns a directory for a browser's profile. Some of the browser's processes still write to the
-// directory after the browser has ended.
+// profileFolder returns a directory for a browser's profile. Some of the browser's child processes still write to the
+// directory after the main process has exited.
 func profileFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // t.TempDir would fail the test while a process still writes

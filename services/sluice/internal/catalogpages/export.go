@@ -65,12 +65,12 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	return f.removeStale(now)
 }
 
-// directory is the directory of an export.
+// folder is the directory into which an export is written.
 type folder struct {
 	root   *os.Root
 	format string
-	// earlier contains the files in the marker. An earlier export wrote these files, or was stopped before it could
-	// write them.
+	// earlier contains the names of the files that the marker file lists. An earlier export wrote these files, or was
+	// stopped before it could write them.
 	earlier map[string]bool
 	// temporaryCount is the number of temporary files, which is used in their names.
 	temporaryCount atomic.Int64
@@ -95,7 +95,8 @@ func openFolder(dir, format string) (*folder, error) {
 	return f, nil
 }
 
-// readMarker returns the files in the marker, or nil if the directory is empty. Errors: [ErrFolder], [ErrFormat].
+// readMarker returns the names of the files that the marker file lists, or nil if the directory is empty. Errors:
+// [ErrFolder], [ErrFormat].
 func (f *folder) readMarker() (map[string]bool, error) {
 	text, err := f.root.ReadFile(markerFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,8 +132,9 @@ func (f *folder) removeUnfinished() error {
 	return err
 }
 
-// addToMarker adds files to the marker before the export writes the first of them. If the directory has a file with one
-// of these names that is not in the marker, addToMarker changes nothing and returns [ErrFolder].
+// addToMarker adds names of files to the marker file before the export writes the first of these files. If the
+// directory already has one of the files, and the marker file does not list it, addToMarker changes nothing and returns
+// [ErrFolder].
 func (f *folder) addToMarker(now map[string]bool) error {
 	for name := range now {
 		if f.earlier[name] {

@@ -81,7 +81,7 @@ const (
 	high   = policyv1.Axis_AXIS_HIGH
 )
 
-// seedTools returns the three tools of the project's first pages, as the catalog describes them.
+// seedTools returns three tools as the catalog describes them.
 func seedTools(t testing.TB) []*policyv1.CatalogTool {
 	t.Helper()
 	agentID := []*policyv1.ToolParameter{{Name: "agentId", Types: []string{"string"}, Required: true, Description: "WASM agent ID"}}

@@ -83,7 +83,7 @@ func TestSearchIndex_HostileTextsStayStrings(t *testing.T) {
 	}
 }
 
-// Outside of code blocks, the only HTML tag in the Markdown is code. No code block ends too early.
+// Outside of code blocks, the only HTML element in the Markdown is <code>. No code block ends too early.
 func TestMarkdown_HostileTextsStayText(t *testing.T) {
 	t.Parallel()
 	dir := writeMarkdown(t, hostileCatalog())

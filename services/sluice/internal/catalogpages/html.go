@@ -40,8 +40,8 @@ type rowList struct {
 // indexVersion is the version of the search index. The script of the site checks that the index has this version.
 const indexVersion = "1"
 
-// steps returns a slice of length all for a scale. The first elements, whose number is reached, are true, and the
-// others are false.
+// steps returns one element for each step of a scale. The parameter all is the number of steps. The parameter reached
+// is the number of steps that are reached: their elements come first and are true.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -51,8 +51,9 @@ func steps(reached, all int) []bool {
 }
 
 // HTML writes the catalog as a static site into a directory. The directory must be missing or empty, or an earlier call
-// to HTML must have written it. The site begins at index.html, works from a disk, and sends no network requests to
-// other sites. If an export fails, it leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
+// to HTML must have written it. The site begins at index.html, works without a web server, and sends no network
+// requests to other sites. If an export fails, it leaves only complete pages. Errors: [ErrFolder], [ErrFormat],
+// [ErrTwice].
 func HTML(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -67,7 +68,7 @@ type site struct{ *sortedCatalog }
 type sheet struct {
 	// Root is the path from the page to the site's root.
 	Root string
-	// Title is the title of the page. Here is the menu entry to which the page belongs.
+	// Title is the title of the page. The field Here contains the menu entry to which the page belongs.
 	Title, Here string
 	Made        string
 	Body        any
@@ -101,8 +102,8 @@ func (s *site) page(file, template string, fill func() sheet) page {
 	}}
 }
 
-// pages yields all files of the site. index.html is the last file. If an export is stopped, the earlier index.html
-// therefore links to complete pages.
+// pages yields all files of the site. index.html is the last file, so that the index.html of an earlier export still
+// links to complete pages if this export is stopped.
 func (s *site) pages(yield func(page) bool) {
 	for _, part := range []iter.Seq[page]{s.assets, s.toolPages, s.serverPages, s.categoryPages, s.indexPages} {
 		for p := range part {

@@ -52,7 +52,8 @@ func writeDocument(enc *jsontext.Encoder, in *sortedCatalog) error {
 	return d.err
 }
 
-// document is a JSON document that is being written. err is the first error. After an error, nothing more is written.
+// document is a JSON document that is being written. err is the first error. After the first error, nothing more is
+// written.
 type document struct {
 	enc *jsontext.Encoder
 	err error

@@ -9,7 +9,7 @@ import (
 // perPage is the maximum number of rows on a page. A longer list has several pages.
 const perPage = 500
 
-// marks is a set of marks, which a row shows in addition to category and risk. Bit i is the mark markNames[i]. The
+// marks is a set of marks, which a row shows in addition to category and risk. Bit i stands for markNames[i]. The
 // search index contains these bits.
 type marks uint8
 

@@ -79,8 +79,8 @@ func notAccepted(t *tool) *notice {
 	}
 }
 
-// otherWaits returns a notice if a tool can't be called because one of its older definitions waits for a decision.
-// Otherwise it returns nil.
+// otherWaits returns a notice if a tool can't be called because one of its older definitions waits for a person to
+// accept it. Otherwise it returns nil.
 func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil
@@ -138,7 +138,7 @@ func isUnsure(t *tool) *notice {
 	}}
 }
 
-// overridden returns the notice about an override, which contains the override's author and the catalog's
+// overridden returns the notice about an override. The notice names the override's author and the catalog's own
 // classification.
 func overridden(t *tool) *notice {
 	o := t.GetOverride()

@@ -13,7 +13,7 @@ type piece struct {
 	Kind string
 }
 
-// Types of arguments of say, in addition to string, which contains the program's own words.
+// These are the types of the arguments of the function say. Arguments of type string contain the program's own words.
 type (
 	code  string
 	name  string

@@ -56,13 +56,14 @@ func (s *server) Count() int { return len(s.tools) }
 // LastListed returns the time at which the server last listed its tools, or "" if the time is not known.
 func (s *server) LastListed() string { return moment(s.GetListed()) }
 
-// WaitingHex returns the digest of all waiting definitions, in hexadecimal.
+// WaitingHex returns, in hexadecimal, the combined digest of those definitions of the server's tools that wait for a
+// person to accept them.
 func (s *server) WaitingHex() string { return digest(s.GetWaitingDigest()) }
 
-// Gateway returns the path of the server at a gateway.
+// Gateway returns the URL path at which a gateway offers the server.
 func (s *server) Gateway() string { return gatewayPath(s.GetName()) }
 
-// Pinning returns a description of how the server's definitions are pinned.
+// Pinning returns a description of how the definitions of the server's tools are pinned.
 func (s *server) Pinning() string {
 	switch s.GetPin() {
 	case policyv1.PinMode_PIN_MODE_FIRST_USE:

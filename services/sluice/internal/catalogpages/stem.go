@@ -8,13 +8,14 @@ import (
 )
 
 // plainName matches names that are valid file names on every system. They are in lower case, because some systems
-// ignore case. They have no `~`, because all other file names from stem have one.
+// ignore case. They have no `~`, because the function stem uses `~` in the file names of all other names.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
 // reserved matches the names of devices on Windows, which are reserved with any extension.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug is the maximum number of characters of a name in the file name, if the name itself can't be a file name.
+// maxSlug is the maximum number of characters in the readable part of a file name, if the name itself can't be a file
+// name.
 const maxSlug = 40
 
 // stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case

@@ -43,7 +43,7 @@ func textOf(n *html.Node) string {
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
-// The page of a tool has the blocks of the project's first pages, in their order.
+// The page of a tool has all blocks, in the right order.
 func TestHTML_ToolPageHasItsBlocksInOrder(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, goldenCatalog(t))
@@ -97,7 +97,7 @@ func body(t *testing.T, page *html.Node) *html.Node {
 	return nil
 }
 
-// withSpaces adds spaces between blocks, because a browser shows a line break there.
+// withSpaces adds spaces between blocks, because a browser shows blocks on separate lines.
 func withSpaces(n *html.Node) *html.Node {
 	blocks := []atom.Atom{atom.Dt, atom.Dd, atom.Div, atom.P, atom.H1, atom.H2, atom.H3, atom.Li, atom.Pre}
 	for d := range n.Descendants() {

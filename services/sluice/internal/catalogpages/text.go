@@ -50,7 +50,7 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	return safetext.Escape(string(r)), utf8.RuneLen(r)
 }
 
-// hides reports whether character r is shown as an escape if the preceding character is before.
+// hides reports whether the character r is shown as an escape. The parameter before is the character that precedes r.
 func hides(r, before rune, lines bool) bool {
 	switch {
 	case r == '\n':
@@ -85,7 +85,8 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns the first characters of a string, up to most, and whether the string is longer.
+// cut returns the beginning of a string, and reports whether the string is longer. The parameter most is the maximum
+// number of characters in the beginning.
 func cut(text string, most int) (string, bool) {
 	for at := range text {
 		if most == 0 {
@@ -96,8 +97,8 @@ func cut(text string, most int) (string, bool) {
 	return text, false
 }
 
-// short returns a string of at most most characters unchanged. If the string is longer, short truncates it, at the end
-// of a word if possible, and appends an ellipsis.
+// short returns a string unchanged if its number of characters is not greater than the parameter most. Otherwise short
+// truncates the string, at the end of a word if possible, and appends an ellipsis.
 func short(text string, most int) string {
 	begin, more := cut(text, most)
 	if !more {

@@ -107,7 +107,7 @@ func sureness(c *policyv1.Classification) string {
 
 type pin struct {
 	Slug, Label string
-	// Callable is true if a tool can be called with a definition in this state.
+	// Callable is true if a tool can be called while its definition is in this pin state.
 	Callable bool
 }
 
@@ -127,7 +127,7 @@ func pinOf(s policyv1.PinState) *pin {
 	}
 }
 
-// evidence is a quote from a definition, and the conclusion from it about the tool.
+// evidence is a quote from a definition, and what the quote implies about the tool.
 type evidence struct {
 	Quote, Meaning string
 	// Place describes the location of the quote. Pointer is the JSON Pointer of the string that contains the quote, and
@@ -135,7 +135,8 @@ type evidence struct {
 	Place   prose
 	Pointer string
 	Offset  int32
-	// For is the category that the evidence supports, or nil if the evidence supports a degree.
+	// For is the category that the evidence supports. It is nil if the evidence supports another part of the
+	// classification, such as the sensitivity.
 	For     *category
 	Weight  string
 	Percent int
@@ -186,7 +187,7 @@ type definition struct {
 	Settled prose
 	// Reason is the catalog's reason for the pin state of a definition without a decision. It may be empty.
 	Reason string
-	// Now is true if the server lists the definition now. Newest is true if it is the definition that the page shows.
+	// Now is true if the server lists this definition now. Newest is true if the page shows this definition.
 	Now, Newest bool
 	Versions    string
 	// SeenBy is the principal to whom the server first listed the definition. It is empty if the server listed it to

@@ -33,7 +33,8 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls do with a client of the wasmagent service, and with a context whose timeout is within.
+// withAgents calls do with a client of the wasmagent service and with a context. The parameter within is the timeout of
+// the context.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -81,7 +82,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			if c.Flags().Changed("max-turns") {
 				req.MaxTurns = &turns
 			}
-			// The first agent of a guest is created only after the guest is compiled.
+			// The timeout is long because the first agent of a guest can be created only after the guest is compiled.
 			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.CreateAgent(ctx, req)
 				if err != nil {
@@ -104,8 +105,8 @@ func (t *tool) agentsCreate() *cobra.Command {
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call these tools. If there are no tools, it returns nil, which
-// permits the agent only its own files.
+// manifestOf returns the manifest of an agent that may call these tools. If there are no tools, manifestOf returns nil.
+// With a nil manifest, an agent may access only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
 		return nil, nil //nolint:nilnil // nil is a valid manifest
@@ -332,7 +333,8 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 		t.printf("todo  %-11s %s", enum.Name(todo.GetStatus()), todo.GetContent())
 	}
 	for _, m := range state.GetState().GetMessages() {
-		// Further lines of a message are indented, so that they can't look like lines of this command.
+		// All lines of a message except the first are indented, so that they can't be mistaken for lines of this
+		// command.
 		text := strings.ReplaceAll(safetext.Lines(m.GetContent()), "\n", "\n  ")
 		if _, err := fmt.Fprintf(t.out, "\n%s:\n  %s\n", enum.Name(m.GetRole()), text); err != nil {
 			return err

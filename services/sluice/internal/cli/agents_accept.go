@@ -45,7 +45,7 @@ the same name is quarantined.`,
 	return c
 }
 
-// acceptTemplate shows a template, asks the person, and accepts the digest of the shown template.
+// acceptTemplate shows a template, asks the person for confirmation, and accepts the digest of the shown template.
 func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GalleryServiceClient, id, digest string) error {
 	if digest != "" && len(digest) < minDigest {
 		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}

@@ -32,8 +32,8 @@ func (g *fakeGallery) AcceptTemplate(_ context.Context, req *wasmagentv1.AcceptT
 	return &wasmagentv1.AcceptTemplateResponse{Template: &wasmagentv1.TemplateSummary{Id: req.GetId(), AddedBy: "ana", Digest: req.GetDigest()}}, nil
 }
 
-// Without a terminal, a template is accepted only if its digest is given. The command prints the whole template, its
-// rights first.
+// Without a terminal, a template is accepted only if its digest is given. The command prints the whole template,
+// beginning with the template's rights.
 func TestAgentsAccept_NeedsTheDigestWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0123456789abcdef", 4)

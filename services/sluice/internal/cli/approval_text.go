@@ -78,8 +78,8 @@ func timeOfDay(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// shownApproval is an approval with all parts of its view. params are the params of all parts, and digest is the digest
-// of the view.
+// shownApproval is an approval with its complete view, which the service returns in parts. params contains the params
+// from all parts, and digest is the digest of the view.
 type shownApproval struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
@@ -136,8 +136,8 @@ func (s *shownApproval) print(w io.Writer) {
 	}
 }
 
-// moveReason returns the reason of a move, followed by the comment of its vote. If the reason already contains the
-// comment, as after a denial, the comment is omitted.
+// moveReason returns the reason for a state transition, followed by the comment of the vote that caused it. If the
+// reason already contains the comment, as after a denial, the comment is omitted.
 func moveReason(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {

@@ -65,7 +65,7 @@ ends too, whatever the state of the approval is.`,
 	return c
 }
 
-// approvalAction is an action on an approval, before which the command shows the approval.
+// approvalAction is an action on an approval. The command shows the approval before it performs the action.
 type approvalAction struct {
 	question string
 	// refuses is true if the action only prevents calls. Such an action needs no --yes without a terminal.
@@ -116,7 +116,7 @@ func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool,
 	return t.actOn(ctx, client, id, assumeYes, end)
 }
 
-// actOn shows an approval, asks the person, and performs an action on the approval.
+// actOn shows an approval, asks the person for confirmation, and performs an action on the approval.
 func (t *tool) actOn(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool, end approvalAction) error {
 	seen, err := t.showApproval(ctx, client, id, assumeYes)
 	if err != nil {

@@ -16,19 +16,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/notices"
 )
 
-// approvalCommand runs a command for each approval that becomes pending, once for each approval.
+// approvalCommand runs a command once for each approval that becomes pending.
 type approvalCommand struct {
 	*tool
 	commands *notices.Commands
 	// open contains the approvals that have not ended, by their ids.
 	open map[string]*openApproval
-	// waiting contains the ids of pending approvals for which the command has not been added, oldest first. reported is
-	// the number of them that was printed last.
+	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first.
+	// reported is the number of waiting approvals in the last message.
 	waiting  []string
 	reported int
 }
 
-// openApproval is an approval that has not ended. told is true if the command was added for it.
+// openApproval is an approval that has not ended. told is true if a run of the command was queued for it.
 type openApproval struct {
 	*approvalv1.Approval
 
@@ -39,7 +39,7 @@ func (a *openApproval) pending() bool {
 	return a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 }
 
-// approvalInput is what the command reads on its standard input.
+// approvalInput is the data that the command gets on its standard input.
 type approvalInput struct {
 	safetext.Approval
 	Category string   `json:"category,omitzero"`
@@ -49,7 +49,7 @@ type approvalInput struct {
 	Pending int `json:"pending"`
 }
 
-// startApprovalCommand starts a command for approvals. stop kills commands that still run.
+// startApprovalCommand returns an approvalCommand that runs argv. stop kills the commands that are still running.
 func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *approvalCommand, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	commands, err := notices.StartCommands(ctx, argv, t.errOut)
@@ -66,8 +66,9 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// moved runs the command if an approval is pending and the command was not run for it before. It also runs the command
-// for earlier approvals for which there was no room. In a heartbeat, a is nil.
+// moved handles a change to the approval a. If the approval is pending and the command was not run for it before, moved
+// runs the command. It also runs the command for earlier approvals that had to wait because too many commands were
+// running. For a heartbeat, a is nil.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	if id := a.GetId(); safeApprovalID.MatchString(id) {
 		switch known := e.open[id]; {
@@ -85,8 +86,8 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 	e.runWaiting(ctx, client)
 }
 
-// runWaiting runs the command for approvals that wait for it, as long as there is room, and prints the number of those
-// that still wait.
+// runWaiting queues the command for waiting approvals until the queue is full. If approvals are still waiting then, it
+// prints their number.
 func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.ApprovalServiceClient) {
 	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
 	for len(e.waiting) > 0 && !e.commands.Full() {
@@ -126,7 +127,8 @@ func (e *approvalCommand) pending() (n int) {
 	return n
 }
 
-// classOf returns the class of the tool, or nil if it is unknown or can't be read.
+// classOf returns the classification of the tool that an approval is about. It returns nil if the classification is
+// unknown or can't be read.
 func (e *approvalCommand) classOf(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) *policyv1.Classification {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// viewClient returns a view with a class for every approval, except for approval "c", for which it returns an error.
+// viewClient returns a view with a classification for every approval except "c". For approval "c" it returns an error.
 type viewClient struct {
 	approvalv1.ApprovalServiceClient
 }
@@ -54,8 +54,9 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	}
 }
 
-// An approval moves several times. The command runs when it is pending for the first time. Further approvals run it
-// with the number of pending approvals. An approval with an identifier that is unsafe in a variable is ignored.
+// The state of an approval changes several times. The command runs only when the approval becomes pending for the first
+// time. For a second approval, the command gets the number of pending approvals. An approval is ignored if its
+// identifier is unsafe in an environment variable.
 func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	t.Parallel()
 	out := &lockedBuffer{lines: make(chan string, 100)}
@@ -103,8 +104,8 @@ func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	}
 }
 
-// The commands wait until the test creates a file, so 4 run and 100 wait. Further approvals wait until there is room.
-// The command is not run for an approval that ends before that.
+// Each command waits until the test creates a file, so 4 commands are running and 100 are queued. Further approvals
+// wait until the queue has room. If such an approval ends before that, the command is not run for it.
 func TestApprovalCommand_RunsLaterForApprovalsOfAFlood(t *testing.T) {
 	t.Parallel()
 	const flood = 120

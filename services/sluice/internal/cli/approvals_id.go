@@ -35,7 +35,7 @@ func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.Approval
 	return t.onlyID(found, given)
 }
 
-// onlyID returns the only identifier in found, or an error if found has no identifier or several.
+// onlyID returns the identifier in found, or an error unless there is exactly one.
 func (t *tool) onlyID(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:

@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNotConfirmed is returned if the person does not answer yes.
+// errNotConfirmed is returned if the person's answer is not yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
-// errNoTerminal is returned by a command that asks, if there is neither a terminal nor --yes.
+// errNoTerminal is returned by a command that must ask the person if there is no terminal and --yes is not set.
 var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to agree in advance")
 
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
@@ -61,7 +61,7 @@ func (b *ballot) question() string {
 	return "Deny this call?"
 }
 
-// decide shows an approval, asks the person, and votes on the view that it has shown.
+// decide shows an approval, asks the person for confirmation, and votes on exactly what it has shown.
 func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, b ballot) error {
 	seen, err := t.showApproval(ctx, client, b.id, b.assumeYes)
 	if err != nil {
@@ -92,8 +92,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// voteSummary returns the sentences after a vote. They describe an equal earlier vote of the person, the number of
-// missing votes, and the time at which an approved call runs.
+// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the
+// same vote, how many votes are missing, and when an approved call will be sent.
 func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); hasVote(before, mine) {
@@ -128,8 +128,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// showApproval reads and prints an approval before the person decides. If the output is JSON and the person is asked,
-// showApproval prints the approval in readable form on standard error.
+// showApproval reads and prints an approval before the person decides whether to approve it. If the output is JSON and
+// the person will be asked, showApproval prints the approval in readable form on standard error.
 func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
 	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
@@ -145,7 +145,8 @@ func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServi
 	return seen, nil
 }
 
-// isInteractive reports whether the command asks the person: standard input is a terminal, and --yes is not set.
+// isInteractive reports whether the command asks the person, which it does if standard input is a terminal and --yes is
+// not set.
 func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
 // confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if assumeYes is true.
@@ -174,7 +175,7 @@ func isYes(answer string) bool {
 	return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y")
 }
 
-// prompt prints a question and reads a line. If ctx ends first, prompt returns the error of ctx.
+// prompt prints a question and reads a line. If ctx is done first, prompt returns the context's error.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 	fmt.Fprint(t.errOut, text)
 	type read struct {

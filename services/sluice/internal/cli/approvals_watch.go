@@ -65,11 +65,11 @@ type watch struct {
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
 	cursor string
-	// command runs a command for approvals. It is nil without --exec.
+	// command runs a program for approvals. It is nil without --exec.
 	command *approvalCommand
-	// away is true if the command has printed that the mesh is unavailable, but not yet that it is available again.
+	// away is true if w has printed that the mesh is unavailable, but has not printed yet that it is available again.
 	away bool
-	// headed is true if the head of the table was printed.
+	// headed is true if the header row of the table was printed.
 	headed bool
 }
 
@@ -96,7 +96,7 @@ func (w *watch) close() {
 	}
 }
 
-// run prints changes until ctx ends. If the connection fails, run connects again.
+// run prints changes until ctx is done. If the connection fails, run connects again.
 func (w *watch) run(ctx context.Context) error {
 	for {
 		client := approvalv1.NewApprovalServiceClient(w.conn)
@@ -120,8 +120,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// reconnect waits, and connects again. If ctx ends first, it returns false. The old connection is not used again: another
-// program may have got the port of a mesh that has ended, and must not get the token.
+// reconnect waits, and then connects again. If ctx is done first, it returns false. It does not reuse the old
+// connection: if the mesh has exited, another program may have got the mesh's port, and that program must not get the
+// token.
 func (w *watch) reconnect(ctx context.Context) bool {
 	for {
 		select {
@@ -160,7 +161,7 @@ func (w *watch) follow(ctx context.Context, client approvalv1.ApprovalServiceCli
 	}
 }
 
-// print prints the state of an approval. The first call also prints the head of the table. If a is nil, as in a
+// print prints the state of an approval. The first call also prints the header row of the table. If a is nil, as for a
 // heartbeat, print prints no state.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {

@@ -9,12 +9,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// behindOwn returns the [clientsetup.Behind] for the person's own mesh, and behindHook that for the mesh that a hook
-// asks.
+// behindOwn returns the [clientsetup.Behind] for the mesh of the person who runs the command. behindHook returns the
+// Behind for the mesh to which a hook sends its events.
 func (t *tool) behindOwn() clientsetup.Behind  { return t.behind(t.ownMesh()) }
 func (t *tool) behindHook() clientsetup.Behind { return t.behind(t.hookMesh()) }
 
-// behind returns a Behind that uses the configuration of a mesh. If the person has no mesh, err is the reason.
+// behind returns a Behind that uses the configuration of the mesh own. If the person has no mesh, own is nil and err
+// contains the reason.
 func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	b := clientsetup.Behind{Program: t.programPath(), Undo: func(client string) string { return t.command("init --undo " + client) }}
 	var f *config.File
@@ -35,7 +36,7 @@ func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	return b
 }
 
-// hasElsewhereToken reports whether `init --http` has stored a token of a client for the mesh at a URL.
+// hasElsewhereToken reports whether `init --http` has stored the client's token for the mesh at the given URL.
 func hasElsewhereToken(paths personal.Paths, url, client string) bool {
 	at, err := paths.Elsewhere(url)
 	if err != nil || paths.Data == "" || personal.CheckClient(client) != nil {

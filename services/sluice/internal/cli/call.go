@@ -47,8 +47,8 @@ with 1 if the call is refused or the tool reports an error.`,
 	return c
 }
 
-// callArguments returns the arguments of a call as a JSON object. pairs contains the values of --arg, and raw is the
-// value of --args.
+// callArguments returns the arguments of a call as a JSON object. The parameter pairs contains the values of --arg, and
+// raw is the value of --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}
@@ -82,7 +82,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	return json.Marshal(members, json.Deterministic(true))
 }
 
-// jsonObject parses the JSON object in a flag. Its error contains the position of the invalid JSON.
+// jsonObject parses the JSON object in a flag's value. If the JSON is invalid, the error contains the position.
 func jsonObject(flag, raw string) (jsontext.Value, error) {
 	var value jsontext.Value
 	if err := json.Unmarshal([]byte(raw), &value); err != nil {

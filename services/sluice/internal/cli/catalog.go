@@ -32,22 +32,23 @@ type listFlags struct {
 	trusted bool
 }
 
-// aboutLists is the part of a command's help text about lists of tools.
+// aboutLists is the part of a command's help text that explains lists of tools.
 const aboutLists = `
 
 With --file, the list of tools is a response to tools/list, the result in the response, or
 the array in the result. With --run, the command starts a server that uses the stdio
 transport, with the environment of this command, lists the tools, and ends the server.`
 
-// withToolList adds the flags of a list of tools to a command, which then calls do with the tools.
+// withToolList adds flags that name a list of tools to a command: a file, or a server to start. The command then calls
+// do with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
 	return c
 }
 
-// withOptionalToolList is like withToolList, but the flags are optional. If no flag is set, the tools come from the
-// function elsewhere.
+// withOptionalToolList is like withToolList, but the flags are optional. If neither flag is set, the tools come from
+// the function in the parameter elsewhere.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -140,7 +141,7 @@ type classifiedTool struct {
 	Tags       []string        `json:"tags,omitempty"`
 }
 
-// classEvidence is a quote from a definition, and the conclusion from it about the tool.
+// classEvidence is a quote from a definition, and what the quote implies about the tool.
 type classEvidence struct {
 	Path     string  `json:"path"`
 	InKey    bool    `json:"inKey,omitzero"`

@@ -34,7 +34,8 @@ func (f *reviewFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
 }
 
-// findDigest returns the only digest in the list all that begins with the digits in --digest.
+// findDigest returns the digest that begins with the digits in --digest. Exactly one of the digests in the parameter
+// all must begin with these digits.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -109,8 +110,8 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the whole digest of the definition that --digest selects. given contains the server and the
-// tool.
+// listedDigest returns the whole digest of the definition that --digest selects. The parameter given contains the
+// server and the tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {
@@ -126,7 +127,8 @@ func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceC
 	return f.findDigest(all)
 }
 
-// pendingDigest returns the whole digest of all pending definitions of a server, if --digest selects it.
+// pendingDigest returns the combined digest of all pending definitions of a server. It returns an error if this digest
+// does not begin with the digits in --digest.
 func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *reviewFlags) ([]byte, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -167,7 +169,7 @@ func (t *tool) catalogRefuse() *cobra.Command {
 	return c
 }
 
-// tagName matches a tag (ToolOverride.tags).
+// tagName matches valid tags (ToolOverride.tags).
 var tagName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 func (t *tool) catalogOverride() *cobra.Command {

@@ -56,8 +56,8 @@ example definitions that give instructions to the model. Accept or refuse them o
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the digest of all shown definitions. AcceptPin accepts them together by this digest. It is empty if no
-	// definition is pending.
+	// Digest is the combined digest of all shown definitions. AcceptPin uses it to accept these definitions together.
+	// It is empty if no definition is pending.
 	Digest string `json:"digest,omitzero"`
 }
 
@@ -107,9 +107,9 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the digest of the shown definitions. It is computed like CatalogServer.waiting_digest: in the
-// order of the tools' names, and then of the definitions' digests. It equals waiting_digest only if all pending
-// definitions were shown.
+// combinedDigest returns the combined digest of the shown definitions. It is computed in the same way as the field
+// CatalogServer.waiting_digest: the definitions are sorted by the names of their tools, and then by their digests. The
+// result equals waiting_digest only if all pending definitions were shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
@@ -206,7 +206,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition returns a definition as indented JSON, with the members of objects sorted by name.
+// definition returns the definition of a tool as indented JSON, with the members of objects sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

@@ -87,7 +87,7 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults returns the reasons why elements of servers' lists are hidden from clients, by server. It returns nil if
+// listFaults returns, by server, the reasons why parts of the servers' lists are hidden from clients. It returns nil if
 // the gateway does not respond.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
@@ -109,7 +109,8 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds the servers whose lists can't be read, because the catalog does not have these servers.
+// withUnlisted returns servers, plus the servers that only faults contains. The catalog has no entry for a server if
+// none of its lists could be read.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
@@ -166,7 +167,8 @@ var (
 	riskNames     = []string{"low", "medium", "high", "critical"}
 )
 
-// valueOf returns the number of the enumeration value with a name. flag is the name of the flag, category or risk.
+// valueOf returns the number of the enumeration value with the given name. The parameter flag is the name of the flag,
+// which is category or risk.
 func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
@@ -319,8 +321,8 @@ func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceCl
 	return resp.GetTool(), nil
 }
 
-// completeCatalog completes the name of a server, and then the name of one of its tools. If waits is true, it completes
-// only tools with a pending definition.
+// completeCatalog completes the name of a server, and then the name of one of its tools. If the parameter waits is
+// true, it completes only the names of tools with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -346,7 +348,8 @@ func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	}
 }
 
-// shortDigest returns the first 16 hexadecimal digits of a digest, which distinguish the definitions of a tool.
+// shortDigest returns the first 16 hexadecimal digits of a digest. These digits suffice to distinguish the definitions
+// of a tool.
 func shortDigest(digest []byte) string {
 	text := hex.EncodeToString(digest)
 	return text[:min(len(text), 16)]

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. The start may
-	// download a package.
+	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. Starting the
+	// server may include the download of a package.
 	startAndListTimeout = 2 * time.Minute
-	// maxStderr is the maximum number of bytes of the server's standard error that are stored for an error.
+	// maxStderr is the maximum number of bytes of the server's standard error that are kept to be shown in an error.
 	maxStderr = 4 << 10
 )
 
@@ -36,11 +36,12 @@ func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err
 	return listed.tools, err
 }
 
-// listedServer is what a server says about itself: its capabilities, a JSON object, and its tools, a JSON array.
+// listedServer contains what a server says about itself. The capabilities are a JSON object, and the tools are a JSON
+// array.
 type listedServer struct{ capabilities, tools jsontext.Value }
 
-// listServerOfCommand starts a server and lists its tools. cmd must not have been started. listServerOfCommand sets its
-// streams.
+// listServerOfCommand starts a server and lists its tools. The command cmd must not have been started.
+// listServerOfCommand sets the standard streams of cmd.
 func listServerOfCommand(ctx context.Context, cmd *exec.Cmd) (listed listedServer, err error) {
 	if cmd.Err != nil { // the program was not found
 		return listed, fmt.Errorf("start %s: %w", cmd.Args[0], cmd.Err)
@@ -83,7 +84,7 @@ func listServer(ctx context.Context, transport mcp.Transport) (_ listedServer, e
 	return listedServer{greeting.Capabilities, tools}, err
 }
 
-// listTools returns the tools of all pages.
+// listTools requests all pages of the list, and returns all tools.
 func (c *startedServer) listTools(ctx context.Context) (jsontext.Value, error) {
 	all := []jsontext.Value{}
 	params := make(map[string]string)
@@ -111,7 +112,7 @@ func (c *startedServer) listTools(ctx context.Context) (jsontext.Value, error) {
 }
 
 // request sends a request and returns its result. A mesh refuses requests to a server that is still starting, for
-// example because its package is being installed. In that case, request waits and sends the request again.
+// example because the server's package is being installed. In that case, request waits and sends the request again.
 func (c *startedServer) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	for {
 		result, err := c.requestOnce(ctx, method, params)
@@ -181,7 +182,7 @@ func (c *startedServer) requestOnce(ctx context.Context, method string, params a
 	}
 }
 
-// tailBuffer is a writer that stores the last maxStderr bytes.
+// tailBuffer is a writer that stores the last maxStderr bytes that are written to it.
 type tailBuffer struct{ buf []byte }
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
@@ -190,7 +191,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stderrBegins precedes the output of a server in an error.
+// stderrBegins precedes the output of a server in the text of an error.
 const stderrBegins = "; the server's standard error ends with:\n"
 
 // errorSuffix returns the stored output as a suffix for an error.

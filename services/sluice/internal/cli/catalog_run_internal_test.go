@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The mesh refuses two requests, because the package of the server is being installed, and answers the third one.
+// The mesh refuses two requests, because the server's package is being installed, and answers the third request.
 func TestRequest_RepeatsWhileTheServerIsStarting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,7 +36,8 @@ func TestRequest_ReturnsTheRefusalAtItsDeadline(t *testing.T) {
 	})
 }
 
-// requestOf returns a connection to a mesh that refuses a number of requests.
+// requestOf returns a connection to a mesh that refuses the first requests. The parameter refused is the number of
+// refused requests.
 func requestOf(t *testing.T, refused int) *startedServer {
 	t.Helper()
 	near, far := mcp.NewInMemoryTransports()

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is the minimum remaining validity of a certificate. If less remains, setup replaces the certificate.
+// renewBefore is the minimum remaining validity of a certificate. If the remaining validity is shorter, setup replaces
+// the certificate.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {
@@ -53,8 +54,8 @@ ROLE-key.pem. No role needs ca-key.pem.`,
 	return c
 }
 
-// setup returns the command that creates the keys and tokens for roles in separate processes. Each role has a separate
-// directory, which only that role mounts.
+// setup returns the command that creates the keys and tokens for mesh services that run in separate processes. Each
+// service has its own directory, which only that service mounts.
 func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -83,8 +84,8 @@ replaces certificates that another CA signed or that expire within 30 days.`,
 	return c
 }
 
-// setupAll creates the missing files. A lock admits one process at a time. Without the lock, two processes could each
-// create a CA, and the certificates of one CA would not be trusted.
+// setupAll creates the missing files. It holds a lock, so that only one process at a time creates files. Without the
+// lock, two processes could each create a CA, and the certificates of one of the two CAs would not be trusted.
 func setupAll(dir string) (err error) {
 	keys := filepath.Join(dir, "ca") // no service mounts this directory
 	if err := os.MkdirAll(keys, 0o700); err != nil {
@@ -118,8 +119,8 @@ func setupCerts(dir string) error {
 	return pki.WriteFile(filepath.Join(dir, "operator", "ca.pem"), authority.CertPEM(), 0o644)
 }
 
-// isCertificateValid reports whether the authority signed a role's certificate and the certificate does not expire
-// within renewBefore.
+// isCertificateValid reports whether a service's certificate was signed by the authority and is still valid for at
+// least renewBefore.
 func isCertificateValid(id *pki.Identity, authority *pki.Authority) bool {
 	_, err := id.Cert.Leaf.Verify(x509.VerifyOptions{
 		Roots: authority.Pool(), CurrentTime: time.Now().Add(renewBefore), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},

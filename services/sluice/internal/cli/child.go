@@ -15,22 +15,25 @@ import (
 )
 
 const (
-	// terminateTimeout is the time between closing a program's standard input and SIGTERM, and between SIGTERM and SIGKILL.
+	// terminateTimeout is the time between the closing of a program's standard input and SIGTERM. It is also the time
+	// between SIGTERM and SIGKILL.
 	terminateTimeout = 2 * time.Second
-	// installTimeout replaces the first terminateTimeout for a program that has not written to its standard output yet. Such
-	// a program may be installing a package. If it were killed, the cache of npx would keep a part of the package.
+	// installTimeout is used instead of the first terminateTimeout for a program that has not written to its standard
+	// output yet. Such a program may be installing a package. If it were killed, an incomplete package would remain in
+	// the cache of npx.
 	installTimeout = 30 * time.Second
-	// outputTimeout is the maximum time to wait for the rest of the output of a program that has ended.
+	// outputTimeout is the maximum time to wait for the rest of the output of a program that has exited.
 	outputTimeout = time.Second
-	// repeatedSignal is the time in which a second signal counts as a repetition of the first, as in package app.
+	// repeatedSignal is the time in which a second signal counts as a repetition of the first. Package app uses the
+	// same time.
 	repeatedSignal = time.Second
 )
 
-// A childTransport connects to a program that it starts. Unlike [mcp.CommandTransport], it starts the program in a
-// process group of its own, so that Ctrl-C does not end the program in the middle of an installation.
+// A childTransport connects to a program that it starts. Unlike [mcp.CommandTransport], it starts the program in a new
+// process group, so that Ctrl-C does not kill the program in the middle of an installation.
 type childTransport struct {
 	cmd *exec.Cmd
-	// stopped is closed when the person stops the command.
+	// stopped is closed when the person stops the command that runs the program.
 	stopped <-chan struct{}
 }
 
@@ -53,7 +56,7 @@ func (t *childTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	return (&mcp.IOTransport{Reader: childOutput{c}, Writer: c}).Connect(ctx)
 }
 
-// child is a running program. It writes to the program's standard input.
+// child is a running program. Writes to a child go to the program's standard input.
 type child struct {
 	cmd     *exec.Cmd
 	stopped <-chan struct{}
@@ -68,8 +71,9 @@ type child struct {
 
 func (c *child) Write(p []byte) (int, error) { return c.stdin.Write(p) }
 
-// Close closes the standard input of the program and waits until the program has ended. A program that does not end in
-// time gets SIGTERM and then SIGKILL. If the person stops the command a second time, it gets SIGKILL at once.
+// Close closes the standard input of the program and waits until the program has exited. If the program does not exit
+// in time, Close sends SIGTERM and then SIGKILL. If the person stops the command a second time, Close sends SIGKILL at
+// once.
 func (c *child) Close() error {
 	if err := c.stdin.Close(); err != nil {
 		return fmt.Errorf("close the standard input: %w", err)
@@ -97,7 +101,8 @@ func (c *child) Close() error {
 	return c.err
 }
 
-// ends reports whether the program ends within a time and before the context now is canceled.
+// ends reports whether the program exits within the given time. It returns false at once if the context in the
+// parameter now is canceled.
 func (c *child) ends(now context.Context, within time.Duration) bool {
 	select {
 	case <-c.exited:
@@ -108,8 +113,9 @@ func (c *child) ends(now context.Context, within time.Duration) bool {
 	return false
 }
 
-// secondSignal returns a context that a SIGINT or SIGTERM cancels after stopped is closed. A signal within
-// repeatedSignal does not count, because it may repeat the one that stopped the command.
+// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after stopped is closed. It ignores
+// signals in the first repeatedSignal after that, because they may be repetitions of the signal that stopped the
+// command.
 func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 1)

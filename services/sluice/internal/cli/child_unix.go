@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// ownGroup makes a command start in a process group of its own, so that Ctrl-C at the terminal does not reach it.
+// ownGroup makes a command start in a new process group, so that Ctrl-C at the terminal does not reach the command.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // signalGroup sends a signal to the process group of a process for which Wait has not returned yet.

@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// ownGroup makes a command start in a process group of its own, so that Ctrl-C in the console does not reach it.
+// ownGroup makes a command start in a new process group, so that Ctrl-C in the console does not reach the command.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 
-// signalGroup ends a process: Windows has no signals.
+// signalGroup kills a process, because Windows has no signals.
 func signalGroup(p *os.Process, _ syscall.Signal) error { return p.Kill() }

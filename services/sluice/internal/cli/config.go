@@ -73,9 +73,9 @@ server, and sends nothing over the network.`,
 	}
 }
 
-// resolveAll performs the checks that the roles perform when they start. It resolves secrets and loads the policies. If
-// the roles share a process, it also loads the certificates. lists contains the tools of each server. The warnings
-// include what does not fit the lists.
+// resolveAll performs the checks that the mesh services perform when they start. It resolves secrets and loads the
+// policies. If all services run in one process, it also loads the certificates. The parameter lists contains the tools
+// of each server. The returned warnings include those about policies that do not fit these tools.
 func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	if perr == nil {
@@ -89,8 +89,8 @@ func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err 
 }
 
 // checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policies,
-// checkPolicies returns an error, because `up` does not start with such a configuration. If it has no servers either,
-// `up` creates a policy.
+// checkPolicies returns an error, because `up` does not start with such a configuration. If the configuration has
+// neither servers nor policies, `up` creates a policy.
 func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	if f.PoliciesInStore() { // their documents were checked when they were applied
 		return nil, nil
@@ -129,9 +129,8 @@ func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, e
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// toolListsOf returns the tools of each server according to the data directory. If the configuration has servers, it
-// returns their tools, and otherwise the tools of the servers that `up` adds. toolListsOf sends no request to a running
-// mesh.
+// toolListsOf returns the tools of each server, which it reads from the data directory. If the configuration has no
+// servers, it returns the tools of the servers that `up` adds. toolListsOf sends no request to a running mesh.
 func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
@@ -154,8 +153,8 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	return gateway.SandboxReports(cfg, t.launcher, app.Env)
 }
 
-// checkTokens returns an error if the policy role would refuse the tokens, for example because two have the same
-// secret.
+// checkTokens returns an error if the policy service would refuse the tokens, for example because two of them have the
+// same secret.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {
 		return fmt.Errorf("auth.tokens: %w", err)
@@ -163,8 +162,8 @@ func checkTokens(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// checkGRPC returns an error if `up` could not serve gRPC. If roles run in separate processes, it returns nil, because
-// their certificates may be on other machines.
+// checkGRPC returns an error if `up` could not serve gRPC. If the mesh services run in separate processes, it returns
+// nil, because the services' certificates may be on other machines.
 func checkGRPC(f *config.File) error {
 	switch {
 	case f.HasSeparateRoles():
@@ -179,8 +178,8 @@ func checkGRPC(f *config.File) error {
 	}
 }
 
-// checkMCP returns an error if `up` could not serve MCP. If roles run in separate processes, it returns nil, because
-// the gateway's files may be on another machine.
+// checkMCP returns an error if `up` could not serve MCP. If the mesh services run in separate processes, it returns
+// nil, because the gateway's files may be on another machine.
 func checkMCP(f *config.File) error {
 	if f.HasSeparateRoles() || f.ListenTLS.Cert == "" {
 		return nil
@@ -240,8 +239,8 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	return t.table([]string{"WHAT", "VALUE"}, rows)
 }
 
-// groupsOf returns the groups of the configuration with their subjects. It marks subjects without a token, because
-// these people can't vote.
+// groupsOf returns a description of each group in the configuration with its members. It marks members without a token,
+// because these people can't vote.
 func groupsOf(f *config.File) []string {
 	out := []string{}
 	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {

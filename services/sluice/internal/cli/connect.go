@@ -30,7 +30,7 @@ import (
 
 const requestTimeout = 10 * time.Second
 
-// Names of the files with the generated tokens in DATA/tokens. They are also the roles of the tokens.
+// These are the names of the files with the generated tokens in DATA/tokens, and also the roles of the tokens.
 const (
 	agentToken    = "agent"
 	operatorToken = "operator"
@@ -67,13 +67,14 @@ func tokenSource(f *config.File, name string) string {
 	return tokenFile(f, name)
 }
 
-// hasToken reports whether the configuration has tokens of a role. In that case, `up` generates no token of the role.
+// hasToken reports whether the configuration has tokens with the given role. If so, `up` generates no token with this
+// role.
 func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
-// dial connects to a role as the operator. It uses --addr if that flag is set. Otherwise it uses the role's address if
-// roles run in separate processes, or else the gRPC address of the configuration.
+// dial connects to a mesh service as the operator. If --addr is set, dial uses that address. Otherwise, if the services
+// run in separate processes, it uses the service's address. Otherwise it uses the gRPC address of the configuration.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
 	token, err := t.readToken(f, operatorToken)
 	if err != nil {
@@ -100,7 +101,7 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 	return rpc.DialPerson(target, token, cfg)
 }
 
-// clientTLS returns the TLS configuration for a connection to a role, or nil if the configuration has no TLS.
+// clientTLS returns the TLS configuration for a connection to a mesh service, or nil if the configuration has no TLS.
 func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -133,8 +134,8 @@ func mcpURL(f *config.File, server string) string {
 	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
-// mcpClient returns an HTTP client for the MCP address. The client protects the token like the client of
-// [tokenhttp.New]. It trusts the system's certificate authorities and the certificate in listen_tls of the
+// mcpClient returns an HTTP client for the MCP address. The client protects the token in the same way as the client
+// that [tokenhttp.New] returns. It trusts the system's certificate authorities and the certificate in listen_tls of the
 // configuration.
 func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	if f.ListenTLS.Cert == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A summary fits a terminal of 80 columns and 24 lines, which also shows the lines of two shell prompts.
+// A summary must fit on a terminal with 80 columns and 24 lines, which also shows the lines of two shell prompts.
 const (
 	summaryWidth    = 80
 	maxSummaryRows  = 20
@@ -93,7 +93,7 @@ func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 	return rows
 }
 
-// recordedSummary describes the stored copy of a call's arguments. It returns "" if there is none.
+// recordedSummary describes the stored copy of a call's arguments. It returns "" if no copy is stored.
 func recordedSummary(r journal.Recorded) string {
 	if r == (journal.Recorded{}) {
 		return ""

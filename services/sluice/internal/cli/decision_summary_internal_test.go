@@ -11,8 +11,8 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// The summary of a decision fits a terminal of 80 columns and 24 lines, even if all fields are set, hostile, long and
-// repeated.
+// The summary of a decision fits on a terminal with 80 columns and 24 lines, even if all fields are set, hostile, long
+// and repeated.
 func TestPrintSummary_FitsATerminal(t *testing.T) {
 	t.Parallel()
 	full := readSample(t)

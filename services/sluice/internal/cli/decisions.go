@@ -144,7 +144,7 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 	}
 }
 
-// nextRecord waits for a record. It returns nil if the stream or ctx has ended.
+// nextRecord waits for a record. It returns nil if the stream has ended or ctx is done.
 func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1.WatchDecisionsResponse]) (*gatewayv1.Record, error) {
 	for {
 		resp, err := stream.Recv()
@@ -159,8 +159,8 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions returns the newest n records, oldest first. If a page is not full, it reports the progress of the
-// search on standard error.
+// newestDecisions returns the newest n records, oldest first. The gateway may return a page that is not full if it has
+// to search for long. In that case, newestDecisions reports the progress of the search on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
@@ -220,7 +220,8 @@ func recordRow(r *gatewayv1.Record) []string {
 	}
 }
 
-// callTarget describes what was called: SERVER/TOOL, or the server, the method and the item that the method addresses.
+// callTarget describes the target of a call. The description is SERVER/TOOL, or consists of the server, the method and
+// the item that the method addresses.
 func callTarget(server, method, tool string) string {
 	if method != "" && (tool == "" || method != "tools/call") {
 		return strings.TrimSpace(server + " " + method + " " + tool)
@@ -228,8 +229,8 @@ func callTarget(server, method, tool string) string {
 	return strings.Trim(server+"/"+tool, "/")
 }
 
-// observedName describes what would have happened to a call if nothing were observed, for example "would_deny
-// denied_by_rule draft/no". It is empty if the same would have happened.
+// observedName describes what would have happened to a call if the whole policy were enforced, for example "would_deny
+// denied_by_rule draft/no". It returns "" if enforcing the whole policy would have made no difference.
 func observedName(r *gatewayv1.Record) string {
 	would := r.GetObserved()
 	name := enum.NameOrEmpty(would.GetEffect()) + withPrefix(" ", enum.NameOrEmpty(would.GetCode()))

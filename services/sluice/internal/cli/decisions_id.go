@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// idLength is the length of a whole identifier.
+	// idLength is the length of a complete identifier.
 	idLength = 36
-	// maxIDPages is the maximum number of pages of records that are searched for the beginning of an identifier.
+	// maxIDPages is the maximum number of pages of records that are searched for an identifier with a given beginning.
 	maxIDPages = 20
 )
 
-// getDecision returns the records of a decision. given is its identifier, or the beginning of the identifier of one of
-// the newest decisions.
+// getDecision returns the records of a decision. The parameter given is the decision's identifier. For one of the
+// newest decisions, the beginning of the identifier suffices.
 func (t *tool) getDecision(ctx context.Context, client gatewayv1.GatewayServiceClient, given string) (*gatewayv1.GetDecisionResponse, error) {
 	resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given})
 	switch {
@@ -45,7 +45,8 @@ func (t *tool) getDecision(ctx context.Context, client gatewayv1.GatewayServiceC
 	return resp, nil
 }
 
-// decisionsWithPrefix returns the identifiers with a prefix among the newest records.
+// decisionsWithPrefix returns the identifiers of decisions that begin with the given prefix. It searches only the
+// newest records.
 func decisionsWithPrefix(ctx context.Context, client gatewayv1.GatewayServiceClient, prefix string) (map[string]bool, error) {
 	found := make(map[string]bool)
 	req := &gatewayv1.ListDecisionsRequest{PageSize: maxPage}

@@ -12,7 +12,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// fakeGateway is a gateway with stored records. It returns at most 700 of them in one response.
+// fakeGateway is a gateway with stored records. It returns at most 700 records in one response.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 

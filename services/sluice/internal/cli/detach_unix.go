@@ -7,5 +7,6 @@ import (
 	"syscall"
 )
 
-// detach makes a command stay when this program ends: signals for the client's process group don't reach it.
+// detach makes a command continue after this program has exited. Signals that are sent to this program's process group
+// don't reach the command.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

@@ -17,14 +17,14 @@ import (
 var update = flag.Bool("update", false, "write "+commandPage)
 
 const (
-	// TestCommandPage_MatchesTheCommands writes commandPage from the template commandText, in which {{flags}} and
-	// {{commands}} are replaced with the help texts of the commands.
+	// commandPage is the page that TestCommandPage_MatchesTheCommands generates from the template commandText. The help
+	// texts of the commands replace {{flags}} and {{commands}} in the template.
 	commandPage = "../../../../docs/cli.md"
 	commandText = "testdata/cli.md.tmpl"
 )
 
-// TestCommandPage_MatchesTheCommands compares docs/cli.md with the commands. Run it with -update after a change to a
-// help text.
+// TestCommandPage_MatchesTheCommands compares docs/cli.md with the commands. After a change to a help text, run the
+// test with -update.
 func TestCommandPage_MatchesTheCommands(t *testing.T) {
 	t.Parallel()
 	root := newTool("sluice", io.Discard, io.Discard).root()
@@ -97,7 +97,7 @@ func commandSection(c *cobra.Command) string {
 	return out + "\n"
 }
 
-// markdownOf returns a help text with its paragraphs wrapped, and its indented paragraphs as code.
+// markdownOf converts a help text to Markdown. It wraps the paragraphs, and formats indented paragraphs as code.
 func markdownOf(help string) string {
 	parts := strings.Split(help, "\n\n")
 	for i, part := range parts {
@@ -110,7 +110,7 @@ func markdownOf(help string) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// codeBlock returns a string as a Markdown code block. It removes an indentation of two characters.
+// codeBlock returns a string as a Markdown code block. It removes an indentation of two spaces.
 func codeBlock(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {

@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	// agentTokenEnv is the environment variable with the agent's token. doctor needs this token in addition to the
-	// operator's.
+	// agentTokenEnv is the environment variable that contains the agent's token. doctor needs this token in addition to
+	// the operator's token.
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
 	// waitTool is the gateway's own tool, which every server may list.
 	waitTool = "sluice_approval_wait"
@@ -44,11 +44,11 @@ const (
 	doctorTimeout       = 5 * time.Minute
 	serverTimeout       = 10 * time.Second
 	maxConcurrentChecks = 8
-	// expiresSoon is the remaining validity below which a certificate gets a warning.
+	// expiresSoon is the remaining validity below which doctor warns about a certificate.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
-// States of a check result, from the worst to the best.
+// These are the states of a check result, from the worst to the best.
 const (
 	stateProblem = "problem"
 	stateWarning = "warning"
@@ -87,7 +87,7 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 	}
 }
 
-// checkAll performs all checks. It continues after a problem.
+// checkAll performs all checks. If a check finds a problem, checkAll continues with the next check.
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	onDemand, runs := t.checkOnDemand(f)
 	if !runs {
@@ -101,7 +101,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
-			// The definitions of clients' tools are not pinned. They stay in the catalog after the hook is removed.
+			// The tools that clients bring themselves are skipped: their definitions are not pinned, and they stay in
+			// the catalog after the hook is removed.
 			if n := h.pending[name]; n > 0 && !strings.HasPrefix(name, hosttools.Prefix) {
 				out = append(out, checkResult{stateWarning, "tools of " + name, pendingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
 			}
@@ -110,8 +111,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	return out
 }
 
-// toolListsOf returns the tools of each server. It gets them from the running mesh, or from the data directory if the
-// mesh does not respond.
+// toolListsOf returns the tools of each server. It gets the lists from the running mesh, or from the data directory if
+// the mesh does not respond.
 func (t *tool) toolListsOf(ctx context.Context, f *config.File, h roleAnswers) policy.ToolLists {
 	out := toolListsOf(ctx, f)
 	if h.gatewayErr != nil {
@@ -192,7 +193,7 @@ func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 
 func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	if h.gatewayErr != nil {
-		// The error contains the advice.
+		// The error already contains advice for the person.
 		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()})
 	}
 	for _, r := range h.roles {
@@ -222,7 +223,8 @@ func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	return out
 }
 
-// checkServers checks the state of each server at the gateway, and the list of tools that the agent gets from it.
+// checkServers checks the state of each server at the gateway, and the list of tools that the agent gets from the
+// server.
 func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []checkResult {
 	secret := agentSecret(f)
 	var out []checkResult
@@ -249,7 +251,7 @@ func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gate
 }
 
 // checkSandboxes returns the restrictions that the kernel does not enforce for stdio servers. Servers with equal
-// reports share a result.
+// reports are described in one result.
 func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
@@ -268,7 +270,7 @@ func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 }
 
 // agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. A person's own mesh has a
-// token for each client, of which agentSecret returns the first. It returns "" if there is no token.
+// token for each client. In that case, agentSecret returns the first token. It returns "" if there is no token.
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
@@ -285,8 +287,8 @@ func agentSecret(f *config.File) string {
 	return ""
 }
 
-// checkServer checks one server. secret is the agent's token. If secret is not empty, checkServer also checks the list
-// of tools that the agent gets.
+// checkServer checks one server. If secret, the agent's token, is not empty, checkServer also checks the list of tools
+// that the agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	if client, isHost := strings.CutPrefix(s.GetName(), hosttools.Prefix); isHost { // agents neither list nor call its tools
@@ -332,7 +334,8 @@ func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// currentStatus returns the current state of a server, or the state in before if the gateway does not respond.
+// currentStatus returns the current status of a server. If the gateway does not respond, it returns the earlier status
+// in the parameter before.
 func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // other goroutines send requests at the same time
 	ctx, cancel := requestContext(ctx)
@@ -367,7 +370,7 @@ func stdioAdvice(s *gatewayv1.ServerStatus) string {
 	return "set log.level to debug, or start the mesh with --log-level debug, to log what the program writes to standard error"
 }
 
-// installAdvice returns advice if the last error is that the server's package could not be installed. Otherwise it
+// installAdvice returns advice if the server's last error says that its package could not be installed. Otherwise it
 // returns "".
 func installAdvice(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
@@ -385,8 +388,8 @@ func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 	return "; last error: " + s.GetLastError()
 }
 
-// countListedTools returns the number of tools that the holder of a token gets on the first page of a server's list.
-// more is a note if the list has more pages.
+// countListedTools returns the number of tools on the first page of the list that the holder of a token gets from a
+// server. If the list has more pages, the result more is a note that says so.
 func (t *tool) countListedTools(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := t.mcpClient(f)
 	if err != nil {
@@ -421,7 +424,7 @@ func (t *tool) countListedTools(ctx context.Context, f *config.File, server, sec
 	return n, more, nil
 }
 
-// printCheckResults prints all results, the worst first. It returns an error if one of them is a problem.
+// printCheckResults prints all results, the worst first. It returns an error if one of the results is a problem.
 func (t *tool) printCheckResults(all []checkResult) error {
 	order := []string{stateProblem, stateWarning, stateOK}
 	slices.SortStableFunc(all, func(a, b checkResult) int {

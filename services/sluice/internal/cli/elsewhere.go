@@ -26,18 +26,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// elsewhereTimeout is the timeout for the first answer of a mesh elsewhere, which includes the connection.
+// elsewhereTimeout is the timeout for the first response of a remote mesh, including the time to connect.
 const elsewhereTimeout = 30 * time.Second
 
-// A meshElsewhere is a mesh that the person does not run, with a token for it.
+// A meshElsewhere is a remote mesh that another operator runs, together with a token for it.
 type meshElsewhere struct {
 	url    string
 	token  string
 	client *http.Client
 }
 
-// elsewhereClient returns an HTTP client for a mesh elsewhere. authority is the mesh's own certificate authority as
-// PEM, or nil if it has none.
+// elsewhereClient returns an HTTP client for a remote mesh. The parameter authority is the mesh's own certificate
+// authority as PEM, or nil if the mesh has none.
 func elsewhereClient(authority []byte) (*http.Client, error) {
 	if authority == nil {
 		return tokenhttp.New(nil, ""), nil
@@ -52,8 +52,9 @@ func elsewhereClient(authority []byte) (*http.Client, error) {
 	return tokenhttp.New(roots, ""), nil
 }
 
-// elsewhereRelay returns the configuration of a relay to a mesh elsewhere that uses the token of a client. If the token
-// or the certificate authority can't be read, the relay answers each message of the client with the reason.
+// elsewhereRelay returns the configuration of a relay to a remote mesh. The relay uses the token of the given client.
+// If the token or the certificate authority can't be read, the relay answers each message of the client with the
+// reason.
 func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
@@ -79,8 +80,8 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 	return cfg, nil
 }
 
-// storedElsewhere returns the token of a client for a mesh elsewhere. authority is the mesh's own certificate
-// authority, or nil if it has none.
+// storedElsewhere returns a client's token for a remote mesh. authority is the mesh's own certificate authority, or nil
+// if the mesh has none.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
 	raw, err := at.ReadToken(client)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,8 +97,8 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 	return strings.TrimSpace(string(raw)), authority, err
 }
 
-// servers returns the sorted names of the servers that the token may use: those with visible tools, and those
-// candidates that exist although none of their tools is visible.
+// servers returns the sorted names of the servers that the token may use. These are the servers with tools that the
+// token's holder may see, and those candidates that exist although all of their tools are hidden from the holder.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {
@@ -129,14 +130,16 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 	return names, ctx.Err()
 }
 
-// maxElsewhereServers is the maximum number of servers that a mesh may list. With --add, init connects to each of them.
+// maxElsewhereServers is the maximum number of servers that a remote mesh may list. With --add, init connects to each
+// of these servers.
 const maxElsewhereServers = 1000
 
-// serverNames matches the names of servers. Other names could be options in the command of an entry.
+// serverNames matches valid names of servers. In the command of a client's entry, any other name could be mistaken for
+// an option.
 var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-// listedServers returns the sorted names of the servers with visible tools. It returns an error if no mesh answers, or
-// if the mesh does not accept the token.
+// listedServers returns the sorted names of the servers with tools that the token's holder may see. It returns an error
+// if no mesh responds at the URL, or if the mesh does not accept the token.
 func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 	defer cancel()
@@ -170,7 +173,7 @@ func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// greet opens a session with the mesh. Its errors name the problem with the URL, the certificate or the token.
+// greet opens a session with the mesh. Its errors say whether the problem is the URL, the certificate or the token.
 func (m *meshElsewhere) greet(ctx context.Context, s *session) error {
 	resp, err := s.send(ctx, http.MethodPost, &message{ID: 1, Method: "initialize", Params: map[string]any{
 		"protocolVersion": protocolVersion, "capabilities": struct{}{},
@@ -198,7 +201,7 @@ func (m *meshElsewhere) greet(ctx context.Context, s *session) error {
 	return m.refused(resp, answer)
 }
 
-// notReached returns the error for a mesh that gave no HTTP response.
+// notReached returns the error that is shown if the mesh sent no HTTP response.
 func (m *meshElsewhere) notReached(err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return errors.New(strings.Replace(refused.Error(), "set SLUICE_URL to it", "write it after --http", 1))
@@ -212,7 +215,7 @@ func (m *meshElsewhere) notReached(err error) error {
 	return fmt.Errorf("the mesh at %s does not answer: check the URL and the network (%w)", m.url, cause(err))
 }
 
-// cause returns the error of the connection, without the advice for a mesh on this machine.
+// cause returns the error of the connection. It omits advice that applies only to a mesh on this machine.
 func cause(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		return failed.Err
@@ -220,7 +223,7 @@ func cause(err error) error {
 	return err
 }
 
-// refused returns the error for an answer that opens no session.
+// refused returns the error for a response that does not open a session.
 func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 	said := ""
 	if answer.Error != nil {
@@ -240,12 +243,13 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 	}
 }
 
-// list lists a server of the mesh as a client would.
+// list lists the tools of a server of the mesh as a client would.
 func (m *meshElsewhere) list(ctx context.Context, server string) (listedServer, error) {
 	return listServer(ctx, limitedTransport(m.url+mcpPath(server), bearerTransport{m.token, m.client.Transport}))
 }
 
-// bearerTransport adds a token to requests. Its transport must be that of a client of [tokenhttp.New].
+// bearerTransport adds a token to requests. Its RoundTripper must be the transport of a client that [tokenhttp.New]
+// returned.
 type bearerTransport struct {
 	token string
 	http.RoundTripper

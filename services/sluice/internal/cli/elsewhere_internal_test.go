@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// answeringServer answers each POST request with the body for its method, or with the status and an empty body.
+// answeringServer answers each POST request with the entry of bodies for the JSON-RPC method in the request. If bodies
+// has no such entry, it answers with the given status and an empty body.
 func answeringServer(t *testing.T, status int, bodies map[string]string) *meshElsewhere {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +63,7 @@ func TestListedServers_RefusesTooManyServers(t *testing.T) {
 	}
 }
 
-// Each server either is not a gateway, or does not accept the token.
+// Each server is either not a gateway, or a gateway that does not accept the token.
 func TestListedServers_NamesTheProblem(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -76,8 +76,8 @@ func (b limitedTarget) HandleConn(conn net.Conn) {
 	}
 }
 
-// forwardTarget returns the proxy target for an address. If the address can't be reached, the proxy target logs the
-// error and closes the connection.
+// forwardTarget returns the proxy target for an address. If it can't connect to the address, it logs the error and
+// closes the connection.
 func forwardTarget(ctx context.Context, log *slog.Logger, target string) tcpproxy.Target {
 	to := tcpproxy.To(target)
 	to.OnDialError = func(from net.Conn, err error) {

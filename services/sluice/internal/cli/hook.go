@@ -23,10 +23,12 @@ import (
 )
 
 const (
-	// maxHookEvent is the maximum size of an event in bytes, and maxHookAnswer that of the mesh's answer.
+	// maxHookEvent is the maximum size, in bytes, of an event that a client sends to the hook. maxHookAnswer is the
+	// maximum size, in bytes, of the mesh's answer.
 	maxHookEvent  = 8 << 20
 	maxHookAnswer = 1 << 20
-	// hookSlack is the time for everything but the wait for people, including the start of a mesh.
+	// hookSlack is the time that the hook gets in addition to the time for which it waits for people. It includes the
+	// time to start a mesh.
 	hookSlack = 30 * time.Second
 )
 
@@ -51,7 +53,8 @@ is behind the mesh, because the mesh checks it when the client sends it. Otherwi
 	return c
 }
 
-// printHook prints the output of a hook. If it can't be printed, the client must not take silence for consent.
+// printHook prints the output of a hook. If the output can't be printed, printHook returns an error, because the client
+// must not treat missing output as permission.
 func (t *tool) printHook(out hookevent.Output) error {
 	if _, err := io.WriteString(os.Stdout, out.Stdout); err != nil {
 		return exitError{fmt.Errorf("the call is denied, because the answer can't be printed: %w", err), 2} //nolint:mnd // see hookevent
@@ -63,8 +66,8 @@ func (t *tool) printHook(out hookevent.Output) error {
 	return nil
 }
 
-// answerHook returns the output for the event on standard input. If the time is over, or the client ends the hook, the
-// call is denied.
+// answerHook returns the output for the event on standard input. If the timeout expires, or the client stops the hook,
+// the call is denied.
 func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration) hookevent.Output {
 	e := hookevent.Event{Client: client}
 	if hosttools.Name(client) == "" {
@@ -85,7 +88,7 @@ func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration
 	}
 }
 
-// answerEvent returns the output for the event that it reads.
+// answerEvent reads an event and returns the hook's output for it.
 func (t *tool) answerEvent(ctx context.Context, client string, in io.Reader, hold time.Duration) hookevent.Output {
 	e := hookevent.Event{Client: client}
 	raw, err := io.ReadAll(io.LimitReader(in, maxHookEvent+1))
@@ -111,7 +114,7 @@ func (t *tool) answerEvent(ctx context.Context, client string, in io.Reader, hol
 	return outputOf(e, verdict)
 }
 
-// outputOf returns the output for a verdict of the mesh. An unknown verdict denies.
+// outputOf returns the output for a verdict of the mesh. If the verdict is unknown, the output denies the call.
 func outputOf(e hookevent.Event, v meshVerdict) hookevent.Output {
 	switch v.Verdict {
 	case "pass":
@@ -131,7 +134,7 @@ type meshVerdict struct {
 	Decision string `json:"decision"`
 }
 
-// askMesh sends an event to the person's own mesh, which it starts if it does not run.
+// askMesh sends an event to the mesh of the person who runs the client. If the mesh is not running, askMesh starts it.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
 	own, err := t.hookMesh()
 	if err != nil {
@@ -161,7 +164,7 @@ func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duratio
 	}
 }
 
-// hookBody returns the request for an event.
+// hookBody returns the body of the request that sends an event to the mesh.
 func hookBody(e hookevent.Event, hold time.Duration) ([]byte, error) {
 	event := "call"
 	if e.Kind == hookevent.Permission {
@@ -207,7 +210,7 @@ func postHook(ctx context.Context, url, token string, body []byte) (verdict mesh
 	return verdict, nil
 }
 
-// rpcMessage returns the message of a JSON-RPC error, or the beginning of another answer.
+// rpcMessage returns the message of a JSON-RPC error. If raw is not a JSON-RPC error, it returns the beginning of raw.
 func rpcMessage(raw []byte) string {
 	var answer struct {
 		Error struct {

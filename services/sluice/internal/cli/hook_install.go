@@ -138,7 +138,7 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	return &hookTarget{setup: s, Target: target, client: client}, nil
 }
 
-// install changes the mesh first, so that the client never has a hook that the mesh does not know.
+// install changes the mesh first, so that the client never has a hook that the mesh does not know about.
 func (h *hookTarget) install(ctx context.Context) error {
 	if err := h.checkMesh(); err != nil {
 		return err
@@ -180,7 +180,7 @@ func (h *hookTarget) install(ctx context.Context) error {
 	return nil
 }
 
-// printNotes prints what the person has to do or know.
+// printNotes prints what the person must do or should know.
 func (h *hookTarget) printNotes() {
 	switch h.client.ID {
 	case "claude-code":
@@ -196,12 +196,12 @@ func (h *hookTarget) policyPath() string {
 	return filepath.Join(h.paths.Policies(), hosttools.ServerName(h.client.ID)+".yaml")
 }
 
-// shippedPolicy returns the policy that Install writes.
+// shippedPolicy returns the policy that install writes.
 func (h *hookTarget) shippedPolicy() ([]byte, error) {
 	return hooksetup.Policy(h.client.ID)
 }
 
-// writePolicy writes the policy if there is none, and reports whether it did.
+// writePolicy writes the policy if the file does not exist, and reports whether it wrote the file.
 func (h *hookTarget) writePolicy() (bool, error) {
 	if _, err := os.Stat(h.policyPath()); err == nil {
 		return false, nil
@@ -216,8 +216,8 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure adds the client to the configuration of the mesh or removes it, and adds the tokens that are missing. It
-// reports whether the configuration has changed.
+// configure adds the client to the configuration of the mesh if present is true, and otherwise removes it. It also adds
+// missing tokens. It reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
 	before, after, err := h.configuration(present)
 	if err != nil || bytes.Equal(before, after) {
@@ -229,7 +229,7 @@ func (h *hookTarget) configure(present bool) (bool, error) {
 	return true, pki.WriteFile(h.paths.Config, after, 0o600)
 }
 
-// configuration returns the configuration of the mesh before and after [hookTarget.configure].
+// configuration returns the content of the mesh's configuration before and after [hookTarget.configure].
 func (h *hookTarget) configuration(present bool) (before, after []byte, err error) {
 	before, err = os.ReadFile(h.paths.Config)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -254,7 +254,8 @@ func (h *hookTarget) configuration(present bool) (before, after []byte, err erro
 	return before, after, nil
 }
 
-// withHook adds a client to the list of hooks in a configuration, or removes it.
+// withHook returns the configuration with the client added to the list of hooks, or removed from it if present is
+// false.
 func withHook(content []byte, client string, present bool) ([]byte, error) {
 	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 	edit := configedit.Edit{Path: []string{"hooks", client}}
@@ -268,7 +269,7 @@ func withHook(content []byte, client string, present bool) ([]byte, error) {
 	return change.After, nil
 }
 
-// remove changes the client first, so that the client never has a hook that the mesh does not know.
+// remove changes the client first, so that the client never has a hook that the mesh does not know about.
 func (h *hookTarget) remove(ctx context.Context) error {
 	done, err := h.Remove(ctx, h.paths.Data)
 	if err != nil {
@@ -291,7 +292,7 @@ func (h *hookTarget) remove(ctx context.Context) error {
 	return h.removeFromMesh(ctx)
 }
 
-// otherRecords reports whether the hook of the client is still registered elsewhere.
+// otherRecords reports whether the client's hook is still registered in a settings file other than this one.
 func (h *hookTarget) otherRecords() (bool, error) {
 	records, err := hooksetup.Records(h.paths.Data)
 	return slices.ContainsFunc(records, func(path string) bool {
@@ -300,7 +301,8 @@ func (h *hookTarget) otherRecords() (bool, error) {
 	}), err
 }
 
-// removeFromMesh removes the client's tools from the mesh, and the policy if it is the shipped one.
+// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if that policy is
+// unchanged since hook install wrote it.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -346,8 +348,9 @@ func (h *hookTarget) status(ctx context.Context) error {
 	return nil
 }
 
-// printPolicyNote prints a sentence if the client's policy is not the one that this version of Sluice writes: an earlier
-// version may have written it, or a person may have changed it. An installation keeps such a policy.
+// printPolicyNote prints a sentence if the client's policy differs from the policy that this version of Sluice writes.
+// An earlier version may have written the policy, or a person may have changed it. hook install does not replace such a
+// policy.
 func (h *hookTarget) printPolicyNote() {
 	installed, err := os.ReadFile(h.policyPath())
 	if err != nil {
@@ -359,8 +362,8 @@ func (h *hookTarget) printPolicyNote() {
 	}
 }
 
-// faults returns the reasons for which the hook does not work. commands are those that [hooksetup.Target.Registered]
-// returns.
+// faults returns the reasons why the hook does not work. The parameter commands is the result of
+// [hooksetup.Target.Registered].
 func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {

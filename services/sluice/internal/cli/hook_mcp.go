@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 )
 
-// answerMCP returns the output for a call to a tool of an MCP server. If the server is behind the mesh, the call
-// passes, because the mesh evaluates it when the client sends it.
+// answerMCP returns the output for a call to a tool of an MCP server. If clients reach the server only through the
+// mesh, the hook allows the call, because the mesh evaluates the call when the client sends it.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	if e.BroughtByClient() {
 		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s belongs to a plugin, an account or the client itself, so its calls can't go through the mesh. A person can add the server to the client's own configuration, under another name, and then run %s.", e.Tool, t.command("init "+e.Client)))
@@ -37,7 +37,7 @@ func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	return e.Passed()
 }
 
-// initCommandFor returns the command that puts an entry behind the mesh.
+// initCommandFor returns the command that makes an entry of a client's file start its server through the mesh.
 func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 	if entry.Scope == clientconfig.Project {
 		return t.command("init " + client + " --project " + shellWords(entry.Project))
@@ -46,7 +46,8 @@ func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 }
 
 // entriesOf returns the enabled entries to which the tool of an event may belong. It reads the files that clients read:
-// those of the user, and those of projects in the working directory, CLAUDE_PROJECT_DIR and the directories above them.
+// the user's files, and the files of projects. It looks for projects in the working directory, in CLAUDE_PROJECT_DIR,
+// and in all directories above either of them.
 func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	client, ok := clientconfig.Find(e.Client)
 	if !ok {
@@ -89,15 +90,16 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	return out, nil
 }
 
-// startsOne reports whether the command in an event is that of one of the entries. Only events of Gemini CLI contain
-// the command of the server. For other events it returns true.
+// startsOne reports whether the command in an event is the command of one of the entries. Only events of Gemini CLI
+// contain the command of the server. For all other events, startsOne returns true.
 func startsOne(e hookevent.Event, entries []clientconfig.Entry) bool {
 	return e.MCP.Name == "" || e.MCP.Resource || slices.ContainsFunc(entries, func(entry clientconfig.Entry) bool {
 		return entry.Command == e.MCP.Command && slices.Equal(entry.Args, e.MCP.Args)
 	})
 }
 
-// parents returns a directory and those above it. If dir is not absolute, it starts with the working directory.
+// parents returns a directory and all directories above it. If dir is not absolute, parents uses the working directory
+// instead.
 func parents(dir string) []string {
 	if !filepath.IsAbs(dir) {
 		dir, _ = os.Getwd() // without it, only the files of the user count

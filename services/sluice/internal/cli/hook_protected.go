@@ -12,9 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/userservice"
 )
 
-// markProtected returns the arguments of a call. If the call would change a file of Sluice, change a file with the hooks
-// or MCP servers of a client, or read a token or secret of Sluice, it adds an argument with the path of the file.
-// Policies can't detect such calls, because they know neither symbolic links nor the working directory.
+// markProtected returns the arguments of a call. If the call would change one of Sluice's own files, change a file that
+// contains the hooks or MCP servers of a client, or read one of Sluice's tokens or secrets, markProtected adds an
+// argument with the path of the file. Policies alone can't detect such calls, because they know neither symbolic links
+// nor the working directory.
 func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
 	sys, err := t.hookSystem()
 	if err != nil {
@@ -33,7 +34,8 @@ func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, err
 	return arguments, nil
 }
 
-// serviceFiles returns the definition of the service, and the directory with additions to it that systemd reads.
+// serviceFiles returns the path of the file that defines the mesh as a service of the operating system, and the
+// directory from which systemd reads additions to this file.
 func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 	none := func(string) string { return "" }
 	for _, env := range []func(string) string{sys.Getenv, none} { // the service may have been installed with other variables
@@ -45,8 +47,9 @@ func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 	return out
 }
 
-// hookMesh returns the mesh that the command line of the hook names. Then the environment does not count, because the
-// settings of a project can change it. If the command line names no mesh, hookMesh returns the person's own mesh.
+// hookMesh returns the mesh that the hook's command line names. In that case the environment is ignored, because the
+// settings of a project can change it. If the command line names no mesh, hookMesh returns the mesh of the person who
+// runs the client.
 func (t *tool) hookMesh() (*ownMesh, error) {
 	if t.data == "" { // a hook that an earlier version has registered
 		return t.ownMesh()

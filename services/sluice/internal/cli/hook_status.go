@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// hookStatusTimeout is the maximum time that hook status waits for the mesh.
+// hookStatusTimeout is the maximum time for which hook status waits for the mesh.
 const hookStatusTimeout = 20 * time.Second
 
 // allHookStatus prints the state of the hooks of all clients. It returns errSilent if a registered hook does not work,
-// or if none is registered.
+// or if no hook is registered.
 func (t *tool) allHookStatus(ctx context.Context) error {
 	working, failed := 0, false
 	for _, id := range hosttools.Clients() {
@@ -50,7 +50,8 @@ func (t *tool) allHookStatus(ctx context.Context) error {
 	return nil
 }
 
-// meshFaults returns the reasons for which the mesh does not answer the hook. It starts the mesh, as the hook does.
+// meshFaults returns the reasons why the hook gets no answer from the mesh. Like the hook, it starts the mesh if the
+// mesh is not running.
 func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	denied := func(err error) []string { return []string{fmt.Sprintf("all calls are denied: %v", err)} }
 	token, err := os.ReadFile(h.paths.Token(h.client.ID))
@@ -67,7 +68,7 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	if err != nil {
 		return denied(err)
 	}
-	// The mesh neither evaluates nor records this event.
+	// This is only a test event: the mesh neither evaluates nor records it.
 	question := []byte(`{"event":"permission","tool":"hook status","input":{}}`)
 	verdict, err := postHook(ctx, "http://"+mesh.MCP+"/hook/"+h.client.ID, strings.TrimSpace(string(token)), question)
 	if err != nil {
@@ -79,8 +80,9 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	return nil
 }
 
-// settingsFaults returns a message for each setting that keeps the client from running hooks. It reads the settings of
-// the person, of the administrator, and of projects in the project's or the working directory and above.
+// settingsFaults returns a message for each setting that prevents the client from running hooks. It reads the settings
+// of the user, of the administrator, and of projects. It looks for projects in the project directory, in the working
+// directory, and in all directories above either of them.
 func (h *hookTarget) settingsFaults() (out []string) {
 	for _, path := range h.settingsFiles() {
 		raw, err := clientsetup.ReadFile(path)
@@ -101,7 +103,7 @@ func (h *hookTarget) settingsFaults() (out []string) {
 	return out
 }
 
-// settingsFiles returns the files that can switch off the hooks of the client.
+// settingsFiles returns the files that can disable the client's hooks.
 func (h *hookTarget) settingsFiles() []string {
 	out := []string{h.Path}
 	var project []string
@@ -125,7 +127,7 @@ func (h *hookTarget) settingsFiles() []string {
 	return slices.DeleteFunc(slices.Compact(out), func(path string) bool { return path == "" })
 }
 
-// managedSettings contains the paths of the settings of administrators, by client and operating system.
+// managedSettings contains the paths of administrators' settings, by client and operating system.
 var managedSettings = map[string]string{
 	"claude-code/linux":   "/etc/claude-code/managed-settings.json",
 	"claude-code/darwin":  "/Library/Application Support/ClaudeCode/managed-settings.json",
@@ -135,7 +137,7 @@ var managedSettings = map[string]string{
 	"gemini/windows":      `C:\ProgramData\gemini-cli\settings.json`,
 }
 
-// disabled returns a message for each setting in a file that keeps the client from running hooks.
+// disabled returns a message for each setting in a file that prevents the client from running hooks.
 func (h *hookTarget) disabled(path string, raw []byte) (out []string, err error) {
 	layout := configedit.Layout{Format: configedit.JSON}
 	if filepath.Ext(path) == ".toml" {

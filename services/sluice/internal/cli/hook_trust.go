@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// readByClient removes the entries behind the mesh from a file that the client does not read: Codex reads the file of a
-// project only if the person trusts the project. Such an entry must not make a call pass. Other entries stay, because
-// they can only deny calls.
+// readByClient returns the entries of a file. If the client does not read the file, the entries that go through the
+// mesh are removed. Codex reads the file of a project only if the person trusts the project. An entry that Codex does
+// not read must not cause a call to be allowed. All other entries stay, because they can only cause calls to be denied.
 func readByClient(sys clientconfig.System, f clientconfig.File, entries []clientconfig.Entry) ([]clientconfig.Entry, error) {
 	isWrapped := func(e clientconfig.Entry) bool { return e.Wrapped }
 	if f.Client.ID != "codex" || f.Scope != clientconfig.Project || !slices.ContainsFunc(entries, isWrapped) {
@@ -27,7 +27,7 @@ func readByClient(sys clientconfig.System, f clientconfig.File, entries []client
 	return slices.DeleteFunc(entries, isWrapped), nil
 }
 
-// codexTrusts reports whether the person trusts the project of a file, or a directory above it.
+// codexTrusts reports whether the person trusts the project to which a file belongs, or a directory above the project.
 func codexTrusts(sys clientconfig.System, f clientconfig.File) (bool, error) {
 	user := f.Client.Files(sys, "")[0]
 	raw, err := clientsetup.ReadFile(user.Path)

@@ -19,20 +19,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// observeFor is the time for which `init --observe` lets all calls pass.
+// observeFor is the time for which the mesh refuses no calls after `init --observe`.
 const observeFor = 24 * time.Hour
 
 type initFlags struct {
 	observe, yes, undo, check, managed bool
 	project                            string
-	// force is true if undo overwrites later changes of entries.
+	// force is true if undo overwrites changes that were made to entries after init.
 	force bool
-	// http is the URL of a mesh elsewhere. tokenFile and caFile are the paths of files with a token for it and with its
-	// certificate authority.
+	// http is the URL of a remote mesh. tokenFile is the path of a file with a token for this mesh, and caFile is the
+	// path of a file with the mesh's certificate authority.
 	http, tokenFile, caFile string
-	// trustLoopback is true if the mesh elsewhere may have an http URL of this machine.
+	// trustLoopback is true if the URL of the remote mesh may be an http URL of this machine.
 	trustLoopback bool
-	// add is true if clients get entries for the servers of the mesh elsewhere that they don't have.
+	// add is true if init adds entries for those servers of the remote mesh for which clients have no entry.
 	add bool
 }
 
@@ -104,7 +104,7 @@ func clientIDs() []string {
 	return out
 }
 
-// clientList returns the IDs of all clients as lines of help.
+// clientList returns the IDs of all clients as lines of the help text.
 func clientList() string {
 	text, line := "", 0
 	for i, id := range clientIDs() {
@@ -195,24 +195,24 @@ type setup struct {
 	paths   personal.Paths
 	clients []clientconfig.Client
 	system  clientconfig.System
-	// known decides which entries are behind the mesh as it was before this run.
+	// known determines which entries went through the mesh before this run.
 	known clientsetup.Behind
 
 	plan    *clientsetup.Plan
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
-	// trialDir is the directory of the mesh that has tried the servers, or "" if there was none.
+	// trialDir is the directory of the temporary mesh in which the servers were tried, or "" if there was no such mesh.
 	trialDir string
-	// observed is the result of planObserve.
+	// observed is what planObserve found out for `init --observe`.
 	observed observation
-	// meshEdit is the change of the mesh's configuration.
+	// meshEdit is the change to the mesh's configuration.
 	meshEdit *clientsetup.MeshEdit
 	secrets  *secretstore.Store
 }
 
-// scan reads the clients' files, and those of a project unless project is empty. It decides which entries are behind the
-// mesh.
+// scan reads the clients' files. If project is not empty, it also reads the files of that project. It determines which
+// entries already go through the mesh.
 func (s *setup) scan(project string) []clientsetup.Found {
 	found := clientsetup.Scan(s.system, s.clients, project)
 	for _, f := range found {
@@ -221,7 +221,7 @@ func (s *setup) scan(project string) []clientsetup.Found {
 	return found
 }
 
-// shownPath returns a path with ~ for the home directory.
+// shownPath returns a path in which ~ stands for the home directory.
 func (s *setup) shownPath(path string) string {
 	if rest, ok := strings.CutPrefix(path, s.system.Home+string(filepath.Separator)); ok {
 		return filepath.Join("~", rest)

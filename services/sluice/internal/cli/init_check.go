@@ -16,7 +16,7 @@ type bypass struct {
 	Server  string `json:"server"`
 	Scope   string `json:"scope"`
 	Project string `json:"project,omitzero"`
-	// Fault is the reason for which an entry that looks like one of Sluice is not behind the mesh.
+	// Fault is the reason why an entry that looks like one of Sluice's own entries does not go through the mesh.
 	Fault string `json:"fault,omitzero"`
 }
 
@@ -32,7 +32,7 @@ type checkReport struct {
 	Wrapped    int          `json:"wrapped"`
 }
 
-// check names the servers that clients reach without the mesh. It also reads the files of projects that clients know.
+// check prints the servers that clients reach without the mesh. It also reads the files of projects that clients know.
 func (s *setup) check() error {
 	found := s.scan(s.flags.project)
 	for _, project := range clientsetup.Projects(found) {
@@ -98,7 +98,8 @@ func (s *setup) printCheck(r checkReport) error {
 	return nil
 }
 
-// printWayOut prints the commands that put servers behind the mesh. The files of a project need a command of their own.
+// printWayOut prints the commands that make clients reach the servers only through the mesh. The files of each project
+// need a separate command.
 func (s *setup) printWayOut(bypasses []bypass) {
 	var commands []string
 	for _, b := range bypasses {

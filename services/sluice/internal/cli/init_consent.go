@@ -17,8 +17,9 @@ var codeVariables = regexp.MustCompile(`(?i)^(PATH|ENV|BASH_ENV|SHELLOPTS|BASHOP
 	`PYTHON.*|RUBY(OPT|LIB|SHELL)|PERL5.*|PERLLIB|(_?JAVA|JDK_JAVA)_(TOOL_)?OPTIONS|CLASSPATH|DOTNET_STARTUP_HOOKS|CORECLR_.*|` +
 	`NPM_CONFIG_.*|BUN_.*|DENO_.*|UV_.*|PIP_.*|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|COMSPEC|PATHEXT)$`)
 
-// definitionDetails returns lines that describe a definition, except for its command, its URL and the values of
-// secrets. variables are the variables of the person's environment that the entry uses.
+// definitionDetails returns lines that describe how a server is started or reached. It omits the command, the URL and
+// the values of secrets. The parameter variables contains the variables of the person's environment that the entry
+// uses.
 func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	var out []string
 	if d.Dir != "" {
@@ -51,8 +52,9 @@ func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	return out
 }
 
-// askForVariables asks for each new server of a project's file whether it may get values of the person's environment,
-// because the file may come from another person. A server that may not get them leaves the plan.
+// askForVariables asks the person, for each new server in a project's file, whether the server may get values from the
+// person's environment. It asks because the file may come from another person. If the person does not agree, the server
+// is removed from the plan.
 func (s *setup) askForVariables(ctx context.Context) {
 	for _, server := range s.plan.New() {
 		entry, variables := s.projectVariables(server.Name)
@@ -71,7 +73,7 @@ func (s *setup) askForVariables(ctx context.Context) {
 }
 
 // projectVariables returns the variables of the person's environment that a server would get only because of entries in
-// files of a project, and one of these entries.
+// project files. It also returns one of these entries.
 func (s *setup) projectVariables(server string) (entry clientconfig.Entry, variables []string) {
 	for _, w := range s.plan.Wraps {
 		if w.Server != server {
@@ -90,7 +92,8 @@ func (s *setup) projectVariables(server string) (entry clientconfig.Entry, varia
 	return entry, slices.Compact(variables)
 }
 
-// startQuestion returns the question whether to start the new servers. how describes the way in which they are started.
+// startQuestion returns the question that asks whether to start the new servers. The parameter how describes how they
+// are started.
 func startQuestion(servers []clientsetup.Server, how string) string {
 	urls := 0
 	for _, server := range servers {

@@ -28,7 +28,8 @@ func TestDefinitionDetails_NameWhatChangesTheServer(t *testing.T) {
 	}
 }
 
-// A server gets variables only after a question if no file of the person has the same server.
+// A server is only in a project's file, and in no file of the person. The server gets variables of the person's
+// environment only if the person agrees.
 func TestProjectVariables_AreThoseOfServersThatAProjectBrings(t *testing.T) {
 	t.Parallel()
 	wrap := func(server string, scope clientconfig.Scope) clientsetup.Wrap {

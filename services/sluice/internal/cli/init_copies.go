@@ -18,7 +18,7 @@ func (s *setup) printCopies() {
 	}
 }
 
-// sizeOf returns the number of bytes in the files in a directory, or 0 if there is none.
+// sizeOf returns the number of bytes in the files in a directory, or 0 if the directory does not exist.
 func sizeOf(dir string) (size int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {

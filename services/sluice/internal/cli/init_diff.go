@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// printFileDiff prints the change of a file without secrets. Every character is visible, because a person decides about the
-// change, and the file may come from another person. what describes the new content.
+// printFileDiff prints the change to a file without secrets. It makes every character visible, because a person decides
+// on the change, and the file may come from another person. The parameter what describes the new content.
 func (t *tool) printFileDiff(path, what string, hide hider, before, after []byte) {
 	path = safetext.Line(path)
 	diff := udiff.Unified(path, path+" ("+what+")", hide.Replace(string(before)), hide.Replace(string(after)))
 	_, _ = io.WriteString(t.out, safetext.VisibleLines(diff))
 }
 
-// hideSecretsIn returns a hider of the strings in configuration files that look like secrets. A file that can't be parsed
-// has none.
+// hideSecretsIn returns a hider for the strings in configuration files that look like secrets. A file that can't be
+// parsed is skipped.
 func hideSecretsIn(files map[configedit.Format][]byte) hider {
 	var values []string
 	for format, data := range files {
@@ -32,7 +32,8 @@ func hideSecretsIn(files map[configedit.Format][]byte) hider {
 	return newHider(values)
 }
 
-// secretsIn returns the strings below a member that look like secrets. headers is true if its members are headers.
+// secretsIn returns the strings in the value n that look like secrets. The parameter name is the name of the member
+// that has this value. The parameter headers is true if the member is an HTTP header.
 func secretsIn(n *configedit.Node, name string, headers bool) []string {
 	switch {
 	case n.Kind == configedit.String && clientsetup.IsSecret(clientconfig.Pair{Name: name, Value: n.Text}, headers):
@@ -47,7 +48,7 @@ func secretsIn(n *configedit.Node, name string, headers bool) []string {
 	return out
 }
 
-// secretsInList is secretsIn for a list, which may contain the arguments of a program.
+// secretsInList is like secretsIn, but the value is a list, which may contain the arguments of a program.
 func secretsInList(n *configedit.Node, name string) []string {
 	var out, words []string
 	for _, item := range n.Items {

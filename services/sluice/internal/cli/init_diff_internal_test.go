@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// The file of a project has comments with characters that control a terminal, or that are invisible.
+// A project's file has comments with invisible characters and with characters that control a terminal. The printed
+// change shows all of them as escapes.
 func TestPrintChanges_ShowsEveryCharacter(t *testing.T) {
 	t.Parallel()
 	const comment = "// \x1b[2K\x1b[1A\r\u202e\u2800\u3164\tx\n"
@@ -40,7 +41,7 @@ func TestPrintChanges_ShowsEveryCharacter(t *testing.T) {
 	}
 }
 
-// The person's settings and configuration have secrets next to the changed lines.
+// The person's settings and configuration have secrets next to the changed lines. The preview hides these secrets.
 func TestPrintPreview_HidesSecrets(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

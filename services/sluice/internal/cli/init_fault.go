@@ -7,17 +7,18 @@ import (
 )
 
 var (
-	// brokenInstall matches errors of npm and Node.js if a package is installed only in part.
+	// brokenInstall matches the errors that npm and Node.js print if a package is only partly installed.
 	brokenInstall = regexp.MustCompile(`ENOTEMPTY|MODULE_NOT_FOUND|Cannot find (module|package)`)
 	// npxDirectory matches the directory of a package in the cache of npx.
 	npxDirectory = regexp.MustCompile(`(/|[A-Za-z]:\\)[^'":\r\n]*[/\\]_npx[/\\][0-9a-f]{8,}`)
-	// stackFrame matches lines after the message of an error in the output of Node.js, Python and npm.
+	// stackFrame matches the lines that follow an error message in the output of Node.js, Python and npm.
 	stackFrame = regexp.MustCompile(`^(at |File "|node:|Node\.js v|npm (error|ERR!) (A complete log|code |errno |syscall |path |signal )|throw |[\^~{}()\[\],;]+$)|^[a-z]\w*: ('|\[|undefined|-?\d+,?$)`)
-	// errorMessage matches a line with the message of an error.
+	// errorMessage matches a line that contains an error message.
 	errorMessage = regexp.MustCompile(`(?i)error|exception|panic|fatal|cannot|can't|not found|denied|missing|required|invalid|failed`)
 )
 
-// damagedCache returns the directory in the cache of npx that a server's output names as incomplete, or "".
+// damagedCache returns the directory in the cache of npx that contains an incomplete package according to a server's
+// output. It returns "" if the output names no such directory.
 func damagedCache(output string) string {
 	if !brokenInstall.MatchString(output) {
 		return ""
@@ -28,8 +29,8 @@ func damagedCache(output string) string {
 	return ""
 }
 
-// lastMessage returns the last line of a program's output that has the message of an error. If there is none, it returns
-// the last line that is not part of a stack trace, or the last line.
+// lastMessage returns the last line of a program's output that contains an error message. If there is no such line, it
+// returns the last line that is not part of a stack trace. If there is none either, it returns the last line.
 func lastMessage(output string) string {
 	var last, plain, message string
 	for line := range strings.Lines(output) {
@@ -54,7 +55,7 @@ func lastMessage(output string) string {
 	return last
 }
 
-// trialFault returns, in one line, the reason for which a server can't be listed.
+// trialFault describes, on one line, why the tools of a server can't be listed.
 func trialFault(err error) string {
 	text := err.Error()
 	if dir := damagedCache(text); dir != "" {

@@ -13,22 +13,22 @@ import (
 
 const (
 	hidden = "[hidden]"
-	// shortestHidden is the minimum length in bytes of a secret that is hidden. A shorter string may also be part of other
-	// words.
+	// shortestHidden is the minimum length, in bytes, of a secret that is hidden. A shorter string may also be part of
+	// other words.
 	shortestHidden = 4
-	// shortestPart is the minimum length in bytes of a part of a secret that is hidden by itself.
+	// shortestPart is the minimum length, in bytes, of a part of a secret that is also hidden if it occurs alone.
 	shortestPart = 8
 )
 
 // A hider hides secrets in the content of files.
 type hider struct {
 	values []string // longest first
-	// parts replaces the parts of secrets between characters for which a file may contain escapes. It hides them even if
-	// the form of the escapes is not known.
+	// parts replaces those parts of secrets that contain no character that a file may escape. It therefore hides these
+	// parts even if the form of the escapes is not known.
 	parts *strings.Replacer
 }
 
-// hideSecrets returns a hider of the secrets of all entries, also of those that are not wrapped.
+// hideSecrets returns a hider for the secrets of all entries, including entries that init leaves as they are.
 func (s *setup) hideSecrets() hider {
 	var entries []clientconfig.Entry
 	for _, f := range s.plan.Files {
@@ -37,7 +37,7 @@ func (s *setup) hideSecrets() hider {
 	return hideSecretsOf(entries)
 }
 
-// hideSecretsOf returns a hider of the secrets of entries.
+// hideSecretsOf returns a hider for the secrets of the given entries.
 func hideSecretsOf(entries []clientconfig.Entry) hider {
 	var values []string
 	for _, e := range entries {
@@ -69,7 +69,8 @@ func newHider(values []string) hider {
 	return h
 }
 
-// Replace returns text with the secrets hidden, even if some of their characters are escapes such as \u0061.
+// Replace returns text with the secrets hidden. It also finds secrets in which some characters are escapes such as
+// \u0061.
 func (h hider) Replace(text string) string {
 	for _, value := range h.values {
 		text = replaceDecoded(text, value)
@@ -77,7 +78,7 @@ func (h hider) Replace(text string) string {
 	return h.parts.Replace(text)
 }
 
-// replaceDecoded replaces value in a text, in which each character of value may be an escape.
+// replaceDecoded hides value in text, even if some characters of value are escaped in text.
 func replaceDecoded(text, value string) string {
 	text = strings.ReplaceAll(text, value, hidden)
 	decoded, at := decodeEscapes(text)
@@ -96,8 +97,8 @@ func replaceDecoded(text, value string) string {
 	}
 }
 
-// decodeEscapes replaces the escapes of strings in JSON, TOML and YAML. at contains the offset in text of each byte of the
-// result and of its end.
+// decodeEscapes replaces the escapes in JSON, TOML and YAML strings. For each byte of the result, and for the end of
+// the result, at contains the corresponding offset in text.
 func decodeEscapes(text string) (decoded string, at []int) {
 	var out []byte
 	for i := 0; i < len(text); {
@@ -115,8 +116,8 @@ func decodeEscapes(text string) (decoded string, at []int) {
 	return string(out), append(at, len(text))
 }
 
-// escapeAt returns the character of the escape with which text begins and the length of the escape, or 0 if text does not
-// begin with one.
+// escapeAt decodes the escape at the beginning of text. It returns the escaped character and the length of the escape.
+// The length is 0 if text does not begin with an escape.
 func escapeAt(text string) (r rune, length int) {
 	const shortEscape = 2
 	if len(text) < shortEscape || text[0] != '\\' {
@@ -150,5 +151,5 @@ func hexEscape(text string, digits int) (r rune, length int) {
 	return r, length
 }
 
-// isEscaped reports whether a file of a client may contain an escape for a character in a string.
+// isEscaped reports whether a client's file may contain an escape instead of the character r in a string.
 func isEscaped(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"'\/<>&`, r) }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Each character of a secret may be an escape in each of the forms of JSON, TOML and YAML.
+// Each character of a secret may be escaped in any of the ways that JSON, TOML and YAML offer. The hider hides the
+// secret nevertheless.
 func TestHider_HidesEscapedSecrets(t *testing.T) {
 	t.Parallel()
 	const value = "aB/c\"d\\e😀f"

@@ -27,29 +27,31 @@ type elsewhereSetup struct {
 	*setup
 
 	at personal.Elsewhere
-	// client is the ID of the client that the token belongs to.
+	// client is the ID of the client to which the token belongs.
 	client string
 	mesh   *meshElsewhere
-	// given is true if the token is new, and authority is the new certificate authority, or nil.
+	// given is true if the token is new. authority is the new certificate authority, or nil if there is none.
 	given     bool
 	authority []byte
-	// compared contains the comparisons, by the names of servers in the plan.
+	// compared maps the names of the servers in the plan to their comparisons.
 	compared map[string]*comparison
 }
 
-// A comparison compares the server of an entry with the server of the mesh.
+// A comparison compares the server of a client's entry with the server of the remote mesh that would replace it.
 type comparison struct {
 	behind listedServer
-	// same is the number of tools that both have, and all the number of tools of the entry's server.
+	// same is the number of tools that are the same on both servers. The field all is the number of tools that the
+	// entry's server has.
 	same, all int
-	// missing contains the tools that only the entry's server has, and more those that only the mesh has.
+	// missing contains the tools that only the entry's server has. The field more contains the tools that only the
+	// mesh's server has.
 	missing, more []string
-	// reason is the reason for which the entry stays, or empty if it does not stay.
+	// reason is the reason why the entry stays as it is. It is empty if the entry is replaced.
 	reason string
 }
 
-// installElsewhere puts the servers of a client behind a mesh that another operator runs. It asks before it starts servers,
-// and before it writes.
+// installElsewhere makes a client reach its servers through a mesh that another operator runs. It asks the person
+// before it starts servers, and again before it writes files.
 func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	e, err := s.newElsewhere()
 	if err != nil {
@@ -92,7 +94,7 @@ func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	return e.write(ctx)
 }
 
-// newElsewhere checks the command line.
+// newElsewhere checks the flags of the command line and returns a new run.
 func (s *setup) newElsewhere() (*elsewhereSetup, error) {
 	if len(s.clients) != 1 {
 		return nil, usageError{errors.New("each client has a token of its own at the mesh: name one client, as in " + s.command("init cursor --http URL --token-file FILE"))}
@@ -107,7 +109,7 @@ func (s *setup) newElsewhere() (*elsewhereSetup, error) {
 	return &elsewhereSetup{setup: s, at: at, client: s.clients[0].ID, compared: make(map[string]*comparison)}, nil
 }
 
-// connect reads the token and the certificate authority.
+// connect reads the token and the certificate authority, and creates the client for the mesh.
 func (e *elsewhereSetup) connect(ctx context.Context) error {
 	token, err := e.readToken(ctx)
 	if err != nil {
@@ -133,9 +135,9 @@ func (e *elsewhereSetup) connect(ctx context.Context) error {
 	return nil
 }
 
-// readToken returns the token in a file, or otherwise the stored token of the client, and prints which one it is. If the
-// client has no token, readToken asks for one. SLUICE_TOKEN is not used, because it may be an operator's token or belong
-// to another mesh.
+// readToken returns the token from the token file, or the stored token of the client if no token file is given. It
+// prints which of the two it uses. If the client has no token, readToken asks for one. It does not use SLUICE_TOKEN,
+// because that may be an operator's token or belong to another mesh.
 func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
 	e.given = true
 	if path := e.flags.tokenFile; path != "" {
@@ -165,7 +167,7 @@ func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
 	return checkToken(token)
 }
 
-// checkToken returns a token without surrounding white space.
+// checkToken returns a token without surrounding white space, or an error if the text can't be a token.
 func checkToken(text string) (string, error) {
 	token := strings.TrimSpace(text)
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsGraphic(r) || r == ' ' }) {
@@ -174,7 +176,7 @@ func checkToken(text string) (string, error) {
 	return token, nil
 }
 
-// promptHidden prints a question, and reads a line that the terminal does not show.
+// promptHidden prints a question and reads a line without showing it on the terminal.
 func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
 	fd := int(os.Stdin.Fd())
 	before, err := term.GetState(fd)
@@ -200,7 +202,8 @@ func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
 	}
 }
 
-// makePlan finds the entries of clients that a server of the mesh can replace, and prints them.
+// makePlan finds and prints the entries of clients whose servers also exist in the remote mesh, so that init can
+// replace them.
 func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	found := e.scan(e.flags.project)
 	names, err := e.mesh.servers(ctx, clientsetup.EntryNames(found))
@@ -220,7 +223,7 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	return nil
 }
 
-// storeToken replaces the stored token if a new one was given. No entry changes.
+// storeToken is called if init has no entry to change. It replaces the stored token if a new token was given.
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	_, noToken := os.Stat(e.at.Token(e.client))
 	switch {
@@ -243,7 +246,8 @@ func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	}
 }
 
-// compare compares the servers of entries with those of the mesh. Entries of servers that differ leave the plan.
+// compare compares the server of each entry with the corresponding server of the remote mesh. If the two servers
+// differ, the entry is removed from the plan.
 func (e *elsewhereSetup) compare(ctx context.Context) error {
 	left := len(e.plan.Left)
 	e.askForVariables(ctx)
@@ -285,7 +289,7 @@ func (e *elsewhereSetup) compare(ctx context.Context) error {
 	return nil
 }
 
-// isAdded reports whether the plan has a server only for entries that it adds.
+// isAdded reports whether the plan contains a server only because of entries that init adds.
 func (e *elsewhereSetup) isAdded(server string) bool {
 	return !slices.ContainsFunc(e.plan.Wraps, func(w clientsetup.Wrap) bool { return w.Server == server && !w.Added })
 }
@@ -309,8 +313,8 @@ func (e *elsewhereSetup) compareServer(ctx context.Context, s clientsetup.Server
 	return c
 }
 
-// difference compares the tools of an entry's server with those of the mesh. Policy of the mesh may hide tools, but a
-// tool that both have must have the same definition.
+// difference compares the tools of an entry's server, in the parameter direct, with the tools of the mesh's server. The
+// policy of the mesh may hide tools, but a tool that both servers have must have the same definition.
 func (c *comparison) difference(direct listedServer) {
 	want, err := definitionsByName(direct.tools)
 	got, err2 := definitionsByName(c.behind.tools)
@@ -338,7 +342,8 @@ func (c *comparison) difference(direct listedServer) {
 	}
 }
 
-// approvalTool is the tool that the mesh adds to lists, for calls that wait.
+// approvalTool is a tool that the mesh adds to the lists of all servers. Clients use it to wait for the approval of a
+// call.
 const approvalTool = "sluice_approval_wait"
 
 func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
@@ -359,7 +364,7 @@ func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
 	}
 }
 
-// entryCommand returns the command of an entry for a server of the mesh.
+// entryCommand returns the command that an entry uses for a server of the mesh.
 func (e *elsewhereSetup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	s, _ := e.plan.Server(server)
 	return e.entryProgram(f), clientconfig.Relay{Server: s.Elsewhere, As: f.Client.ID, URL: e.at.URL}.Args()
@@ -378,7 +383,7 @@ func (e *elsewhereSetup) printChanges() {
 	}
 }
 
-// write writes the token and then the clients' files, and starts each entry.
+// write writes the token and then the clients' files. Then it tries each entry.
 func (e *elsewhereSetup) write(ctx context.Context) error {
 	if err := e.storeFiles(); err != nil {
 		return err
@@ -402,8 +407,8 @@ func (e *elsewhereSetup) write(ctx context.Context) error {
 	return e.prove(ctx)
 }
 
-// storeFiles stores the URL of the mesh, and the token and the certificate authority if they are new, after it has
-// recorded their files.
+// storeFiles first records the files that it is about to write. It then stores the URL of the mesh. It also stores the
+// token and the certificate authority if they are new.
 func (e *elsewhereSetup) storeFiles() error {
 	if e.state.Empty() {
 		e.state.Elsewhere = true
@@ -429,7 +434,7 @@ func (e *elsewhereSetup) storeFiles() error {
 	return nil
 }
 
-// prove starts each entry as its client would, and lists its tools.
+// prove starts each entry as its client would, and lists the entry's tools.
 func (e *elsewhereSetup) prove(ctx context.Context) error {
 	var failed []string
 	for _, w := range e.plan.Wraps {
@@ -459,7 +464,7 @@ func (e *elsewhereSetup) prove(ctx context.Context) error {
 	return nil
 }
 
-// removeElsewhere removes what `init --http` has created, except for changed files.
+// removeElsewhere removes the files that `init --http` has created, except files that were changed since.
 func (s *setup) removeElsewhere(ctx context.Context) error {
 	dirs := make(map[string]bool)
 	for path := range s.state.Created {

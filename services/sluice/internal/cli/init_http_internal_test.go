@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// Policy of the mesh may hide tools. The mesh also adds a tool of its own.
+// The policy of the mesh may hide tools, and the mesh adds its own tool. Neither of these counts as a difference
+// between two servers.
 func TestComparison_DiffersOnlyInDefinitions(t *testing.T) {
 	t.Parallel()
 	const a, a2, b, c, wait = `{"name":"a","description":"1"}`, `{"description":"2","name":"a"}`, `{"name":"b"}`, `{"name":"c"}`, `{"name":"sluice_approval_wait"}`
@@ -54,7 +55,8 @@ func TestComparison_DiffersOnlyInDefinitions(t *testing.T) {
 	}
 }
 
-// A list that has a tool twice, with another definition first, is not the same as a list that has the tool once.
+// One list contains a tool twice, and the first of the two definitions is different. The comparison does not treat this
+// list as equal to a list that contains the tool once.
 func TestCompareTools_RefusesAToolThatIsListedTwice(t *testing.T) {
 	t.Parallel()
 	once, twice := jsontext.Value(`[{"name":"a"}]`), jsontext.Value(`[{"name":"a","description":"hostile"},{"name":"a"}]`)
@@ -77,7 +79,7 @@ func TestCheckToken_RefusesWhatNoTokenHas(t *testing.T) {
 	}
 }
 
-// clientElsewhere returns a run of `init CLIENT --http URL` in which cursor has a stored token for the mesh.
+// clientElsewhere returns a run of `init CLIENT --http URL`. The client cursor has a stored token for the mesh.
 func clientElsewhere(t *testing.T, out io.Writer, client string) *elsewhereSetup {
 	t.Helper()
 	at, err := personal.Paths{Data: t.TempDir()}.Elsewhere("https://mesh.example.com")
@@ -93,7 +95,7 @@ func clientElsewhere(t *testing.T, out io.Writer, client string) *elsewhereSetup
 	return &elsewhereSetup{setup: &setup{tool: newTool("sluice", out, io.Discard), clients: []clientconfig.Client{{ID: client}}}, at: at, client: client}
 }
 
-// SLUICE_TOKEN may be an operator's token, so init does not use it. It also uses no token of another client.
+// SLUICE_TOKEN may be an operator's token, so init does not use it. It does not use another client's token either.
 func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
 	t.Setenv("SLUICE_TOKEN", "operator")
 	file := filepath.Join(t.TempDir(), "token")
@@ -122,7 +124,7 @@ func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
 	}
 }
 
-// A token belongs to one client, so init does not give it to several.
+// A token belongs to one client, so init does not accept several clients.
 func TestNewElsewhere_NeedsOneClient(t *testing.T) {
 	t.Parallel()
 	for _, clients := range [][]clientconfig.Client{nil, clientconfig.Clients(), clientconfig.Clients()[:2]} {
@@ -134,7 +136,8 @@ func TestNewElsewhere_NeedsOneClient(t *testing.T) {
 	}
 }
 
-// While a tunnel is down, another user of this machine can take its port. --yes does not accept this danger.
+// While a tunnel is down, another user of this machine can listen on its port. The flag --yes does not accept this
+// risk.
 func TestNewElsewhere_RefusesALoopbackPortWithoutTLSUnlessAgreed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

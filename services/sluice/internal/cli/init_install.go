@@ -22,7 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// install puts the servers of clients behind the mesh. It asks before it starts servers, and before it writes.
+// install makes clients reach their servers through the mesh. It asks the person before it starts servers, and again
+// before it writes files.
 func (s *setup) install(ctx context.Context) error {
 	if err := checkProgram(s.programPath()); err != nil {
 		return err
@@ -77,8 +78,8 @@ func (s *setup) install(ctx context.Context) error {
 	return nil
 }
 
-// checkProgram returns an error if the program is in a directory that is removed later. The clients' entries contain its
-// path.
+// checkProgram returns an error if the program is in a directory that will be removed later, because the clients'
+// entries contain the program's path.
 func checkProgram(path string) error {
 	for _, dir := range []string{"_npx", "go-build"} {
 		if slices.ContainsFunc(strings.Split(filepath.ToSlash(path), "/"), func(name string) bool { return strings.HasPrefix(name, dir) }) {
@@ -88,7 +89,7 @@ func checkProgram(path string) error {
 	return nil
 }
 
-// makePlan finds the entries of clients and the servers that the mesh has already.
+// makePlan finds the clients' entries and the servers that the mesh already has.
 func (s *setup) makePlan() (err error) {
 	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
 		return err
@@ -109,8 +110,8 @@ func (s *setup) makePlan() (err error) {
 	return nil
 }
 
-// tryNew tries the servers that the mesh does not have, if the person agrees. Entries of servers that behave differently
-// leave the plan.
+// tryNew tries the servers that the mesh does not have yet, if the person agrees. If a server behaves differently
+// through the mesh, its entries are removed from the plan.
 func (s *setup) tryNew(ctx context.Context) error {
 	left := len(s.plan.Left)
 	s.askForVariables(ctx)
@@ -140,8 +141,8 @@ func (s *setup) tryNew(ctx context.Context) error {
 	return nil
 }
 
-// entryCommand returns the command of an entry behind the mesh. A file that is shared in a repository gets no path of
-// this machine.
+// entryCommand returns the command that an entry uses to reach its server through the mesh. In a file that is shared in
+// a repository, the command contains no path of this machine.
 func (s *setup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	r := clientconfig.Relay{Server: server, As: f.Client.ID}
 	if f.Scope != clientconfig.Project {
@@ -157,14 +158,14 @@ func (s *setup) entryProgram(f clientconfig.File) string {
 	return s.programPath()
 }
 
-// A meshFile is a file of the mesh to write.
+// A meshFile is a file of the mesh that init writes.
 type meshFile struct {
 	path   string
 	before []byte
 	after  []byte
 }
 
-// meshFiles returns the configuration and the policies to write. They don't contain secrets.
+// meshFiles returns the configuration and the policies that init writes. These files contain no secrets.
 func (s *setup) meshFiles() ([]meshFile, error) {
 	var out []meshFile
 	for _, t := range s.trials {
@@ -199,7 +200,7 @@ func (s *setup) meshFiles() ([]meshFile, error) {
 	return append(out, meshFile{s.paths.Config, before, s.meshEdit.After}), nil
 }
 
-// meshConfig returns what to add to the mesh's configuration.
+// meshConfig returns the additions to the mesh's configuration.
 func (s *setup) meshConfig() clientsetup.MeshFile {
 	m := clientsetup.MeshFile{
 		Data: s.paths.Data, User: userName(), Operator: s.paths.OperatorToken(), Tokens: make(map[string]string),
@@ -217,7 +218,7 @@ func (s *setup) meshConfig() clientsetup.MeshFile {
 	return m
 }
 
-// userName returns the name of the user, for tokens and records.
+// userName returns the name of the user for use in tokens and records.
 func userName() string {
 	u, err := user.Current()
 	if err != nil || u.Username == "" {
@@ -230,7 +231,7 @@ func userName() string {
 	return name
 }
 
-// openSecrets opens the store of secrets: the one that earlier runs used, if there were any.
+// openSecrets opens the store of secrets. If an earlier run has used a kind of store, openSecrets uses the same kind.
 func (s *setup) openSecrets(ctx context.Context) (err error) {
 	if s.state.Store != "" {
 		s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store)
@@ -240,10 +241,10 @@ func (s *setup) openSecrets(ctx context.Context) (err error) {
 	return err
 }
 
-// sealKey is the name of the key that encrypts the old entries of clients' files.
+// sealKey is the name of the key that encrypts the original entries of clients' files.
 const sealKey = "init"
 
-// write writes everything, the clients' files last, and then starts each entry.
+// write writes all files, with the clients' files last, and then tries each entry.
 func (s *setup) write(ctx context.Context, files []meshFile) error {
 	if err := s.checkUnchanged(files); err != nil {
 		return err
@@ -294,8 +295,8 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 	return s.prove(ctx)
 }
 
-// checkUnchanged returns an error if a file of the mesh has another content than when init read it, because a person may
-// have changed it while init waited for an answer.
+// checkUnchanged returns an error if the content of a mesh file has changed since init read it. A person may have
+// changed the file while init waited for an answer.
 func (s *setup) checkUnchanged(files []meshFile) error {
 	for _, f := range files {
 		now, err := os.ReadFile(f.path)
@@ -317,7 +318,7 @@ func (s *setup) tokenFiles() []string {
 	return out
 }
 
-// writeSecrets stores the secrets of new servers, after it has recorded their references.
+// writeSecrets stores the secrets of new servers. It records the reference to each secret before it stores the secret.
 func (s *setup) writeSecrets(ctx context.Context) error {
 	for _, server := range s.plan.New() {
 		for _, v := range server.Secrets() {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// managed prints the administrator's file that limits a client to servers behind the mesh. The file goes to standard
-// output, and what to do with it to standard error.
+// managed prints a settings file with which an administrator can restrict a client to servers that it reaches through
+// the mesh. It prints the file on standard output, and instructions for using the file on standard error.
 func (s *setup) managed() error {
 	if len(s.clients) != 1 {
 		return usageError{fmt.Errorf("--managed needs one client: name one of %s", strings.Join(clientconfig.ManagedClients(), ", "))}

@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// meshEndTimeout is the maximum time to wait until a mesh ends.
+// meshEndTimeout is the maximum time to wait for a mesh to exit.
 const meshEndTimeout = 40 * time.Second
 
-// checkMesh returns an error if the mesh runs and init can't restart it.
+// checkMesh returns an error if the mesh is running and init can't restart it.
 func (s *setup) checkMesh() error {
 	mesh, found, err := running.Find(s.paths.Data)
 	if err != nil || !found || mesh.OnDemand {
@@ -26,7 +26,8 @@ func (s *setup) checkMesh() error {
 	return fmt.Errorf("your mesh runs in the process %d, which no client has started, so this command can't restart it: stop it, run this command, and start it again", mesh.PID)
 }
 
-// restartMesh starts the mesh with the new configuration. Clients that are connected find the new mesh.
+// restartMesh starts the mesh with the new configuration. Clients that were connected to the old mesh connect to the
+// new one.
 func (s *setup) restartMesh(ctx context.Context) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
@@ -42,7 +43,7 @@ func (s *setup) restartMesh(ctx context.Context) error {
 	return err
 }
 
-// stopMesh ends the mesh if a client has started it.
+// stopMesh stops the mesh if a client has started it.
 func (s *setup) stopMesh(ctx context.Context) error {
 	mesh, found, err := running.Find(s.paths.Data)
 	if err != nil || !found || !mesh.OnDemand {
@@ -51,7 +52,7 @@ func (s *setup) stopMesh(ctx context.Context) error {
 	return endMesh(ctx, s.paths.Data, mesh)
 }
 
-// endMesh ends a mesh and waits until it has closed its data directory.
+// endMesh stops a mesh and waits until it has closed its data directory.
 func endMesh(ctx context.Context, data string, mesh running.Mesh) error {
 	process, err := os.FindProcess(mesh.PID)
 	if err == nil {

@@ -14,18 +14,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// sharedName is the command of entries in files that are shared in a repository.
+// sharedName is the command that entries contain in files that are shared in a repository.
 const sharedName = "sluice"
 
-// printNotes prints notes about the changes, before they are written.
+// printNotes prints notes about the changes before the changes are written.
 func (s *setup) printNotes() {
 	for _, note := range slices.Concat(s.sharedNotes(), s.timeoutNotes(), s.nameNotes(), s.variableNotes()) {
 		s.printf("%s", note)
 	}
 }
 
-// sharedNotes names the files that are shared in a repository. They contain no path of the program, so each person who
-// uses them needs the program in PATH.
+// sharedNotes returns a note that lists the files that are shared in a repository. These files do not contain the path
+// of the program, so each person who uses them needs the program in PATH.
 func (s *setup) sharedNotes() []string {
 	var paths []string
 	for _, c := range s.changes {
@@ -43,7 +43,8 @@ func (s *setup) sharedNotes() []string {
 	return out
 }
 
-// sharedProblem returns the reason for which the command in shared files does not start the program at path, or "".
+// sharedProblem returns the reason why the command in shared files would not start the program at the given path. It
+// returns "" if the command would start that program.
 func sharedProblem(look func(string) (string, error), path string) string {
 	found, err := look(sharedName)
 	if err != nil {
@@ -59,10 +60,11 @@ func sharedProblem(look func(string) (string, error), path string) string {
 	return fmt.Sprintf("`%s` in your PATH is %s, and not this program (%s).", sharedName, found, path)
 }
 
-// holdMargin is the minimum time between the end of a hold and the time-out of the client.
+// holdMargin is the minimum difference between the time for which the mesh can hold a call and the client's timeout,
+// which must be longer.
 const holdMargin = 15 * time.Second
 
-// timeoutNotes names the entries with a time-out that is too short for calls that wait for a person.
+// timeoutNotes returns notes about entries whose timeout is too short for calls that wait for a person.
 func (s *setup) timeoutNotes() []string {
 	hold := config.Default().Approvals.Hold
 	if f, err := config.Load(s.paths.Config, app.Env); err == nil {
@@ -92,7 +94,8 @@ func timeoutNote(c clientconfig.Client, e clientconfig.Entry, hold time.Duration
 	return what + " set a shorter approvals.hold in the mesh's configuration."
 }
 
-// nameNotes names the new servers whose names differ from those of their entries, because another server has the name.
+// nameNotes returns notes about new servers whose names differ from the names of their entries. A name differs if
+// another server already has the entry's name.
 func (s *setup) nameNotes() []string {
 	var out []string
 	for _, server := range s.plan.New() {
@@ -107,7 +110,8 @@ func (s *setup) nameNotes() []string {
 	return out
 }
 
-// variableNotes names the entries whose values come from the environment. The mesh keeps the values of this run.
+// variableNotes returns notes about entries with values from the environment. The mesh continues to use the values from
+// this run.
 func (s *setup) variableNotes() []string {
 	var out []string
 	for _, server := range s.plan.New() {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// found returns the entries of the user's file of a client.
+// found returns the entries in the user's file of the given client.
 func found(t *testing.T, client, content string) clientsetup.Found {
 	t.Helper()
 	c, ok := clientconfig.Find(client)
@@ -104,7 +104,8 @@ func TestUsersOfServers_NamesEachClientOnce(t *testing.T) {
 	}
 }
 
-// Two clients have different servers of one name, and an entry has values of variables.
+// Two clients have different servers with the same name, and an entry uses values of environment variables. init prints
+// a note about each of these facts.
 func TestNotes_NameRenamedServersAndVariables(t *testing.T) {
 	t.Parallel()
 	files := []clientsetup.Found{

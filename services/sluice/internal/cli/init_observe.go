@@ -16,18 +16,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// An observation contains the servers that `init --observe` observes.
+// An observation contains the servers for which `init --observe` makes the mesh record its decisions without enforcing
+// them (mode: observe).
 type observation struct {
-	// until is the end for servers that are not observed yet.
+	// until is the time until which the mesh will observe the servers that it does not observe yet.
 	until time.Time
-	// enforced are the configured servers that are not observed yet, sorted.
+	// enforced contains the configured servers that the mesh does not observe yet, sorted.
 	enforced []string
-	// ends maps the servers that are observed already to their ends.
+	// ends maps each server that the mesh already observes to the time at which this ends.
 	ends map[string]time.Time
 }
 
-// planObserve sets s.observed. The servers to observe are those of entries that are already wrapped, and those that the
-// mesh has for another client. New servers are observed in any case.
+// planObserve sets s.observed if the flag --observe is set. It includes the servers of entries that already go through
+// the mesh, and servers that the mesh has for another client. It does not include new servers, which always get `mode:
+// observe` with this flag.
 func (s *setup) planObserve() error {
 	s.observed = observation{ends: make(map[string]time.Time)}
 	if !s.flags.observe {
@@ -61,7 +63,8 @@ func (s *setup) planObserve() error {
 	return nil
 }
 
-// observationEnd returns the end of an observation, or the zero time if there is none at the time now.
+// observationEnd returns the time until which decisions are only recorded and not enforced (mode: observe). It returns
+// the zero time if decisions are already enforced at now.
 func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
 	if end := until.Time(); mode == observe.Observe && end.After(now) {
 		return end
@@ -69,7 +72,7 @@ func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// serversOfClients returns the servers behind the clients' entries, sorted.
+// serversOfClients returns the servers that the clients' entries use, sorted.
 func (s *setup) serversOfClients() []string {
 	names := make(map[string]bool)
 	for _, f := range s.plan.Files {
@@ -86,7 +89,7 @@ func (s *setup) serversOfClients() []string {
 }
 
 // wrappedServer returns the server of the person's own mesh that an entry names, or "" if it names none. The server may
-// not exist any more.
+// no longer exist.
 func wrappedServer(e clientconfig.Entry) string {
 	if e.Relay == nil || e.Relay.URL != "" {
 		return ""
@@ -94,7 +97,7 @@ func wrappedServer(e clientconfig.Entry) string {
 	return e.Relay.Server
 }
 
-// printObserved prints which servers are observed, and until when.
+// printObserved prints the servers for which decisions are only recorded (mode: observe), and until when.
 func (s *setup) printObserved() {
 	if !s.flags.observe {
 		return
@@ -119,7 +122,8 @@ func (s *setup) printObserved() {
 	s.printNotObserved()
 }
 
-// printNotObserved prints the servers whose configuration init can't edit.
+// printNotObserved prints the servers for which init can't set `mode: observe`, because it can't edit their
+// configuration.
 func (s *setup) printNotObserved() {
 	if s.meshEdit == nil {
 		return
@@ -129,5 +133,6 @@ func (s *setup) printNotObserved() {
 	}
 }
 
-// observesMore reports whether there are servers to observe for which the mesh still enforces the policies.
+// observesMore reports whether init will set `mode: observe` for servers for which the mesh still enforces the
+// policies.
 func (s *setup) observesMore() bool { return len(s.observed.enforced) > 0 }

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// quietFor is the time after which a step that still runs is printed.
+// quietFor is the time after which a step that is still running is printed.
 const quietFor = time.Second
 
-// progress prints the steps of several goroutines, each in whole lines.
+// progress prints the steps of several goroutines. Lines of different steps are never mixed.
 type progress struct {
 	mu    sync.Mutex
 	print func(format string, args ...any)
 }
 
-// during prints a line if the step lasts longer than quietFor. The caller calls ended when the step has ended.
+// during prints a line if the step takes longer than quietFor. The caller must call ended when the step has ended.
 func (p *progress) during(format string, args ...any) (ended func()) {
 	over := false
 	timer := time.AfterFunc(quietFor, func() {

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// prove starts each wrapped entry as its client would, lists its tools, and makes one call that is refused.
+// prove starts each entry that init has changed, as its client would, and lists the entry's tools. If all entries work,
+// it makes one call that the mesh refuses.
 func (s *setup) prove(ctx context.Context) error {
 	var failed []string
 	steps := &progress{print: s.printf}
@@ -54,8 +55,8 @@ func (s *setup) prove(ctx context.Context) error {
 	return nil
 }
 
-// showRefusal calls a tool that does not exist, and prints the refusal. The call does not reach the server. If the server
-// is observed, nothing is refused, so showRefusal does nothing.
+// showRefusal calls a tool that does not exist, and prints the refusal. The call does not reach the server. With
+// --observe, the mesh refuses nothing, so showRefusal does nothing.
 func (s *setup) showRefusal(ctx context.Context) error {
 	if s.flags.observe || len(s.plan.Wraps) == 0 {
 		return nil
@@ -95,7 +96,8 @@ func (s *setup) trialOf(server string) *trial {
 	return nil
 }
 
-// compareVisible compares the tools of an entry behind the mesh with those of the trial.
+// compareVisible compares the tools that an entry gets through the mesh with the tools that the server had in the
+// trial.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil

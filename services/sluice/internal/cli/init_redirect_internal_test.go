@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A server redirects to another one, for each status that lets a client repeat the request.
+// A server redirects to another server. The test uses each status after which a client may repeat its request. The
+// other server gets no request.
 func TestListURL_SendsHeadersToNoOtherServer(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// printPlan prints what was found.
+// printPlan prints the entries that init found in the clients' files.
 func (s *setup) printPlan() {
 	p := s.plan
 	for _, f := range p.Files {
@@ -47,7 +47,8 @@ func (s *setup) clientNames() []string {
 	return out
 }
 
-// rowsOf returns a line for each entry of a file that the plan wraps or leaves.
+// rowsOf returns a line for each entry in a file: the entries that the plan changes, and the entries that it leaves as
+// they are.
 func (s *setup) rowsOf(file int) []string {
 	var out []string
 	for _, w := range s.plan.Wraps {
@@ -75,7 +76,7 @@ func leftText(l clientsetup.Left) string {
 	return fmt.Sprintf("%s: stays as it is, because it %s", l.Entry.Name, l.Reason)
 }
 
-// printLeft prints entries that stay as they are.
+// printLeft prints the entries that init leaves as they are.
 func (s *setup) printLeft(left []clientsetup.Left) {
 	for _, l := range left {
 		s.printf("%s: %s", s.plan.Files[l.File].File.Client.Name, leftText(l))
@@ -89,7 +90,7 @@ func describeDefinition(d clientsetup.Definition) string {
 	return shellWords(slices.Clone(d.Command)...)
 }
 
-// printTrial prints the result of a trial.
+// printTrial prints whether a server behaves differently through the mesh.
 func (s *setup) printTrial(t trial) {
 	if t.reason != "" {
 		s.printf("  %s: stays as it is, because it %s", t.server, t.reason)
@@ -136,7 +137,7 @@ func (s *setup) printChanges(files []meshFile) {
 	}
 }
 
-// mustClose reports whether a client that rewrites its file from memory is among the changed ones.
+// mustClose reports whether the changes affect a client that rewrites its file from memory.
 func (s *setup) mustClose() bool {
 	return slices.ContainsFunc(s.changes, func(c clientsetup.Change) bool { return strings.HasPrefix(c.File.Client.ID, "claude-") })
 }
@@ -149,7 +150,7 @@ func (s *setup) countSecrets() int {
 	return n
 }
 
-// policySummary says in one line what a suggested policy does.
+// policySummary describes the effect of a suggested policy in one line.
 func policySummary(text string) string {
 	var asked []string
 	allowed, limited := 0, 0

@@ -29,21 +29,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// maxConcurrentTrials is the maximum number of servers that are started at a time, directly and behind the mesh.
+// maxConcurrentTrials is the maximum number of servers that are tried at the same time. Each of them is started twice:
+// directly and in the trial mesh.
 const maxConcurrentTrials = 3
 
-// A trial is the comparison of a server with itself behind the mesh.
+// A trial compares how a server behaves when it is used directly and when it is used through the mesh.
 type trial struct {
 	server string
 	direct listedServer
-	// tools are the tools with their classes.
+	// tools contains the server's tools with their classifications.
 	tools []policy.ClassifiedTool
-	// reason is not empty if the server does not behave the same behind the mesh.
+	// reason describes how the server behaves differently when it is used through the mesh. It is empty if the server
+	// behaves the same.
 	reason string
 }
 
-// tryServers lists each server directly and behind a mesh of this process, which ends afterwards. Its data is
-// in s.trialDir. done is called after each server, unless ctx has ended.
+// tryServers lists the tools of each server both directly and through a temporary mesh in this process. It stops this
+// mesh afterwards. The data of the mesh is in s.trialDir. tryServers calls done after each server, unless ctx is done.
 func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
 	mesh, err := s.startTrialMesh(ctx, servers)
 	if err != nil {
@@ -102,7 +104,7 @@ func (m *trialMesh) try(ctx context.Context, s clientsetup.Server, steps *progre
 	return out
 }
 
-// listDirectly lists a server as its client would.
+// listDirectly lists the tools of a server as its client would.
 func listDirectly(ctx context.Context, d clientsetup.Definition) (listedServer, error) {
 	if d.URL != "" {
 		headers := make(http.Header)
@@ -119,7 +121,7 @@ func listDirectly(ctx context.Context, d clientsetup.Definition) (listedServer, 
 	return listServerOfCommand(ctx, cmd)
 }
 
-// listURL lists a server with Streamable HTTP.
+// listURL lists the tools of a server that uses Streamable HTTP.
 func listURL(ctx context.Context, url string, headers http.Header) (listedServer, error) {
 	add := &headerTransport{headers: headers}
 	listed, err := listServer(ctx, limitedTransport(url, add))
@@ -129,8 +131,8 @@ func listURL(ctx context.Context, url string, headers http.Header) (listedServer
 	return listed, err
 }
 
-// headerTransport adds headers to requests, and refuses redirects, because it would send the headers to another server.
-// It remembers whether the server has answered with 401.
+// headerTransport adds headers to requests. It refuses redirects, because the headers would otherwise be sent to
+// another server. It also records whether the server has responded with status 401.
 type headerTransport struct {
 	headers http.Header
 
@@ -203,8 +205,8 @@ func sortedNames(all ...map[string]jsontext.Value) []string {
 	return slices.Compact(out)
 }
 
-// definitionsByName returns the canonical definitions of tools. It returns an error if two tools have one name, because it
-// is not known which of them a client would use.
+// definitionsByName returns the canonical definitions of tools. It returns an error if two tools have the same name,
+// because it is not known which of them a client would use.
 func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	var tools []jsontext.Value
 	if err := json.Unmarshal(list, &tools); err != nil {
@@ -229,7 +231,7 @@ func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	return out, nil
 }
 
-// A trialMesh is a mesh in this process with its own temporary data, which allows everything.
+// A trialMesh is a mesh in this process that has its own temporary data and allows every call.
 type trialMesh struct {
 	dir, token string
 	mesh       *sluice.Mesh
@@ -271,8 +273,8 @@ func (s *setup) startTrialMesh(ctx context.Context, servers []clientsetup.Server
 	return m, nil
 }
 
-// config returns the configuration of the trial. The secrets of the servers are in the returned environment, and not in
-// a file.
+// config returns the configuration of the trial mesh. The secrets of the servers are in the returned environment
+// instead of in a file.
 func (m *trialMesh) config(servers []clientsetup.Server) (*config.File, config.Env, error) {
 	env := map[string]string{"SLUICE_TRIAL_TOKEN": m.token, "SLUICE_TRIAL_OPERATOR": authn.NewSecret()}
 	references := make(map[clientsetup.SecretKey]string)
@@ -326,7 +328,7 @@ func (m *trialMesh) list(ctx context.Context, server string) (listedServer, erro
 	return listURL(ctx, "http://"+m.mesh.MCP().String()+mcpPath(server), http.Header{"Authorization": {"Bearer " + m.token}})
 }
 
-// end ends the mesh. Its data is removed by removeTrial.
+// end stops the mesh. The mesh's data stays until removeTrial removes it.
 func (m *trialMesh) end() {
 	m.stop()
 	if m.mesh != nil {
@@ -334,11 +336,11 @@ func (m *trialMesh) end() {
 	}
 }
 
-// trialDataIn returns the data directory of a mesh that tries servers.
+// trialDataIn returns the data directory of the trial mesh whose directory is dir.
 func trialDataIn(dir string) string { return filepath.Join(dir, "data") }
 
-// adoptPackages moves the packages that the trial has installed to the data of the mesh, so that it does not install
-// them again. A package that can't be moved is installed again when its server starts.
+// adoptPackages moves the packages that the trial mesh has installed to the data directory of the person's own mesh, so
+// that they need not be installed again. If a package can't be moved, it is installed again when its server starts.
 func (s *setup) adoptPackages() {
 	if s.trialDir == "" {
 		return
@@ -352,7 +354,7 @@ func (s *setup) adoptPackages() {
 	}
 }
 
-// removeTrial removes the data of the trial, if there was one.
+// removeTrial removes the data of the trial mesh, if there was one.
 func (s *setup) removeTrial() {
 	if s.trialDir == "" {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// undo restores the clients' files. If no change of them is left, it also ends the mesh and takes back what init wrote
-// for it: configuration, policies, tokens and secrets. The journal stays.
+// undo restores the clients' files. If no change to a client's file is left, undo also stops the mesh and removes what
+// init wrote for the mesh: configuration, policies, tokens and secrets. The journal stays.
 func (s *setup) undo(ctx context.Context) (err error) {
 	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	return nil
 }
 
-// undoOnlyHooks undoes what is left if init has not changed anything: hooks that hook install has registered.
+// undoOnlyHooks is called if init has left no changes to undo. It removes the hooks that hook install has registered.
 func (s *setup) undoOnlyHooks(ctx context.Context) error {
 	if err := s.state.End(); err != nil { // a killed init may have left a temporary file
 		return err
@@ -81,7 +81,7 @@ func (s *setup) undoOnlyHooks(ctx context.Context) error {
 	return nil
 }
 
-// confirmUndo returns an error unless the person agrees to the undo.
+// confirmUndo asks the person for confirmation. It returns an error unless the person agrees.
 func (s *setup) confirmUndo(ctx context.Context) error {
 	question := fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))
 	if len(s.state.Files) == 0 {
@@ -98,7 +98,8 @@ func (s *setup) confirmUndo(ctx context.Context) error {
 	}
 }
 
-// oldKey returns the key that encrypts the old entries. It is nil if init was stopped before it changed a file.
+// oldKey returns the key that encrypts the original entries of clients' files. It returns nil if init was stopped
+// before it changed a file.
 func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 	if s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store); err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 	return key, nil
 }
 
-// printUndone prints what happened to each file, and reports whether something stayed.
+// printUndone prints what happened to each file, and reports whether any change could not be undone.
 func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	kept, held := false, false
 	for _, d := range done {
@@ -151,7 +152,7 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	return failed || kept || held
 }
 
-// printKept prints an entry that is not restored, its old source without secrets, and the places of the secrets.
+// printKept prints an entry that is not restored: its original source without secrets, and where the secrets are.
 func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	home := s.system.Home + string(filepath.Separator)
 	s.printf("%s: %s: %s. Before init it was:", path, what, strings.ReplaceAll(k.Reason, home, "~"+string(filepath.Separator)))
@@ -167,7 +168,7 @@ func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	}
 }
 
-// printMeshStays prints the parts of the mesh that stay, because clients still use them.
+// printMeshStays prints which parts of the mesh stay because clients still use them.
 func (s *setup) printMeshStays() {
 	if s.state.Elsewhere {
 		s.printf("The tokens stay, because these clients still use a mesh of your team: %s", s.stateClients())
@@ -193,8 +194,9 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records. If the
-// configuration stays, the policies, tokens and secrets that it uses also stay.
+// removeMesh stops the mesh and removes what init has created for it. It keeps files that were changed since, and the
+// records of the journal. If the configuration stays, the policies, tokens and secrets that the configuration uses also
+// stay.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if s.state.Elsewhere {
 		return s.removeElsewhere(ctx)
@@ -202,7 +204,7 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
-	// The configuration goes first, so that a later init never finds it without its policies.
+	// The configuration is removed first, so that a later init never finds the configuration without its policies.
 	mesh, err := s.state.UndoMesh(key, s.paths.Config)
 	if err != nil {
 		return err
@@ -242,7 +244,7 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	return nil
 }
 
-// removeSecrets removes the secrets to which no configuration refers, and returns their number.
+// removeSecrets removes the secrets to which the remaining configuration does not refer, and returns their number.
 func (s *setup) removeSecrets(ctx context.Context, mesh clientsetup.MeshUndone) (n int, err error) {
 	err = s.state.RemoveSecrets(ctx, func(ctx context.Context, reference string) error {
 		if mesh.Refers(reference) {
@@ -261,7 +263,7 @@ func (s *setup) removeSecrets(ctx context.Context, mesh clientsetup.MeshUndone) 
 	return n, s.secrets.RemoveLeftovers()
 }
 
-// removeTokens removes the tokens to which no configuration refers.
+// removeTokens removes the tokens to which the remaining configuration does not refer.
 func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
 	tokens := filepath.Join(s.paths.Data, "tokens")
 	if !mesh.Exists {
@@ -288,7 +290,7 @@ func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
 	return nil
 }
 
-// printMeshUndone prints the removed parts of the mesh, and those that stay.
+// printMeshUndone prints the parts of the mesh that were removed, and the parts that stay.
 func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed []string, secrets int) {
 	config := s.shownPath(s.paths.Config)
 	var removed []string
@@ -328,8 +330,8 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 	}
 }
 
-// printStillWrapped prints the entries of clients that start servers which the mesh no longer has, such as an entry of
-// init under another name.
+// printStillWrapped prints the clients' entries that still go through the mesh to a server that the mesh no longer has.
+// One example is an entry that was renamed after init had changed it.
 func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
 		for _, e := range f.Entries {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// leaveInvalid leaves the entries of servers that a configuration of the mesh can't have.
+// leaveInvalid leaves entries as they are if the configuration of the mesh can't contain their servers.
 func (s *setup) leaveInvalid() {
 	for _, server := range s.plan.New() {
 		if err := checkServer(server); err != nil {
@@ -23,7 +23,7 @@ func (s *setup) leaveInvalid() {
 	}
 }
 
-// checkServer returns the error of a configuration that contains only this server.
+// checkServer returns the error that loading a configuration with only this server would return.
 func checkServer(s clientsetup.Server) error {
 	references := make(map[clientsetup.SecretKey]string)
 	for _, v := range s.Secrets() {

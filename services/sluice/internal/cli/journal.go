@@ -57,8 +57,9 @@ in the journal's file head.json.`,
 	return c
 }
 
-// journalDir returns the directory of the journal below the directory in the arguments, or below the data directory of
-// the configuration.
+// journalDir returns the directory of the journal. It searches in the directory that the arguments name, or in the
+// configured data directory if there are no arguments. If that directory contains no journal directory, it is itself
+// treated as the journal's directory.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {
@@ -145,7 +146,7 @@ func formatHead(h *journal.Head) string {
 		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
 }
 
-// journalCheck is the progress of the check of older records that a gateway performs after its start.
+// journalCheck describes how many of the older records a gateway has checked since it started.
 type journalCheck struct {
 	Done     bool     `json:"done"`
 	Segments int32    `json:"segments"`

@@ -17,8 +17,8 @@ const (
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is the number of days for which the limit permits records at the current rate. It is 0 if the rate is
-	// not known yet.
+	// LastsDays is the number of days for which records fit within the limit at the current rate. It is 0 if the rate
+	// is not known yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 
@@ -26,8 +26,8 @@ func newJournalRoom(j *gatewayv1.JournalStatus) journalRoom {
 	return journalRoom{Bytes: j.GetCallsRoomBytes(), Used: j.GetCallsBytes(), LastsDays: j.GetCallsRoomLasts().AsDuration().Hours() / 24}
 }
 
-// String returns the limit in one line. If records are deleted before 90 days, the line contains the limit that would
-// prevent the deletion.
+// String describes the limit in one line. If records would be deleted before they are 90 days old, the line also
+// contains the limit that would prevent this.
 func (r journalRoom) String() string {
 	line := fmt.Sprintf("%d of %d MiB for calls", r.Used>>20, r.Bytes>>20)
 	switch most := callsKept.Hours() / 24; {

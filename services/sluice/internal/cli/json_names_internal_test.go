@@ -19,8 +19,8 @@ import (
 // camelCaseName matches names in the JSON output of the command line.
 var camelCaseName = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 
-// All names in the JSON output of all commands are in camel case. The output of call is not checked, because it is the
-// server's result.
+// All names in the JSON output of all commands are in camel case. The output of the command call is not checked,
+// because it is the server's result.
 func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 	t.Parallel()
 	dir := hostileMesh(t)
@@ -60,10 +60,11 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 					t.Errorf("%s is not in camel case", at)
 				}
 			}
-			// The first three commands print the same JSON as cancel, but fail because the approval has ended. The
-			// export fails because the fake mesh has no archive. The commands that change the policy end before they print,
-			// because the fake mesh reports that the documents do not load; a test of e2e/policy reads their JSON, and
-			// that of propose, which ends because the fake mesh has no calls.
+			// These commands print no JSON in this test. The first three print the same JSON as cancel, but fail
+			// because the approval has ended. The export fails because the fake mesh has no archive. The commands that
+			// change the policy fail early, because the fake mesh reports that the documents do not load. The command
+			// propose fails early because the fake mesh has no calls. A test in e2e/policy checks the JSON of propose
+			// and of the commands that change the policy.
 			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export", "policy apply", "policy rollback", "policy propose"}
 			if names == 0 && !slices.Contains(quiet, name) {
 				t.Errorf("nothing was printed: %s", errOut.String())
@@ -72,7 +73,7 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 	}
 }
 
-// otherNames returns the paths of names that are not in camel case. It adds the number of all names to names.
+// otherNames returns the paths of names that are not in camel case. It adds the number of all names in value to *names.
 func otherNames(value any, at string, names *int) (out []string) {
 	switch v := value.(type) {
 	case []any:

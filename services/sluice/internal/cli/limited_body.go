@@ -8,8 +8,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// limitedTransport returns the transport for listing a server with Streamable HTTP. The MCP library reads a body to its
-// end before it decodes it, so the sizes of bodies and events are limited after decompression.
+// limitedTransport returns a transport for listing a server's tools with Streamable HTTP. The MCP library reads the
+// whole body of a response before it decodes the body. Therefore the transport limits the sizes of bodies and events
+// after decompression.
 func limitedTransport(endpoint string, over http.RoundTripper) mcp.Transport {
 	return &mcp.StreamableClientTransport{
 		Endpoint: endpoint, HTTPClient: &http.Client{Transport: bodyLimiter{over}}, MaxRetries: -1, DisableStandaloneSSE: true,
@@ -17,8 +18,9 @@ func limitedTransport(endpoint string, over http.RoundTripper) mcp.Transport {
 	}
 }
 
-// bodyLimiter limits the bodies of responses. If an event stream fails, the error of the MCP library does not contain the
-// reason, so the limit of a body is larger than that of an event, whose error names the limit.
+// bodyLimiter limits the size of response bodies. If an event stream fails because of this limit, the MCP library's
+// error does not say so. If a single event is too large, the library's error names the limit for events. Therefore the
+// limit for bodies is larger than the limit for events.
 type bodyLimiter struct{ http.RoundTripper }
 
 const maxBody = maxResponse + 1<<20
@@ -33,10 +35,10 @@ func (b bodyLimiter) RoundTrip(r *http.Request) (*http.Response, error) {
 
 var errTooLarge = fmt.Errorf("the response is larger than %d MiB", maxBody>>20)
 
-// limitedBody is a body of a response that ends with an error if it is too large.
+// limitedBody is the body of a response. Reading from it fails if the body is too large.
 type limitedBody struct {
 	body io.ReadCloser
-	// left is the number of bytes that may follow. It is -1 after one byte too many.
+	// left is the number of bytes that may still be read. It is -1 after the limit was exceeded.
 	left int
 }
 

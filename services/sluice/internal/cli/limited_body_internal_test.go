@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// compressingServer is an MCP server with one tool, whose definition has a padding of this many bytes. Its responses
-// are compressed.
+// compressingServer is an MCP server with one tool, whose definition is padded with the given number of bytes. The
+// server's responses are compressed.
 func compressingServer(t *testing.T, contentType string, padding int) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func compressingServer(t *testing.T, contentType string, padding int) string {
 	return server.URL
 }
 
-// A server may send a large list in few compressed bytes. The limit counts the bytes after decompression.
+// A server may send a large list in a few compressed bytes. The limit applies to the bytes after decompression.
 func TestLists_EndAtALargeResponse(t *testing.T) {
 	t.Parallel()
 	for name, list := range map[string]func(ctx context.Context, url string) (listedServer, error){
@@ -83,7 +83,7 @@ func TestLimitedBody_EndsWithAnErrorAfterTheLimit(t *testing.T) {
 	}
 }
 
-// zeros is an endless reader.
+// zeros is a reader that never ends.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

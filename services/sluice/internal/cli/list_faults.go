@@ -8,7 +8,7 @@ import (
 
 const maxFaultsShown = 10
 
-// listFault is the reason why an element of a server's list, or the whole list, is hidden from clients.
+// listFault is the reason why one entry of a server's list, or the whole list, is hidden from clients.
 type listFault struct {
 	List      string `json:"list"`
 	Name      string `json:"name,omitzero"`
@@ -38,8 +38,8 @@ func (f listFault) String() string {
 	return line
 }
 
-// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line contains the number
-// of the other faults.
+// faultLines returns one line for each fault. If there are more than maxFaultsShown faults, the last line contains the
+// number of the faults that are not shown.
 func faultLines(all []listFault) (out []string) {
 	for i, f := range all {
 		if i == maxFaultsShown {

@@ -21,17 +21,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// localFile is the configuration in the working directory. The file is read only once, so that the command uses the
-// content that the person has agreed to.
+// localFile is the configuration in the working directory. The file is read only once, so that the command uses exactly
+// the content that the person has agreed to.
 type localFile struct {
 	file    *config.File
 	content []byte
 	folder  string
 }
 
-// loadLocal returns the configuration that --config or SLUICE_CONFIG names. Otherwise it returns the configuration in
-// the working directory as f and found, or the defaults. Only commands that send no token may call loadLocal, because
-// the file could contain the address of another machine.
+// loadLocal returns the configuration that --config or SLUICE_CONFIG names. If neither is set, it returns the
+// configuration in the working directory, and describes this file in found. If there is no such file, it returns the
+// defaults. Only commands that send no token may call loadLocal, because the file could contain the address of another
+// machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.loadFile()
@@ -58,9 +59,9 @@ func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	return f, &localFile{file: f, content: raw, folder: folder}, nil
 }
 
-// reader returns a function that reads the file again, or nil if there is no file in the working directory. The function
-// returns an error if the person has not agreed to the content, because a program that can write to the
-// file could otherwise create tokens.
+// reader returns a function that reads the file again, or nil if there is no file in the working directory. The
+// function returns an error if the person has not agreed to the content. Otherwise, a program that can write to the
+// file could create tokens.
 func (l *localFile) reader() func() ([]byte, error) {
 	if l == nil {
 		return nil
@@ -81,8 +82,9 @@ func (l *localFile) reader() func() ([]byte, error) {
 	}
 }
 
-// confirmLocal shows what the configuration in the working directory would use, and asks the person to agree, unless
-// the person has agreed to this content before. If there is no terminal, it returns an error.
+// confirmLocal asks the person to agree to the configuration in the working directory, unless the person has agreed to
+// the same content before. It first shows what the configuration would use. If there is no terminal, it returns an
+// error.
 func (t *tool) confirmLocal(ctx context.Context, found *localFile) error {
 	if !isInteractive(false) {
 		return fmt.Errorf("%s in this folder is not used, because there is no terminal to ask you at: name it with --config %s", localconfig.Name, localconfig.Name)
@@ -106,8 +108,8 @@ func (t *tool) confirmLocal(ctx context.Context, found *localFile) error {
 	return nil
 }
 
-// printUses prints the programs, the addresses, the files and the names of secrets in a configuration. It prints no
-// secret.
+// printUses prints the programs, the addresses, the files and the names of secrets in a configuration. It does not
+// print the secrets themselves.
 func printUses(w io.Writer, f *config.File) {
 	line := func(what, format string, args ...any) {
 		_ = oneLine(w, "  %-9s %s", what, fmt.Sprintf(format, args...))
@@ -182,8 +184,8 @@ func withoutQuery(address string) string {
 // reference matches a reference to a variable or a file, such as ${env:NAME}.
 var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
 
-// referencesOf returns the addresses with a scheme in a configuration, and the variables and files to which the
-// configuration refers. Both results are sorted.
+// referencesOf returns the addresses in a configuration that have a scheme. It also returns the variables and files to
+// which the configuration refers. Both results are sorted.
 func referencesOf(f *config.File) (addresses, secrets []string) {
 	forEachString(reflect.ValueOf(*f), func(text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {
@@ -198,7 +200,7 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 	return slices.Compact(addresses), slices.Compact(secrets)
 }
 
-// forEachString calls do with every string in a value, and with the keys of maps.
+// forEachString calls do with every string in a value, including the keys of maps.
 func forEachString(v reflect.Value, do func(string)) {
 	switch v.Kind() { //nolint:exhaustive // other kinds contain no strings
 	case reflect.String:

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// printUses prints every program, every address and the name of every secret that a configuration uses. It prints no
-// secret.
+// printUses prints every program, every address and the name of every secret that a configuration uses. It does not
+// print the secrets themselves.
 func TestPrintUses_PrintsAllButSecrets(t *testing.T) {
 	t.Parallel()
 	const text = `listen: 127.0.0.1:1

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// meshVariables are the environment variables of a mesh on demand. Others could contain secrets of the client that starts
-// the mesh.
+// meshVariables lists the environment variables that a mesh inherits from the client that starts it. Other variables
+// are not inherited, because they could contain secrets of this client.
 var meshVariables = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SESSION_BUS_ADDRESS",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
@@ -28,8 +28,8 @@ var meshVariables = []string{
 	"TEMP", "TMP", "PATHEXT", "COMSPEC",
 }
 
-// sessionVariables are those of meshVariables that differ between sessions of the person. The mesh always inherits them
-// from the client that starts it.
+// sessionVariables lists the variables in meshVariables that differ between the person's sessions. The mesh always
+// inherits these variables from the client that starts it.
 var sessionVariables = []string{"DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP", "TZ", "LANG", "LANGUAGE"}
 
 func isOfSession(name string) bool {
@@ -49,9 +49,10 @@ func meshEnv(environ []string) []string {
 
 func environmentPath(data string) string { return filepath.Join(data, "environment.json") }
 
-// storeMeshEnvironment stores the variables with which clients will start the mesh, and those with which a hook finds the
-// clients' files. Without them, the first client could choose the programs, proxies and certificates for the servers of
-// all clients, and the settings of a project could choose the files that the hook reads.
+// storeMeshEnvironment stores the variables with which clients will start the mesh, and the variables that a hook uses
+// to find the clients' files. If they were not stored, the first client to start the mesh could choose the programs,
+// proxies and certificates for the servers of all clients. The settings of a project could choose the files that the
+// hook reads.
 func storeMeshEnvironment(data string) error {
 	env := slices.DeleteFunc(meshEnv(app.Environ()), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
@@ -84,8 +85,8 @@ func removeMeshEnvironment(data string) error {
 	return nil
 }
 
-// meshEnvironment returns the environment for a mesh: the stored variables, and those of the session from environ. If
-// none are stored, all are from environ.
+// meshEnvironment returns the environment for a mesh. It consists of the stored variables, and of the session variables
+// in environ. If no variables are stored, all variables come from environ.
 func meshEnvironment(data string, environ []string) ([]string, error) {
 	env := meshEnv(environ)
 	stored, err := storedEnvironment(data)
@@ -113,8 +114,8 @@ func storedEnvironment(data string) (stored []string, err error) {
 	return stored, nil
 }
 
-// hookSystem returns the home directory and the variables with which a hook finds the clients' files. They are those
-// that were stored for the mesh of the hook, or those of this process if none were stored.
+// hookSystem returns the home directory and the variables that a hook uses to find the clients' files. It uses the
+// values that were stored for the hook's mesh. If no values were stored, it uses the values of this process.
 func (t *tool) hookSystem() (clientconfig.System, error) {
 	sys := clientconfig.System{OS: runtime.GOOS, Getenv: getenv}
 	var stored []string
@@ -144,7 +145,8 @@ func (t *tool) hookSystem() (clientconfig.System, error) {
 	return sys, nil
 }
 
-// refreshEnvironment stores the environment of this process for the next start of the mesh, if the person has one.
+// refreshEnvironment stores the environment of this process for the next start of the mesh. It does nothing if the
+// person has no mesh.
 func (s *setup) refreshEnvironment() error {
 	own, err := s.ownMesh()
 	if err != nil {

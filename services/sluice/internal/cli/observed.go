@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// describeObserved returns a line for each of the first ten parts of the policy that are only observed, and a line with
-// the number of the others. count is the number of all parts.
+// describeObserved describes the parts of the policy that are not enforced but only recorded (mode: observe). It
+// returns a line for each of the first ten parts, and a line with the number of the other parts. The parameter count is
+// the number of all parts.
 func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 	const most = 10
 	var lines []string
@@ -23,8 +24,8 @@ func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 	return lines
 }
 
-// checkObserved returns a warning for each server that the running mesh observes although the configuration does not.
-// The mesh then has not been restarted since `mode: observe` was removed.
+// checkObserved returns a warning for each server for which the configuration no longer contains `mode: observe`, while
+// the running mesh still does not enforce the policy. The mesh must be restarted to enforce it.
 func checkObserved(f *config.File, parts []*policyv1.ObservedPolicy) (out []checkResult) {
 	for _, p := range parts {
 		own, known := f.Servers[p.GetServer()]

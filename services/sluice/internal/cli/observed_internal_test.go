@@ -28,8 +28,9 @@ func TestDescribeObserved_PrintsTenLines(t *testing.T) {
 	}
 }
 
-// `doctor` warns if the running mesh observes a server that the configuration no longer observes. It does not warn about
-// documents, which take effect without a restart, and about servers that the configuration does not have.
+// `mode: observe` was removed from a server's configuration, but the running mesh still does not enforce the policy for
+// this server. `doctor` warns about this. It does not warn about policy documents, because they take effect without a
+// restart. It does not warn about servers that the configuration does not have.
 func TestCheckObserved_WarnsIfTheMeshWasNotRestarted(t *testing.T) {
 	t.Parallel()
 	f := config.Default()

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// announced describes this process for other commands. The addresses in f are those that it really has.
+// announced returns the description of this process that other commands use to find it. f must contain the addresses at
+// which the process actually listens.
 func (i idleFlags) announced(f *config.File) running.Mesh {
 	m := running.Mesh{MCP: f.Listen, GRPC: f.GRPC, PID: os.Getpid(), OnDemand: i.onDemand, Version: app.Version(), Started: time.Now()}
 	if i.onDemand {
@@ -20,8 +21,8 @@ func (i idleFlags) announced(f *config.File) running.Mesh {
 	return m
 }
 
-// onDemandText describes the mesh of a configuration if a client has started it: since when it runs, and when it ends.
-// Otherwise it returns "".
+// onDemandText says since when the configuration's mesh has been running and when it will stop. It returns "" unless a
+// client has started the mesh.
 func (t *tool) onDemandText(f *config.File) string {
 	if t.addr != "" { // the mesh may be another one
 		return ""
@@ -34,8 +35,8 @@ func (t *tool) onDemandText(f *config.File) string {
 		mesh.Started.Local().Format(time.DateTime), mesh.PID, mesh.Idle)
 }
 
-// checkOnDemand returns results about a mesh that starts on demand. ok is false if it does not run. This is not a
-// problem, because a client starts it.
+// checkOnDemand returns check results about a mesh that clients start when they need it. ok is false if this mesh is
+// not running. That is not a problem, because the next client starts it.
 func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true
@@ -46,7 +47,7 @@ func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	return nil, true
 }
 
-// isPersonal reports whether a configuration is that of the person's own mesh, which clients start.
+// isPersonal reports whether a configuration belongs to the person's own mesh, which clients start.
 func isPersonal(f *config.File) bool {
 	paths, err := personal.Find()
 	return err == nil && f.Name() == paths.Config

@@ -21,17 +21,19 @@ import (
 )
 
 const (
-	// meshStartTimeout is the maximum time to wait for a mesh to start. On an idle machine a start takes about a second,
-	// but a busy one can need much longer. A client that waits for less time finds the mesh when it tries again, because
-	// the mesh goes on starting.
+	// meshStartTimeout is the maximum time to wait for a mesh to start. On an idle machine a start takes about a
+	// second, but on a busy machine it can take much longer. If a client stops waiting earlier, the mesh continues to
+	// start, and the client finds it with its next attempt.
 	meshStartTimeout = 45 * time.Second
 	findInterval     = 10 * time.Millisecond
-	// maxUpLog is the size from which the log of earlier meshes is removed before another mesh starts.
+	// maxUpLog is the maximum size of the log of earlier meshes, in bytes. A larger log is replaced before another mesh
+	// starts.
 	maxUpLog = 1 << 20
 )
 
-// personalConfig returns the path of the configuration of the person's own mesh if commands should use it: no other mesh
-// is named, none has run in the working directory, and the file exists. Otherwise it returns "".
+// personalConfig returns the path of the configuration of the person's own mesh if commands should use that mesh. They
+// should if the configuration exists, if no other mesh is named, and if no mesh has run in the working directory.
+// Otherwise personalConfig returns "".
 func (t *tool) personalConfig() string {
 	if data, ok := app.Env("SLUICE_DATA"); t.data != "" || ok && data != "" {
 		return ""
@@ -54,7 +56,8 @@ func isFreePort(address string) bool {
 	return err == nil && port == "0"
 }
 
-// findAddresses replaces free ports in the configuration by those of the mesh that runs. If none runs, they stay.
+// findAddresses replaces addresses with port 0 in the configuration with the addresses of the running mesh. If no mesh
+// is running, the addresses stay unchanged.
 func findAddresses(f *config.File) error {
 	if !isFreePort(f.Listen) && !isFreePort(f.GRPC) {
 		return nil
@@ -80,7 +83,7 @@ func (t *tool) errNotRunning() error {
 type ownMesh struct {
 	program string
 	paths   personal.Paths
-	// config is the path of the configuration, and data the data directory that it names.
+	// config is the path of the configuration, and data is the data directory that the configuration names.
 	config, data string
 }
 
@@ -92,7 +95,7 @@ func (t *tool) ownMesh() (*ownMesh, error) {
 	return t.meshOf(paths.Config)
 }
 
-// meshOf returns the person's own mesh with a configuration, whose path is absolute.
+// meshOf returns the person's own mesh with the configuration at the given path, which must be absolute.
 func (t *tool) meshOf(path string) (*ownMesh, error) {
 	if !filepath.IsAbs(path) {
 		return nil, usageError{fmt.Errorf("--config must be an absolute path here, and is %q", path)}
@@ -109,7 +112,7 @@ func (t *tool) meshOf(path string) (*ownMesh, error) {
 	return m, nil
 }
 
-// namedMesh returns the person's own mesh with this configuration and data directory, whatever the environment says.
+// namedMesh returns the person's own mesh with this configuration and data directory. It ignores the environment.
 func (t *tool) namedMesh(config, data string) (*ownMesh, error) {
 	if !filepath.IsAbs(config) || !filepath.IsAbs(data) {
 		return nil, usageError{fmt.Errorf("--config and --data must both be absolute paths here: they are %q and %q", config, data)}
@@ -120,7 +123,7 @@ func (t *tool) namedMesh(config, data string) (*ownMesh, error) {
 	return &ownMesh{program: t.programPath(), paths: personal.Paths{Config: config, Data: data}, config: config, data: data}, nil
 }
 
-// find returns the mesh that runs. If start is true and no mesh runs, find starts one.
+// find returns the running mesh. If start is true and no mesh is running, find starts one.
 func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 	mesh, found, err := running.Find(m.data)
 	switch {
@@ -134,7 +137,8 @@ func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 	if err := os.MkdirAll(m.data, 0o700); err != nil {
 		return mesh, fmt.Errorf("start your mesh: %w: if this program runs in a sandbox of its client, run `sluice service install` outside of it", err)
 	}
-	// Clients start several servers at once. Only one of them starts the mesh.
+	// Several processes may get here at the same time, because clients start several servers at once. Only one of these
+	// processes starts the mesh.
 	lock := flock.New(filepath.Join(m.data, "start.lock"), flock.SetPermissions(0o600))
 	if _, err := lock.TryLockContext(ctx, findInterval); err != nil {
 		return mesh, fmt.Errorf("start your mesh: another program starts it, and it is not ready after %v: see %s (%w)", meshStartTimeout, m.logPath(), err)
@@ -148,7 +152,7 @@ func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 
 func (m *ownMesh) logPath() string { return filepath.Join(m.data, "up.log") }
 
-// start starts the mesh in a process that does not end with this one, and waits until it is ready.
+// start starts the mesh in a separate process that continues when this process ends. It waits until the mesh is ready.
 func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	log, begin, err := m.openLog()
 	if err != nil {
@@ -190,7 +194,7 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	}
 }
 
-// openLog opens the log for the next mesh. begin is the size of the log.
+// openLog opens the log for the next mesh. The result begin is the current size of the log.
 func (m *ownMesh) openLog() (_ *os.File, begin int64, err error) {
 	if info, err := os.Stat(m.logPath()); err == nil && info.Size() > maxUpLog {
 		if err := os.Rename(m.logPath(), m.logPath()+".old"); err != nil {
@@ -208,7 +212,7 @@ func (m *ownMesh) openLog() (_ *os.File, begin int64, err error) {
 	return f, info.Size(), nil
 }
 
-// logEnd returns the last lines of the log after a position.
+// logEnd returns the last lines that were written to the log after the position begin.
 func (m *ownMesh) logEnd(begin int64) string {
 	f, err := os.Open(m.logPath())
 	if err != nil {

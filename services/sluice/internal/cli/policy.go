@@ -57,7 +57,7 @@ not every call has. It exits with 0 if there are only warnings.`,
 	return c
 }
 
-// checkLive reads documents and lets the policy service of the running mesh check them.
+// checkLive reads documents and sends them to the policy service of the running mesh, which checks them.
 func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Finding, []*policyv1.Document, error) {
 	documents, err := policy.ReadDocuments(paths)
 	if err != nil {
@@ -91,7 +91,7 @@ func (t *tool) policyClient() (_ policyv1.PolicyServiceClient, done func(), _ er
 }
 
 // checkDocuments reads and checks documents. Without a configuration, the approvers and the servers are not known and
-// not checked.
+// therefore not checked.
 func (t *tool) checkDocuments(ctx context.Context, paths []string) ([]*policyv1.Finding, []*policyv1.Document, error) {
 	documents, err := policy.ReadDocuments(paths)
 	if err != nil {
@@ -117,7 +117,7 @@ type finding struct {
 	Suggestion string `json:"suggestion,omitzero"`
 }
 
-// printFindings prints findings about documents, and the summary if the documents load.
+// printFindings prints findings about documents. If the documents load, it also prints the summary.
 func (t *tool) printFindings(findings []*policyv1.Finding, summary string) error {
 	out := findingsForJSON(findings)
 	if t.json() {
@@ -149,7 +149,7 @@ func findingsForJSON(findings []*policyv1.Finding) []finding {
 	return out
 }
 
-// blocksLoading reports whether a document with this finding does not load.
+// blocksLoading reports whether this finding prevents the document from loading.
 func blocksLoading(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
@@ -224,7 +224,7 @@ policy would have done with them.` + aboutLists,
 	return c
 }
 
-// catalogTools returns the tools of a server with their classes from the catalog of the running mesh.
+// catalogTools returns the tools of a server, with their classifications, from the catalog of the running mesh.
 func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
@@ -244,7 +244,7 @@ func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.Classi
 	return out, nil
 }
 
-// termsText returns a description of the terms of an approval, in one line.
+// termsText describes, in one line, who must approve a call, within what time, and for what the approval is valid.
 func termsText(terms *policyv1.ApprovalTerms) string {
 	parts := []string{"by " + safetext.Approvers(terms)}
 	if d := terms.GetDecideWithin(); d != nil {

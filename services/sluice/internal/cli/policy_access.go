@@ -22,9 +22,10 @@ import (
 )
 
 const (
-	// accessPage is the number of servers or tools in one response.
+	// accessPage is the maximum number of servers or tools in one response.
 	accessPage = 500
-	// maxAccessRows is the number of tools up to which the tools of all servers are printed without --server.
+	// maxAccessRows is the maximum number of tools that are printed without --server. If there are more tools, only a
+	// table of the servers is printed.
 	maxAccessRows = 60
 )
 
@@ -65,12 +66,12 @@ limit is reached. The command makes no calls.`, maxAccessRows),
 	return c
 }
 
-// accessAnswer contains what one caller may do on some servers.
+// accessAnswer describes which tools of some servers one caller may use.
 type accessAnswer struct {
 	subject  *identityv1.Principal
 	revision string
 	servers  []*policyv1.ServerAccess
-	// tools maps the names of servers to the access to their tools.
+	// tools maps the name of each server to the caller's access to the server's tools.
 	tools map[string][]*policyv1.ToolAccess
 }
 
@@ -104,7 +105,7 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 	return t.printAccess(answer)
 }
 
-// principalOfToken returns the principal whose calls use the token with this name.
+// principalOfToken returns the principal on whose behalf calls with the token of this name are made.
 func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityServiceClient, name string) (*identityv1.Principal, error) {
 	req := &identityv1.ListTokensRequest{}
 	for {
@@ -131,7 +132,7 @@ func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityS
 	}
 }
 
-// readAccess reads the summaries of the servers, and the tools of the servers whose tools are printed.
+// readAccess reads the summaries of the servers. For the servers whose tools are printed, it also reads the tools.
 func (t *tool) readAccess(ctx context.Context, client policyv1.PolicyServiceClient, subject *identityv1.Principal, server string) (*accessAnswer, error) {
 	out := &accessAnswer{subject: subject, tools: make(map[string][]*policyv1.ToolAccess)}
 	if server != "" {
@@ -181,7 +182,8 @@ func (t *tool) readAccessPages(ctx context.Context, client policyv1.PolicyServic
 	}
 }
 
-// addServers adds the summaries of a page. A server with many tools is on several pages, whose counts are added.
+// addServers adds the summaries on a page. If a server has so many tools that they are on several pages, the counts of
+// these pages are added up.
 func (a *accessAnswer) addServers(page []*policyv1.ServerAccess) {
 	for _, s := range page {
 		at := slices.IndexFunc(a.servers, func(o *policyv1.ServerAccess) bool { return o.GetServer() == s.GetServer() })
@@ -239,7 +241,7 @@ func (t *tool) printAccessJSON(a *accessAnswer) error {
 	return t.printJSON(out)
 }
 
-// printAccess prints the tools of each server, or, if they were not read, a table of the servers.
+// printAccess prints the tools of each server. If the tools were not read, it prints a table of the servers instead.
 func (t *tool) printAccess(a *accessAnswer) error {
 	if len(a.tools) == 0 {
 		return t.printAccessSummary(a.servers)
@@ -324,8 +326,8 @@ func serverAccessText(s *policyv1.ServerAccess) string {
 	return text
 }
 
-// accessRows returns one row for each case. It omits calls that are refused because a condition can't be evaluated, if
-// other calls are refused too.
+// accessRows returns one row for each case. It omits the case in which a call is refused because a condition can't be
+// evaluated, unless it is the only case in which calls are refused.
 func accessRows(tool *policyv1.ToolAccess) [][]string {
 	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
 	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }
@@ -381,7 +383,7 @@ func caseText(tool *policyv1.ToolAccess, c *policyv1.AccessCase) string {
 	return strings.Join(parts, "; ")
 }
 
-// otherwise describes the calls to which no condition of another case applies.
+// otherwise describes the calls to which none of a tool's conditions applies.
 const otherwise = "otherwise"
 
 // conditionText describes the calls to which a case applies.

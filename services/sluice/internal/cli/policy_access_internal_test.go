@@ -26,7 +26,7 @@ func TestAccessAnswer_AddsTheCountsOfPages(t *testing.T) {
 	}
 }
 
-// The output says in words that the cases of a tool are incomplete, and which command shows the others.
+// If the cases of a tool are incomplete, the output says so, and names the command that shows all cases.
 func TestPrintAccess_SaysThatItIsIncomplete(t *testing.T) {
 	t.Parallel()
 	for _, incomplete := range []bool{false, true} {

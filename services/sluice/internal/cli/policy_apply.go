@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// applyTimeout is the timeout for applying documents. Their tests may take 30 s.
+	// applyTimeout is the timeout for applying policy documents. The tests in these documents may take 30 s.
 	applyTimeout = time.Minute
 	// defaultPolicyFolder is the folder that `policy apply` reads if no path is given.
 	defaultPolicyFolder = "policies"
-	// minRevisionDigits is the minimum number of digits with which a revision is named, and shownRevisionDigits the
+	// minRevisionDigits is the minimum number of digits with which a revision can be named. shownRevisionDigits is the
 	// number of digits that are printed.
 	minRevisionDigits, shownRevisionDigits = 8, 12
 )
@@ -117,14 +117,16 @@ it can be undone in the same way.`,
 	return c
 }
 
-// policyChange describes documents to apply. diff is the request that compares them with the active ones.
+// policyChange contains policy documents to apply. diff is the request that compares these documents with the active
+// documents.
 type policyChange struct {
 	documents []*policyv1.Document
 	diff      *policyv1.DiffRevisionsRequest
 	flags     *applyFlags
 }
 
-// applyChange shows what a change opens and closes, asks the person, and applies it.
+// applyChange shows which calls a change would allow or refuse, asks the person for confirmation, and applies the
+// change.
 func (t *tool) applyChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
 	active, err := t.storedRevision(ctx, client)
 	if err != nil {
@@ -150,7 +152,7 @@ func (t *tool) applyChange(ctx context.Context, client policyv1.PolicyServiceCli
 	})
 }
 
-// storedRevision returns the active revision. It returns an error if the policies are not in the store.
+// storedRevision returns the active revision. It returns an error if the policy documents are not in the store.
 func (t *tool) storedRevision(ctx context.Context, client policyv1.PolicyServiceClient) (*policyv1.Revision, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -168,12 +170,12 @@ func (t *tool) storedRevision(ctx context.Context, client policyv1.PolicyService
 	return resp.GetRevision(), nil
 }
 
-// documentsIDOf returns the id of the active documents, or [policy.NoDocuments].
+// documentsIDOf returns the id of the active documents, or [policy.NoDocuments] if there are none.
 func documentsIDOf(active *policyv1.Revision) string {
 	return cmp.Or(active.GetDocumentsId(), policy.NoDocuments)
 }
 
-// checkExpected returns an error if another revision is active than the person expects.
+// checkExpected returns an error if the active revision is not the one that the person expects.
 func checkExpected(active *policyv1.Revision, expect string) error {
 	if err := checkRevisionID(expect); err != nil {
 		return err
@@ -192,8 +194,8 @@ func activeText(active *policyv1.Revision) string {
 	return newRevisionRecord(active).String()
 }
 
-// showChange prints which calls get another result. If the output is JSON, it prints to standard error. It returns an
-// error if the documents do not load.
+// showChange prints the calls whose result changes. If the command's output is JSON, showChange prints them on standard
+// error. It returns an error if the documents do not load.
 func (t *tool) showChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
 	diff, err := t.diffRevisions(ctx, client, change.diff)
 	if err != nil {
@@ -242,8 +244,8 @@ func (t *tool) printApplied(resp *policyv1.ApplyDocumentsResponse) error {
 	return nil
 }
 
-// namedByFile returns documents whose paths are the names of their files, so that the same files give the same revision
-// from every folder. If two files have the same name, all paths stay.
+// namedByFile returns documents whose paths are only the names of their files, so that the same files result in the
+// same revision from every folder. If two files have the same name, all paths stay unchanged.
 func namedByFile(documents []*policyv1.Document) []*policyv1.Document {
 	out, seen := make([]*policyv1.Document, len(documents)), make(map[string]bool)
 	for i, d := range documents {

@@ -56,7 +56,8 @@ func TestCheckExpected_NamesTheActiveRevision(t *testing.T) {
 	}
 }
 
-// The paths of stored documents name files outside of the folder. Nothing is written there, and no file is replaced.
+// The paths of stored documents name files outside of the folder. No file is written outside of the folder, and no
+// existing file is replaced.
 func TestExportDocuments_WritesOnlyNewFilesInTheFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

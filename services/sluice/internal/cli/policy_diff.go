@@ -24,18 +24,19 @@ import (
 )
 
 const (
-	// maxDiffRows is the maximum number of rows that are printed as a table, so that they fit a screen.
+	// maxDiffRows is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxDiffRows = 20
 	// maxRecordedCalls is the maximum number of different recorded calls in a request.
 	maxRecordedCalls = 2000
-	// diffTimeout is the time limit of a comparison. It is longer than that of the policy service.
+	// diffTimeout is the time limit of a comparison. It is longer than the time limit of the policy service.
 	diffTimeout = time.Minute
 )
 
 const (
 	// exitFailed is the exit code of `policy diff` and `policy replay` if the comparison fails.
 	exitFailed = 2
-	// exitIncomplete is their exit code if no compared call is opened, but not all calls were compared.
+	// exitIncomplete is the exit code of `policy diff` and `policy replay` if none of the compared calls would become
+	// allowed, but not all calls were compared.
 	exitIncomplete = 3
 )
 
@@ -44,7 +45,8 @@ func incompleteError(format string, args ...any) error {
 	return exitError{fmt.Errorf(format, args...), exitIncomplete}
 }
 
-// comparisonError returns err with the exit code of a comparison: 1 if calls are opened.
+// comparisonError returns err with the exit code of a comparison. The exit code is 1 if the change would allow more
+// calls.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
@@ -132,8 +134,8 @@ func (t *tool) runDiff(ctx context.Context, given []string, flags *diffFlags) er
 	return t.printPolicyDiff(resp, flags.since != "")
 }
 
-// documentsOrRevision returns the documents at a path. If the path does not exist and the argument consists of digits of
-// a revision, it returns the digits instead.
+// documentsOrRevision returns the documents at a path. If the path does not exist and the argument can be the digits of
+// a revision, it returns these digits instead.
 func documentsOrRevision(given string) (documents []*policyv1.Document, revision string, err error) {
 	if _, err := os.Stat(given); errors.Is(err, fs.ErrNotExist) && revisionID.MatchString(given) {
 		return nil, strings.ToLower(given), nil
@@ -153,7 +155,8 @@ func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsReque
 	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments())
 }
 
-// diffLive lets the running mesh compare documents. If since is not empty, it adds the recorded calls since then.
+// diffLive lets the running mesh compare documents. If since is not empty, it also compares the calls that were
+// recorded since that time.
 func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest, since string) (*policyv1.DiffRevisionsResponse, error) {
 	if since != "" {
 		filter := &gatewayv1.DecisionFilter{WithoutProtocol: true, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}
@@ -196,7 +199,8 @@ func (t *tool) diffRevisions(ctx context.Context, client policyv1.PolicyServiceC
 	return diff, nil
 }
 
-// readDiff reads all flips of a comparison. It returns an error if the totals, which come last, are missing.
+// readDiff reads all calls whose result changes in a comparison. It returns an error if the totals, which come last,
+// are missing.
 func readDiff[R interface {
 	GetFlips() []*policyv1.Flip
 	GetTotals() *policyv1.DiffTotals
@@ -217,7 +221,8 @@ func readDiff[R interface {
 	}
 }
 
-// printPolicyDiff prints a comparison. It returns an error if a change opens something, or if not everything was compared.
+// printPolicyDiff prints a comparison. It returns an error if a change would allow more calls, or if not all calls were
+// compared.
 func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
 	totals := diff.GetTotals()
 	if t.json() {
@@ -248,7 +253,8 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 	return nil
 }
 
-// howDocumentsCompared says what was compared symbolically, and what by generated and recorded calls.
+// howDocumentsCompared says what was compared symbolically, what was compared with generated calls, and what was
+// compared with recorded calls.
 func howDocumentsCompared(totals *policyv1.DiffTotals, recorded bool) string {
 	text := fmt.Sprintf("Compared symbolically: all arguments. Compared by generated calls: callers without a configured token, and names for which there are only patterns (%s).",
 		countOfCalls(totals.GetGenerated()))
@@ -267,13 +273,14 @@ func (t *tool) printMessage(m proto.Message) error {
 	return t.printJSON(jsontext.Value(raw))
 }
 
-// mayOpenError returns an error with the first rules whose change opened none of the compared calls, but may open others.
+// mayOpenError returns an error that names the first few rules. The changes to these rules made none of the compared
+// calls allowed, but may allow other calls.
 func mayOpenError(rules []*policyv1.RuleRef) error {
 	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))
 }
 
-// ruleNames returns the names of the first rules of a list, and the number of the others.
+// ruleNames returns the names of the first rules in a list, and the number of the other rules.
 func ruleNames(rules []*policyv1.RuleRef) (names []string) {
 	const shown = 5
 	for _, r := range rules[:min(len(rules), shown)] {
@@ -285,7 +292,7 @@ func ruleNames(rules []*policyv1.RuleRef) (names []string) {
 	return names
 }
 
-// notLoading returns an error with the findings because of which documents do not load.
+// notLoading returns an error with the findings that prevent documents from loading.
 func notLoading(found []*policyv1.Finding) error {
 	lines := make([]string, len(found))
 	for i, f := range found {

@@ -14,7 +14,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// catalogDiffFlags are the flags of `policy diff` for changes of the catalog.
+// catalogDiffFlags contains the flags of `policy diff` that describe changes to the catalog.
 type catalogDiffFlags struct {
 	all                    bool
 	overrides, definitions []string
@@ -34,7 +34,7 @@ func (f *catalogDiffFlags) add(c *cobra.Command) {
 // given reports whether one of the flags is set.
 func (f *catalogDiffFlags) given() bool { return f.all || len(f.overrides)+len(f.definitions) > 0 }
 
-// args checks that the command has either documents or changes of the catalog.
+// args checks that the command has either documents or changes to the catalog.
 func (f *catalogDiffFlags) args(c *cobra.Command, given []string) error {
 	switch {
 	case !f.given():
@@ -45,7 +45,8 @@ func (f *catalogDiffFlags) args(c *cobra.Command, given []string) error {
 	return nil
 }
 
-// runCatalogDiff lets the running mesh compare the decisions before and after changes of the catalog.
+// runCatalogDiff lets the running mesh evaluate calls before and after changes to the catalog, and prints the
+// differences.
 func (t *tool) runCatalogDiff(ctx context.Context, flags *catalogDiffFlags) error {
 	req, err := flags.request()
 	if err != nil {
@@ -76,7 +77,7 @@ func (t *tool) runCatalogDiff(ctx context.Context, flags *catalogDiffFlags) erro
 	return t.printCatalogDiff(diff)
 }
 
-// request returns the request for the flags, without digests.
+// request returns the request that the flags describe, without digests.
 func (f *catalogDiffFlags) request() (*policyv1.DiffCatalogRequest, error) {
 	req := &policyv1.DiffCatalogRequest{AllWaiting: f.all}
 	for _, text := range f.overrides {
@@ -117,7 +118,8 @@ func overrideChange(text string) (*policyv1.OverrideChange, error) {
 	return &policyv1.OverrideChange{Server: server, Tool: tool, Category: o.GetCategory(), Risk: o.GetRisk(), Tags: tags}, nil
 }
 
-// completeDigests sets the digests of the request to the whole digests that --definition selects.
+// completeDigests replaces the digests in the request, which may be only beginnings of digests, with the complete
+// digests of the definitions that --definition selects.
 func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.DiffCatalogRequest, texts []string) error {
 	for i, change := range req.GetDefinitions() {
 		_, digest, ok := strings.Cut(texts[i], "=")
@@ -132,8 +134,8 @@ func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServi
 	return nil
 }
 
-// printCatalogDiff prints a comparison. It returns an error if a change opens something, or if not everything was
-// compared.
+// printCatalogDiff prints a comparison. It returns an error if a change would allow more calls, or if not all calls
+// were compared.
 func (t *tool) printCatalogDiff(diff *policyv1.DiffRevisionsResponse) error {
 	totals := diff.GetTotals()
 	if t.json() {
@@ -160,7 +162,7 @@ func (t *tool) printCatalogDiff(diff *policyv1.DiffRevisionsResponse) error {
 	return nil
 }
 
-// howCompared says what was compared symbolically, and what by generated calls.
+// howCompared says what was compared symbolically, and what was compared with generated calls.
 func howCompared(totals *policyv1.DiffTotals) string {
 	if totals.GetTools() == 0 {
 		return "The changes concern no tool: no definition is pending, and no override differs."
@@ -173,7 +175,7 @@ func howCompared(totals *policyv1.DiffTotals) string {
 		totals.GetTools(), noun, countOfCalls(totals.GetGenerated()))
 }
 
-// definitionsOf returns the names of the tools, as server/tool, that have flips with several definitions.
+// definitionsOf returns the tools that are in flips with more than one definition. The keys have the form server/tool.
 func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	first, several := make(map[string]string), make(map[string]bool)
 	for _, f := range flips {
@@ -186,7 +188,7 @@ func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	return several
 }
 
-// withDefinition adds the definition of a flip to the description of what is called.
+// withDefinition adds the digest of a tool definition to the description of the call's target.
 func withDefinition(target string, f *policyv1.Flip) string {
 	if digest := f.GetCall().GetDefinitionDigest(); len(digest) > 0 {
 		return target + " (definition " + hex.EncodeToString(digest)[:8] + ")"
@@ -194,7 +196,7 @@ func withDefinition(target string, f *policyv1.Flip) string {
 	return target + " (other definitions)"
 }
 
-// refusedByCatalog returns why the catalog refuses a call, or "" if rules or defaults decide.
+// refusedByCatalog returns why the catalog refuses a call. It returns "" if rules or defaults determine the decision.
 func refusedByCatalog(d *policyv1.Decision) string {
 	if d.GetCode() == commonv1.Code_CODE_TOOL_CHANGED {
 		return "pending definition"

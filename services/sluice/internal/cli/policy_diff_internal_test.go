@@ -39,7 +39,7 @@ func flipOf(kind policyv1.FlipKind, name string, before, after *policyv1.Decisio
 	}
 }
 
-// diffAnswer has one change of each kind.
+// diffAnswer returns a response with one changed call of each kind.
 func diffAnswer() *policyv1.DiffRevisionsResponse {
 	opens, terms, closes := policyv1.FlipKind_FLIP_KIND_OPENS, policyv1.FlipKind_FLIP_KIND_TERMS, policyv1.FlipKind_FLIP_KIND_CLOSES
 	observed := decisionOf(allowed, "all")
@@ -137,7 +137,7 @@ func TestPrintPolicyDiff_LimitsTheRows(t *testing.T) {
 	}
 }
 
-// A comparison that is incomplete is an error, unless something opens.
+// An incomplete comparison has its own exit code, unless the change would allow more calls.
 func TestPrintPolicyDiff_FailsIfItIsIncomplete(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A diffRow is a row of the table: calls with the same change.
+// A diffRow is a row of the table. It describes calls whose result changes in the same way.
 type diffRow struct {
 	kind          policyv1.FlipKind
 	what          []string
@@ -61,7 +61,8 @@ func diffHeadline(totals *policyv1.DiffTotals) string {
 		totals.GetTotal(), totals.GetOpened(), totals.GetClosed(), totals.GetTotal()-totals.GetOpened()-totals.GetClosed())
 }
 
-// diffRows returns one row for each change, in the order of the flips. Calls with the same change share a row.
+// diffRows returns the rows of the table, in the order of the parameter flips. Calls whose result changes in the same
+// way share a row.
 func diffRows(flips []*policyv1.Flip) (rows []*diffRow) {
 	several := definitionsOf(flips)
 	for _, f := range flips {
@@ -90,7 +91,8 @@ func firstOf(names []string, most int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// flipTarget describes what is called. An example of a pattern is described by the pattern.
+// flipTarget describes the server and the tool of a call whose result changes. If the call is only an example for a
+// pattern of names, flipTarget returns the pattern.
 func flipTarget(f *policyv1.Flip) string {
 	server, name := f.GetCall().GetServer(), f.GetCall().GetName()
 	if f.GetServerPattern() != "" {
@@ -113,8 +115,8 @@ func flipResult(f *policyv1.Flip) string {
 	return before + " -> " + after
 }
 
-// flipEffect returns the name of the effect of a decision. An effect that only applies because something is observed is
-// marked.
+// flipEffect returns the name of the effect of a decision. It marks the effect if a part of the policy would change it,
+// but is not enforced (mode: observe).
 func flipEffect(d *policyv1.Decision) string {
 	name := effectName(d.GetEffect())
 	if d.GetHidden() {
@@ -126,7 +128,7 @@ func flipEffect(d *policyv1.Decision) string {
 	return name
 }
 
-// termsOf describes the limits and the terms of the approval.
+// termsOf describes the limits that a decision sets, and who must approve the call.
 func termsOf(d *policyv1.Decision) string {
 	var parts []string
 	for _, l := range d.GetLimits() {
@@ -143,7 +145,7 @@ func termsOf(d *policyv1.Decision) string {
 	return strings.Join(parts, ", ")
 }
 
-// flipRules returns the rules that make the old and the new decision.
+// flipRules returns the rules that determine the old and the new decision.
 func flipRules(f *policyv1.Flip) string {
 	before, after := ruleOrDefault(f.GetBefore()), ruleOrDefault(f.GetAfter())
 	if before == after {
@@ -162,7 +164,8 @@ func ruleOrDefault(d *policyv1.Decision) string {
 	return ruleName(d.GetRule())
 }
 
-// flipCallers describes the callers: any caller, or the names of a few.
+// flipCallers describes the callers whose calls change their result. It returns "any caller" or the names of a few
+// callers.
 func flipCallers(f *policyv1.Flip) string {
 	if f.GetAnyCaller() {
 		return "any caller"
@@ -179,7 +182,7 @@ func flipCallers(f *policyv1.Flip) string {
 	return text
 }
 
-// callerText describes a caller without the parts that only stand for any other value.
+// callerText describes a caller. It omits placeholders such as "any-other-caller".
 func callerText(p *identityv1.Principal) string {
 	var parts []string
 	if p.GetSubject() != "any-other-caller" {
@@ -200,7 +203,7 @@ func callerText(p *identityv1.Principal) string {
 	return orDash(strings.Join(parts, ", "))
 }
 
-// flipConditions describes on which conditions the change depends.
+// flipConditions describes the conditions of rules that determine whether the result of a call changes.
 func flipConditions(f *policyv1.Flip) string {
 	var parts []string
 	for _, c := range f.GetConditions() {

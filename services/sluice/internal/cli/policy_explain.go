@@ -15,12 +15,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// maxExplained is the number of conditions, and of limits, that are printed without --all.
+// maxExplained is the maximum number of conditions that are printed without --all. It is also the maximum number of
+// limits.
 const maxExplained = 5
 
 // printExplanation prints the explanation of a decision: the decision, the rule that determined it, and the conditions
-// with the values that they read. hasArguments is true if the person gave the arguments of the call. If all is true,
-// printExplanation also prints all rules that policy considered.
+// with the values that they read. hasArguments is true if the person gave the arguments of the call. If the parameter
+// all is true, printExplanation also prints every rule that the policy service considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -92,7 +93,7 @@ func limitLines(label string, limits []*policyv1.RuleLimit) (lines []string) {
 	return lines
 }
 
-// printObserved prints the decision that would apply if nothing were observed. It prints nothing if o is nil.
+// printObserved prints what the decision would be if the whole policy were enforced. It prints nothing if o is nil.
 func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 	if o == nil {
 		return
@@ -104,7 +105,7 @@ func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 	t.printSome("observed limits", limitLines("observed limit", o.GetLimits()), all)
 }
 
-// printSome prints the first lines, or all of them.
+// printSome prints the first lines, or all lines if the parameter all is true.
 func (t *tool) printSome(of string, lines []string, all bool) {
 	for i, line := range lines {
 		if i == maxExplained && !all {
@@ -115,8 +116,9 @@ func (t *tool) printSome(of string, lines []string, all bool) {
 	}
 }
 
-// conditionLines describes the results of conditions, with the values that the conditions read: the conditions of the
-// rules that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
+// conditionLines describes the results of conditions, with the values that the conditions read. It uses the conditions
+// of the rules that determined the decision. If no rule determined it, conditionLines uses the rules whose condition
+// was the only reason that they did not match.
 func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {
@@ -134,8 +136,8 @@ func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	return out
 }
 
-// ruleDecided reports whether a considered rule determined the effect of the decision or of its observation, or added a
-// limit to one of them.
+// ruleDecided reports whether a rule determined the effect of a decision, or added a limit to it. It also returns true
+// if the rule would have done so if the whole policy were enforced.
 func ruleDecided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
@@ -160,7 +162,8 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), action, strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant prints, for each rule with a conditional grant, the reason why an approval of the call gives no grant.
+// printNoGrant prints why approving the call would not also allow later calls. It does so for each rule that creates
+// such a grant only under a condition.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {

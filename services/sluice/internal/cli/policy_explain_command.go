@@ -135,7 +135,8 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	return nil
 }
 
-// explanation returns the explanation of the running mesh. If there are paths of drafts, their documents decide.
+// explanation returns the running mesh's explanation of a decision. If drafts contains paths, the mesh evaluates the
+// call with the documents at these paths instead of the active documents.
 func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *identityv1.Principal, drafts []string) (*policyv1.ExplainCallResponse, error) {
 	var documents []*policyv1.Document
 	if len(drafts) > 0 {
@@ -168,8 +169,9 @@ func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *id
 	return resp.GetExplanation(), nil
 }
 
-// warnUnknownServer prints a note if the gateway has no server with this name. The note is necessary because policy
-// also evaluates calls to servers that don't exist. If the gateway does not respond, warnUnknownServer prints nothing.
+// warnUnknownServer prints a note if the gateway has no server with this name. The note is necessary because the policy
+// service also evaluates calls to servers that don't exist. If the gateway does not respond, warnUnknownServer prints
+// nothing.
 func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name string) {
 	gateway, err := t.gatewayStatus(ctx, f)
 	if err != nil {

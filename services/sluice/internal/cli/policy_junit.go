@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A junitSuites is the root of a report in JUnit's XML format, as CI systems read it.
+// A junitSuites is the root of a report in JUnit's XML format, which CI systems read.
 type junitSuites struct {
 	XMLName  xml.Name     `xml:"testsuites"`
 	Tests    int          `xml:"tests,attr"`
@@ -69,7 +69,7 @@ func junitReport(documents []*policyv1.Document, results []*policyv1.TestResult,
 	return append([]byte(xml.Header), append(text, '\n')...)
 }
 
-// suite returns the suite with a name, and adds it if there is none.
+// suite returns the suite with the given name. It adds the suite if it does not exist.
 func (r *junitSuites) suite(name string) *junitSuite {
 	name = safetext.Line(name)
 	at := slices.IndexFunc(r.Suites, func(s junitSuite) bool { return s.Name == name })

@@ -13,7 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A report has a suite for each document, and a case for each test and for each error that is not a test.
+// A report has a suite for each document. It has a case for each test, and for each error that is not a failed test.
 func TestJunitReport_HasACaseForEachTestAndError(t *testing.T) {
 	t.Parallel()
 	documents := []*policyv1.Document{{Path: "p/a.yaml"}, {Path: "p/b.yaml"}}
@@ -46,7 +46,7 @@ func TestJunitReport_HasACaseForEachTestAndError(t *testing.T) {
 	}
 }
 
-// FuzzJunitReport checks that texts of any kind give valid XML, and can't add elements.
+// FuzzJunitReport checks that the report is valid XML for any names and messages, and that they can't add elements.
 func FuzzJunitReport(f *testing.F) {
 	for _, seed := range []string{"", "a", "]]><x>&\"'", "\x00\x01\ufffe\uffff", "\xff\xfe", "\u202e\u2028\n\r\t", "<!--", "&#0;"} {
 		f.Add(seed, seed)

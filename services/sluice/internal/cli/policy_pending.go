@@ -17,7 +17,7 @@ import (
 // exitPending is the exit code of `policy apply` and `policy rollback` if other people must approve the change first.
 const exitPending = 3
 
-// pendingChange is a change of the policy that other people must approve.
+// pendingChange is a change to the policy that other people must approve.
 type pendingChange struct {
 	ID       string    `json:"id"`
 	Approval string    `json:"approval"`
@@ -25,7 +25,8 @@ type pendingChange struct {
 	Until    time.Time `json:"until"`
 }
 
-// pendingOf returns the pending change in the error of ApplyDocuments. ok is false if the error is another one.
+// pendingOf returns the pending change that an error of ApplyDocuments describes. ok is false if the error does not
+// describe a pending change.
 func pendingOf(err error) (p pendingChange, ok bool) {
 	if rpc.Reason(err) != "POLICY_CHANGE_PENDING" {
 		return pendingChange{}, false
@@ -37,8 +38,9 @@ func pendingOf(err error) (p pendingChange, ok bool) {
 	return p, p.Approval != "" && errors.Join(err1, err2) == nil
 }
 
-// sendChange applies documents, and prints the result. If other people must approve them first, it waits for that if
-// wait is true, and otherwise returns an error with the exit code 3.
+// sendChange applies documents and prints the result. If other people must approve the documents first, the result
+// depends on the parameter wait. If wait is true, sendChange waits for the approval. Otherwise it returns an error with
+// the exit code 3.
 func (t *tool) sendChange(ctx context.Context, client policyv1.PolicyServiceClient, wait bool, req *policyv1.ApplyDocumentsRequest) error {
 	for {
 		resp, err := t.applyOnce(ctx, client, req)
@@ -80,7 +82,8 @@ func (t *tool) printPendingChange(p pendingChange) error {
 	return exitError{errSilent, exitPending}
 }
 
-// waitForApproval waits until an approval is not pending any more. It prints each change of the missing votes.
+// waitForApproval waits until an approval is no longer pending. It prints a line whenever the number of missing votes
+// changes.
 func (t *tool) waitForApproval(ctx context.Context, id string) error {
 	client, done, err := t.approvalClient()
 	if err != nil {
@@ -118,7 +121,8 @@ func (t *tool) waitForApproval(ctx context.Context, id string) error {
 	}
 }
 
-// endedWithoutApproval returns an error if an approval has ended so that the change would need another approval.
+// endedWithoutApproval returns an error if an approval has ended in a state that does not permit the change, so that
+// the change needs a new approval.
 func endedWithoutApproval(a *approvalv1.Approval) error {
 	switch a.GetState() { //nolint:exhaustive // in other states, applying the documents again says what is next
 	case approvalv1.ApprovalState_APPROVAL_STATE_DENIED, approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED, approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:

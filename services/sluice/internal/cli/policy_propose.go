@@ -87,7 +87,7 @@ func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Ti
 	return err
 }
 
-// listedTools returns the tools of a server with their definitions from the catalog of the running mesh.
+// listedTools returns the tools of a server, with their definitions, from the catalog of the running mesh.
 func (t *tool) listedTools(ctx context.Context, server string) ([]policy.ObservedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *tool) listedTools(ctx context.Context, server string) ([]policy.Observe
 	return out, nil
 }
 
-// notAccepted says why the catalog refuses calls to a tool, or returns "".
+// notAccepted returns why the catalog refuses calls to a tool. It returns "" if the catalog does not refuse them.
 func notAccepted(page *policyv1.CatalogTool) string {
 	accepted := page.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED || page.GetPin() == policyv1.PinState_PIN_STATE_OFF
 	switch {
@@ -124,7 +124,7 @@ func notAccepted(page *policyv1.CatalogTool) string {
 	return ""
 }
 
-// readSentCalls reads the calls to tools of a server since a time. It reports its progress on standard error.
+// readSentCalls reads the calls to a server's tools since the given time. It reports its progress on standard error.
 func (t *tool) readSentCalls(ctx context.Context, client gatewayv1.GatewayServiceClient, seen *sentCalls, server string, since *timestamppb.Timestamp) error {
 	kinds := []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}
 	req := &gatewayv1.ListDecisionsRequest{Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: kinds, Since: since}, PageSize: maxPage, WithArguments: true}
@@ -153,12 +153,13 @@ const maxSentCalls = 200_000
 
 var errTooManyCalls = errors.New("there are more than 200000 calls: use a shorter time in --since")
 
-// sentCalls are calls that were sent without the approval of a person.
+// sentCalls contains calls that were sent without a person's approval.
 type sentCalls struct {
 	uses   toolUses
 	byTool map[string][]policy.ObservedCall
 	count  int64
-	// sent contains the decisions of outcomes that show that the call was sent, and whose intent was not read yet.
+	// sent contains the ids of decisions whose outcome record shows that the call was sent, but whose intent record has
+	// not been read yet.
 	sent map[string]bool
 }
 
@@ -167,8 +168,8 @@ func newSentCalls() *sentCalls {
 }
 
 // add adds a record. The records must be added from newest to oldest, so that the outcome of a call comes before its
-// intent. A call counts if it has an outcome, which does not say that it was never sent. A call that a person approved
-// does not count, because it does not show that the call may pass without one.
+// intent. add counts only calls that were sent according to their outcome. It does not count a call that a person
+// approved, because such a call does not show that the tool may be used without approval.
 func (o *sentCalls) add(r *gatewayv1.Record) error {
 	id := r.GetDecisionId()
 	if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME {
@@ -196,7 +197,8 @@ func (o *sentCalls) add(r *gatewayv1.Record) error {
 	return nil
 }
 
-// tools returns tools with their calls. It adds tools that were called and are not listed now.
+// tools returns the tools in the parameter listed with their calls. It also returns tools that were called but are no
+// longer listed.
 func (o *sentCalls) tools(listed []policy.ObservedTool) []policy.ObservedTool {
 	uses := o.uses.byTool()
 	isListed := make(map[string]bool)

@@ -15,7 +15,8 @@ import (
 
 const okResult = gatewayv1.ResultClass_RESULT_CLASS_OK
 
-// sentCallTests are calls by their id, with the class of their outcome and a change of their intent.
+// sentCallTests contains recorded calls. Each call has an id, the result class in its outcome record, and a function
+// that changes its intent record.
 var sentCallTests = []struct {
 	id      string
 	outcome gatewayv1.ResultClass
@@ -40,7 +41,7 @@ var sentCallTests = []struct {
 	{"a-prompt", okResult, func(r *gatewayv1.Record) { r.Method = "prompts/get" }},
 }
 
-// A call counts if it was certainly sent, and allowed by policy alone.
+// A call counts only if it was certainly sent, and only if the policy allowed it without a person's approval.
 func TestSentCalls_CountOnlyCallsThatPolicyAllowed(t *testing.T) {
 	t.Parallel()
 	at := timestamppb.New(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
@@ -72,7 +73,7 @@ func TestSentCalls_CountOnlyCallsThatPolicyAllowed(t *testing.T) {
 	}
 }
 
-// A tool that was called and is not listed now is kept, so that the document can say so.
+// A tool that was called but is no longer listed is kept, so that the document can mention this.
 func TestSentCalls_KeepUnlistedTools(t *testing.T) {
 	t.Parallel()
 	seen := newSentCalls()

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// maxReplayBatch is the size of a request with records after which a further request is sent, in bytes.
+// maxReplayBatch is the size, in bytes, above which records are divided into several requests.
 const maxReplayBatch = 2 << 20
 
 func (t *tool) policyReplay() *cobra.Command {
@@ -100,14 +100,14 @@ func (t *tool) runReplay(ctx context.Context, paths []string, r *replayReport) e
 	return t.replayAndPrint(ctx, replayClients{policyv1.NewPolicyServiceClient(conn), gateway}, documents, r)
 }
 
-// replayClients are the clients of a replay.
+// replayClients contains the gRPC clients that a replay uses.
 type replayClients struct {
 	policy  policyv1.PolicyServiceClient
 	gateway gatewayv1.GatewayServiceClient
 }
 
-// replayAndPrint replays the journal and prints the report. If ctx is cancelled before all calls are read, it prints
-// what was found until then.
+// replayAndPrint replays the journal and prints the report. If ctx is canceled before all calls are read, it prints the
+// results so far.
 func (t *tool) replayAndPrint(ctx context.Context, clients replayClients, documents []*policyv1.Document, r *replayReport) error {
 	err := r.replay(ctx, clients, documents)
 	if err != nil && ctx.Err() == nil {
@@ -127,16 +127,17 @@ func (t *tool) replayAndPrint(ctx context.Context, clients replayClients, docume
 	return r.result()
 }
 
-// A replayConn is an open replay. A request that is not answered within requestTimeout ends it.
+// A replayConn is an open stream on which the policy service replays calls. It is canceled if a request is not answered
+// within requestTimeout.
 type replayConn struct {
 	stream  grpc.BidiStreamingClient[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
 	timeout *time.Timer
 }
 
-// errNoAnswer ends a replay whose request is not answered in time.
+// errNoAnswer is the error of a replay if the policy service did not answer a request in time.
 var errNoAnswer = errors.New("the policy service did not answer in time: try again, with a shorter time in --since")
 
-// openReplay opens a replay. It ends with ctx, or when end is called.
+// openReplay opens a replay stream. The stream is closed when ctx is done or the function end is called.
 func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *replayConn, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c = &replayConn{timeout: time.AfterFunc(requestTimeout, func() { cancel(errNoAnswer) })}
@@ -151,7 +152,7 @@ func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *re
 	return c, end, nil
 }
 
-// ask sends a request, and passes the responses to add until the last one.
+// ask sends a request, and calls add with each response up to the last response for this request.
 func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv1.ReplayDecisionsResponse)) error {
 	c.timeout.Reset(requestTimeout)
 	defer c.timeout.Stop()
@@ -173,8 +174,8 @@ func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv
 	}
 }
 
-// replay reads the calls of the journal, newest first, lets the policy service decide them, and adds the results. After
-// an error, the report contains the results until then.
+// replay reads the calls in the journal, newest first. It lets the policy service evaluate the calls, and adds the
+// results to the report. After an error, the report contains the results so far.
 func (r *replayReport) replay(ctx context.Context, clients replayClients, documents []*policyv1.Document) error {
 	conn, end, err := openReplay(ctx, clients.policy)
 	if err != nil {
@@ -217,7 +218,8 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments adds the recorded arguments of a call to a tool, if the record has them and no value was replaced.
+// addArguments copies the recorded arguments of a tool call from rec to one. It does so only if the record contains the
+// arguments and no value in them was redacted.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
 	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {
@@ -229,7 +231,8 @@ func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	}
 }
 
-// batches converts records to requests of limited size. It counts the calls that policy did not evaluate.
+// batches divides records into requests of limited size. It counts the calls that the policy service did not evaluate
+// when they were made.
 func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
 	size := 0
 	for _, rec := range records {

@@ -24,18 +24,19 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// fakeReplay is a gateway with pages of records and a policy service that answers requests with records in turn.
+// fakeReplay is both a gateway and a policy service. The gateway has pages of records. The policy service answers each
+// request that contains records with the next one of its prepared responses.
 type fakeReplay struct {
 	gatewayv1.GatewayServiceClient
 	policyv1.PolicyServiceClient
 
 	pages   [][]*gatewayv1.Record
 	answers []*policyv1.ReplayDecisionsResponse
-	// before is called before each page.
+	// before is called before the gateway returns a page.
 	before func(page int) error
 	head   *policyv1.ReplayDecisionsResponse // the answer to the head; nil for an answer without findings
 	asked  []*policyv1.RecordedDecisions
-	// silent reports whether the policy service does not answer records.
+	// silent is true if the policy service does not respond to requests that contain records.
 	silent bool
 }
 
@@ -53,7 +54,7 @@ func (f *fakeReplay) ListDecisions(_ context.Context, req *gatewayv1.ListDecisio
 	return resp, nil
 }
 
-// fakeReplayStream is the client's side of a replay with a fakeReplay.
+// fakeReplayStream is the client's side of the stream of a fakeReplay.
 type fakeReplayStream struct {
 	grpc.ClientStream
 
@@ -93,7 +94,7 @@ func (s *fakeReplayStream) Recv() (*policyv1.ReplayDecisionsResponse, error) {
 	return s.next, nil
 }
 
-// runTestReplay runs a replay with a fake mesh, and returns what it prints and its error.
+// runTestReplay runs a replay with a fake mesh. It returns what the replay prints, and the error of the replay.
 func runTestReplay(ctx context.Context, f *fakeReplay, output string) (out, errOut string, err error) {
 	var o, e bytes.Buffer
 	t := &tool{self: "sluice", output: output, out: &o, errOut: &e}
@@ -133,7 +134,8 @@ func replayAnswer(totals *policyv1.ReplayTotals, flips []*policyv1.Flip, unknown
 	return &policyv1.ReplayDecisionsResponse{Flips: flips, Unknown: unknown, Totals: totals, Last: true}
 }
 
-// twoPages is a journal with two pages. Three calls are opened, and a record was refused before policy evaluated it.
+// twoPages returns a journal with two pages, and a policy service according to which the documents would allow three
+// more calls. One record is about calls that were refused before the policy service evaluated them.
 func twoPages() *fakeReplay {
 	opens, closes := policyv1.FlipKind_FLIP_KIND_OPENS, policyv1.FlipKind_FLIP_KIND_CLOSES
 	early := &gatewayv1.Record{Effect: refused, Code: commonv1.Code_CODE_ABUSE_LIMITED, Count: 7}
@@ -195,7 +197,8 @@ func TestReplay_JSONHasAllRows(t *testing.T) {
 	}
 }
 
-// The exit code is 0 if nothing opens, 1 if a call opens, and 2 if the documents do not load or a call may open.
+// If the replayed documents would allow no more calls, replay returns no error. It returns an error if the documents do
+// not load, if the policy service fails, or if it is not known whether a refused call would be allowed.
 func TestReplay_ResultDependsOnWhatOpens(t *testing.T) {
 	t.Parallel()
 	page := [][]*gatewayv1.Record{{replayedRecord("read", allowed)}}
@@ -225,7 +228,7 @@ func TestReplay_ResultDependsOnWhatOpens(t *testing.T) {
 	}
 }
 
-// Ctrl-C prints what was found until then.
+// The person presses Ctrl-C during a replay. The command prints the results so far.
 func TestReplay_InterruptPrintsWhatWasFound(t *testing.T) {
 	t.Parallel()
 	for name, opens := range map[string]bool{"and a call opens": true, "and nothing opens": false} {
@@ -276,7 +279,7 @@ func TestReplay_ReportsProgressAndTimesOut(t *testing.T) {
 	})
 }
 
-// A report has at most maxReplayRows rows of each kind. The calls of further rows are counted.
+// A report has at most maxReplayRows rows of each kind. Calls for which a further row would be needed are only counted.
 func TestReplay_LimitsItsRows(t *testing.T) {
 	t.Parallel()
 	r := newReplayReport(new(gatewayv1.DecisionFilter), reportNow)

@@ -16,26 +16,27 @@ import (
 type replayJSON struct {
 	Since *time.Time `json:"since,omitzero"`
 	Until time.Time  `json:"until"`
-	// Complete reports whether all calls of the period were read. Otherwise, only the calls since Searched were read.
+	// Complete is true if all calls in the period were read. Otherwise, only the calls since Searched were read.
 	Complete bool       `json:"complete"`
 	Searched *time.Time `json:"searched,omitzero"`
-	// Calls is the number of calls that were read. Opened, Closed, Same and Unknown are the numbers of those that
-	// would be opened or closed, that would have the same result, and whose result is not known. MayOpen is the number
-	// of the last that may be opened.
+	// Calls is the number of calls that were read. Opened is the number of calls that would become less restricted, and
+	// Closed is the number of calls that would become more restricted. Same is the number of calls with the same
+	// result, and Unknown is the number of calls whose result is not known. MayOpen is the number of calls in Unknown
+	// that may become less restricted.
 	Calls   int64 `json:"calls"`
 	Opened  int64 `json:"opened"`
 	Closed  int64 `json:"closed"`
 	Same    int64 `json:"same"`
 	Unknown int64 `json:"unknown"`
 	MayOpen int64 `json:"mayOpen"`
-	// Others are the numbers of calls that were refused for another reason than rules, by code.
+	// Others contains the number of calls that were refused for a reason other than rules, by the code of the reason.
 	Others []otherCalls `json:"others"`
-	// Flips and UnknownCalls are the rows. WithoutRow is the number of calls that have no row, because there are too
-	// many rows.
+	// Flips contains the rows for calls whose result changes, and UnknownCalls the rows for calls whose result is not
+	// known. WithoutRow is the number of calls that have no row, because there are too many rows.
 	Flips        []jsontext.Value `json:"flips"`
 	UnknownCalls []jsontext.Value `json:"unknownCalls"`
 	WithoutRow   int64            `json:"withoutRow"`
-	// Findings are the reasons why the documents do not load.
+	// Findings contains the reasons why the documents do not load.
 	Findings []jsontext.Value `json:"findings"`
 }
 
@@ -63,7 +64,7 @@ func (t *tool) printReplayJSON(r *replayReport) error {
 	return t.printJSON(out)
 }
 
-// toJSON returns the JSON of messages.
+// toJSON returns the messages as JSON.
 func toJSON[M proto.Message](messages []M) ([]jsontext.Value, error) {
 	out := make([]jsontext.Value, len(messages))
 	for i, m := range messages {

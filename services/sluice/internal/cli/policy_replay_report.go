@@ -20,27 +20,29 @@ import (
 // counted.
 const maxReplayRows = 10_000
 
-// replayReport contains the calls that would get another result, and those whose result is not known.
+// replayReport contains the calls that would get a different result, and the calls whose result is not known.
 type replayReport struct {
 	filter   *gatewayv1.DecisionFilter
 	until    time.Time
 	progress io.Writer // nil if no progress is reported
 
-	// complete reports whether all calls of the period were read. Otherwise, only the calls since searched were read.
+	// complete is true if all calls in the period were read. Otherwise, only the calls since searched were read.
 	complete bool
 	searched *time.Time
 	findings []*policyv1.Finding
 	totals   *policyv1.ReplayTotals
-	// notDecided are the numbers of calls that were refused before policy evaluated them, by code.
+	// notDecided contains the number of calls that were refused before the policy service evaluated them, by the code
+	// of the refusal.
 	notDecided map[commonv1.Code]int64
 	flips      replayRows[*policyv1.Flip]
 	unknown    replayRows[*policyv1.UnknownReplay]
-	// opened and closed are the numbers of calls that would be opened and closed. mayOpen is the number of calls with
-	// an unknown result that may be opened.
+	// opened is the number of calls that would become less restricted, and closed is the number of calls that would
+	// become more restricted. mayOpen is the number of calls whose result is not known and that may become less
+	// restricted.
 	opened, closed, mayOpen int64
 }
 
-// replayRows contains rows by their keys.
+// replayRows contains rows, which can be found by their keys.
 type replayRows[T any] struct {
 	all   []T
 	byKey map[string]T
@@ -48,8 +50,8 @@ type replayRows[T any] struct {
 	others int64
 }
 
-// row returns the row with a key. If there is no such row, it adds the given one and returns it. It returns false if
-// the row is missing because there are too many.
+// row returns the row with the given key. If there is no such row, it adds the parameter added as the row and returns
+// it. ok is false if there are already too many rows, so that the row was not added.
 func (r *replayRows[T]) row(key string, added T) (row T, known, ok bool) {
 	if row, known = r.byKey[key]; known {
 		return row, true, true
@@ -72,7 +74,7 @@ func newReplayReport(filter *gatewayv1.DecisionFilter, now time.Time) *replayRep
 	return r
 }
 
-// recordedDecision returns the decision of a record.
+// recordedDecision returns the decision that a record contains.
 func recordedDecision(r *gatewayv1.Record) *policyv1.Decision {
 	out := &policyv1.Decision{Effect: r.GetEffect(), Code: r.GetCode(), Rule: r.GetRule(), Hidden: r.GetHidden()}
 	would := map[gatewayv1.ObservedEffect]policyv1.Effect{
@@ -86,7 +88,8 @@ func recordedDecision(r *gatewayv1.Record) *policyv1.Decision {
 	return out
 }
 
-// addTokens adds the ids of the tokens of a recorded principal and its chain.
+// addTokens copies the token ids of a recorded principal, and of the principals in its delegation chain, to another
+// principal.
 func addTokens(to, recorded *identityv1.Principal) {
 	to.TokenId = recorded.GetTokenId()
 	for i, p := range recorded.GetChain() {
@@ -94,7 +97,7 @@ func addTokens(to, recorded *identityv1.Principal) {
 	}
 }
 
-// add adds a response of the policy service.
+// add adds the results in a response of the policy service to the report.
 func (r *replayReport) add(resp *policyv1.ReplayDecisionsResponse) {
 	r.findings = append(r.findings, resp.GetFindings()...)
 	if resp.GetTotals() != nil {
@@ -136,7 +139,8 @@ func (r *replayReport) addUnknown(u *policyv1.UnknownReplay) {
 	}
 }
 
-// sort sorts the rows: deny to allow first, then the other calls that would be opened, and the most frequent first.
+// sort sorts the rows. Calls that change from deny to allow come first, followed by other calls that would become less
+// restricted. Among rows of the same kind, those with the most calls come first.
 func (r *replayReport) sort() {
 	slices.SortStableFunc(r.flips.all, func(a, b *policyv1.Flip) int {
 		return cmp.Or(cmp.Compare(flipOrder(a), flipOrder(b)), cmp.Compare(b.GetCalls(), a.GetCalls()), cmp.Compare(flipTarget(a), flipTarget(b)), cmp.Compare(a.GetSubject().GetSubject(), b.GetSubject().GetSubject()))
@@ -152,7 +156,8 @@ func (r *replayReport) sort() {
 	})
 }
 
-// flipOrder orders flips: deny to allow, deny to approval, approval to allow, and then calls that are closed.
+// flipOrder returns the position of a changed call in the report. The order is: deny to allow, deny to approval,
+// approval to allow, and then calls that would become more restricted.
 func flipOrder(f *policyv1.Flip) int {
 	before, after := f.GetBefore(), f.GetAfter()
 	enforced := func(d *policyv1.Decision) policyv1.Effect { return cmp.Or(d.GetObserved().GetEffect(), d.GetEffect()) }
@@ -178,7 +183,7 @@ func (r *replayReport) calls() int64 {
 	return n
 }
 
-// others returns the numbers of calls that were refused for another reason than rules, by code.
+// others returns the number of calls that were refused for a reason other than rules, by the code of the reason.
 func (r *replayReport) others() map[commonv1.Code]int64 {
 	out := maps.Clone(r.notDecided)
 	for _, o := range r.totals.GetOthers() {
@@ -301,7 +306,7 @@ func mayOpenText(u *policyv1.UnknownReplay) string {
 	return "no"
 }
 
-// needsText describes the values on which the decision depends.
+// needsText describes the values that would have to be known to evaluate a call.
 func needsText(u *policyv1.UnknownReplay) string {
 	texts := map[policyv1.ReplayNeed]string{
 		policyv1.ReplayNeed_REPLAY_NEED_ARGUMENTS:  "arguments",
@@ -316,7 +321,8 @@ func needsText(u *policyv1.UnknownReplay) string {
 	return strings.Join(parts, "; ")
 }
 
-// othersText lists the codes of calls that were refused for another reason than rules, the most frequent first.
+// othersText lists the codes of calls that were refused for a reason other than rules. The most frequent code comes
+// first.
 func (r *replayReport) othersText() string {
 	others := r.others()
 	var parts []string
@@ -326,7 +332,7 @@ func (r *replayReport) othersText() string {
 	return strings.Join(parts, ", ")
 }
 
-// byCalls returns the codes, those with the most calls first.
+// byCalls returns the codes, sorted by descending number of calls.
 func byCalls(counts map[commonv1.Code]int64) []commonv1.Code {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b commonv1.Code) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

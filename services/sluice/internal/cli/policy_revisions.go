@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// maxRevisionPage is the maximum size of a page of revisions, and of the list.
+// maxRevisionPage is the maximum size of a page of revisions, and also of the whole list.
 const maxRevisionPage = 1000
 
-// revisionID matches the id of a revision, or its first digits.
+// revisionID matches the id of a revision, or the first digits of such an id.
 var revisionID = regexp.MustCompile(`^[0-9a-fA-F]{8,64}$`)
 
-// checkRevisionID returns an error if a text is not an id of a revision, or its first digits.
+// checkRevisionID returns an error unless text is the id of a revision or the first digits of such an id.
 func checkRevisionID(text string) error {
 	if revisionID.MatchString(text) {
 		return nil
@@ -44,7 +44,8 @@ type revisionRecord struct {
 	Activated time.Time `json:"activated"`
 	Author    string    `json:"author"`
 	Reason    string    `json:"reason"`
-	// Approval is the id of the approval by which the revision became active, and ApprovedBy are the people who gave it.
+	// Approval is the id of the approval that allowed the revision to become active. ApprovedBy contains the people who
+	// voted for it.
 	Approval   string           `json:"approval,omitempty"`
 	ApprovedBy []string         `json:"approvedBy,omitempty"`
 	Documents  []documentRecord `json:"documents,omitempty"`
@@ -79,7 +80,8 @@ type policyDocuments struct {
 	Revision *revisionRecord `json:"revision,omitempty"`
 }
 
-// newPolicyDocuments returns nil if the documents come from files, or are not shown to the person.
+// newPolicyDocuments returns a description of the stored documents. It returns nil if the documents come from files, or
+// if the person may not see them.
 func newPolicyDocuments(active *policyv1.Revision) *policyDocuments {
 	switch {
 	case !active.GetStored():
@@ -99,8 +101,8 @@ func (p *policyDocuments) String() string {
 	return p.Revision.String()
 }
 
-// withPolicyClient calls do with a client of the policy service. The requests of do need timeouts of their own, because
-// do may wait for a person.
+// withPolicyClient calls do with a client of the policy service. The function do must set a timeout for each of its
+// requests, because do may also wait for a person.
 func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -207,7 +209,7 @@ at least 8 digits of its id. With --export, the command writes the documents to 
 	return c
 }
 
-// readRevision reads a revision by at least 8 digits of its id.
+// readRevision reads the revision whose id begins with the given digits. At least 8 digits are necessary.
 func (t *tool) readRevision(ctx context.Context, client policyv1.PolicyServiceClient, id string) (*policyv1.GetRevisionResponse, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -246,14 +248,14 @@ func (t *tool) printRevision(found *policyv1.GetRevisionResponse, export string)
 	return nil
 }
 
-// exportName returns the name of the file for a document. The path of a document may name any file, but only its last
-// part is used, so that no file outside of the folder is written.
+// exportName returns the name of the file to which a document is exported. The stored path of a document may name any
+// file. Therefore exportName uses only the last part of the path, so that no file outside of the folder is written.
 func exportName(document string) string {
 	return path.Base("/" + strings.ReplaceAll(document, `\`, "/"))
 }
 
-// exportDocuments writes documents to a folder, which it creates if necessary. It returns an error if a file exists or
-// has no name that `policy apply` reads.
+// exportDocuments writes documents to a folder, which it creates if necessary. It returns an error if a file already
+// exists, or if `policy apply` would not read a file with this name.
 func exportDocuments(folder string, documents []documentRecord) (err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("write the documents: %w", err)

@@ -61,8 +61,8 @@ func (t *tool) runPolicyTests(ctx context.Context, paths []string, flags testFla
 	return t.printFindings(findings, summary)
 }
 
-// testOffline checks documents and runs their tests. It returns the results of the tests only if they are needed,
-// because the tests then run a second time.
+// testOffline checks documents, which includes running their tests. It returns the results of the tests only if needed
+// is true, because it must then run the tests a second time.
 func (t *tool) testOffline(ctx context.Context, paths []string, needed bool) ([]*policyv1.Document, []*policyv1.Finding, []*policyv1.TestResult, error) {
 	findings, documents, err := t.checkDocuments(ctx, paths)
 	if err != nil || !needed {
@@ -79,7 +79,7 @@ func (t *tool) testOffline(ctx context.Context, paths []string, needed bool) ([]
 	return documents, findings, resp.GetResults(), err
 }
 
-// testLive lets the running mesh run the tests of documents.
+// testLive lets the running mesh run the tests in documents.
 func (t *tool) testLive(ctx context.Context, paths []string, _ bool) ([]*policyv1.Document, []*policyv1.Finding, []*policyv1.TestResult, error) {
 	documents, err := policy.ReadDocuments(paths)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// camelCase converts a name to camel case, which the command line prints like MCP and the JSON of gRPC. In the
-// journal's files, names have underscores, such as decision_id.
+// camelCase converts a name to camel case. The command line prints names in camel case, as MCP and the JSON of gRPC do.
+// In the journal's files, names have underscores, as in decision_id.
 func camelCase(name string) string {
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
@@ -27,7 +27,7 @@ func camelCase(name string) string {
 	return strings.Join(words, "")
 }
 
-// jsonRecord is a record whose JSON has the fields of the journal's files, with names in camel case.
+// jsonRecord is a record whose JSON has the same fields as the journal's files, with names in camel case.
 type jsonRecord struct{ rec *gatewayv1.Record }
 
 // MarshalJSON implements [json.Marshaler].
@@ -69,7 +69,7 @@ func (t *tool) printDetails(records []*gatewayv1.Record) error {
 }
 
 // recordFields returns the names and values of the fields of a struct in a record. It omits fields with a zero value.
-// The names are the names in the JSON output. A slice of structs has one row for each element.
+// The names are those in the JSON output. For a slice of structs, it returns one row for each element.
 func recordFields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {

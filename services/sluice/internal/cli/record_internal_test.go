@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// sampleFolder is the directory with a record that has every field, in the form of the journal and in the form of gRPC.
+// sampleFolder is the directory that contains a record with every field, both in the form of the journal and in the
+// form of gRPC.
 const sampleFolder = "../../../internal/journal/testdata/"
 
 func readSample(t *testing.T) *gatewayv1.Record {
@@ -30,8 +31,8 @@ func readSample(t *testing.T) *gatewayv1.Record {
 	return rec
 }
 
-// A record that is printed as JSON equals the record in the journal's file, except for the checksum and the spelling of
-// names.
+// A record that is printed as JSON equals the same record in the journal's file. Two differences are allowed: the
+// checksum is missing, and names are spelled differently.
 func TestJSONRecord_EqualsTheJournalsRecord(t *testing.T) {
 	t.Parallel()
 	var want, got map[string]any

@@ -7,14 +7,15 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// recordedArguments describes the stored copies of arguments.
+// recordedArguments describes the copies of calls' arguments that the mesh has stored.
 type recordedArguments struct {
 	Bytes    int64     `json:"bytes"`
 	MaxBytes int64     `json:"maxBytes"`
 	Oldest   time.Time `json:"oldest"`
 	// RetentionHours is the maximum age of a copy.
 	RetentionHours float64 `json:"retentionHours"`
-	// RemovedEarly is the time at which copies were last removed because of MaxBytes, or nil.
+	// RemovedEarly is the time at which copies were last removed because of MaxBytes. It is nil if no copies were
+	// removed for this reason.
 	RemovedEarly *time.Time `json:"removedEarly,omitempty"`
 }
 
@@ -28,7 +29,8 @@ func newRecordedArguments(r *gatewayv1.RecordedArgumentsStatus) *recordedArgumen
 	}
 }
 
-// String returns the description in one line. If copies were removed early, it says what prevents that.
+// String returns the description in one line. If copies were removed because of MaxBytes, the line says how to prevent
+// that.
 func (r recordedArguments) String() string {
 	size := fmt.Sprintf("%.1f", float64(r.Bytes)/(1<<20))
 	if size == "0.0" {

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// maxReportRows is the maximum number of rows of a report that are kept in memory. The calls of further rows are
-	// counted together.
+	// maxReportRows is the maximum number of rows of a report that are kept in memory. Calls for which a further row
+	// would be needed are only counted.
 	maxReportRows = 10_000
-	// maxReportLines is the maximum number of rows that are printed as a table, so that they fit a screen.
+	// maxReportLines is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxReportLines = 20
 	// progressInterval is the time between two messages about the progress of a report.
 	progressInterval = 2 * time.Second
@@ -69,7 +69,7 @@ print all rows.`,
 	return c
 }
 
-// runReport reads the calls of a report and prints the report. If ctx is cancelled before all calls are read, it prints
+// runReport reads the calls of a report and prints the report. If ctx is canceled before all calls are read, it prints
 // the calls that it has read and returns errSilent.
 func (t *tool) runReport(ctx context.Context, client gatewayv1.GatewayServiceClient, r *observationReport) error {
 	err := r.read(ctx, client)
@@ -86,20 +86,21 @@ func (t *tool) runReport(ctx context.Context, client gatewayv1.GatewayServiceCli
 	return errSilent
 }
 
-// observationReport contains the calls that would have had another result if nothing were observed. Its fields are the
-// JSON output.
+// observationReport contains the calls that would have had a different result if the whole policy had been enforced.
+// Its exported fields are the JSON output.
 type observationReport struct {
-	// Since and Until are the limits of the period. Since is nil if there is no limit.
+	// Since and Until are the beginning and the end of the period. Since is nil if the period has no beginning.
 	Since *time.Time `json:"since,omitzero"`
 	Until time.Time  `json:"until"`
-	// Complete reports whether all calls of the period were read. Otherwise, only the calls since Searched were read.
+	// Complete is true if all calls in the period were read. Otherwise, only the calls since Searched were read.
 	Complete bool       `json:"complete"`
 	Searched *time.Time `json:"searched,omitzero"`
-	// Calls is the number of calls in the period, and Different the number of those with another result.
+	// Calls is the number of calls in the period. Different is the number of calls that would have had a different
+	// result.
 	Calls     int64 `json:"calls"`
 	Different int64 `json:"different"`
-	// Rows contains the calls with another result, the most frequent first. Others is the number of calls that have no
-	// row, because there are too many rows.
+	// Rows contains the calls that would have had a different result, the most frequent first. Others is the number of
+	// calls that have no row, because there are too many rows.
 	Rows   []*reportRow `json:"rows"`
 	Others int64        `json:"others"`
 
@@ -109,19 +110,19 @@ type observationReport struct {
 	progress io.Writer        // nil if no progress is reported
 }
 
-// reportKey contains the fields that the calls of a row have in common.
+// reportKey contains the fields that all calls in a row have in common.
 type reportKey struct {
 	Server  string `json:"server"`
 	Method  string `json:"method"`
 	Tool    string `json:"tool,omitzero"`
 	Subject string `json:"subject"`
 	Agent   string `json:"agent,omitzero"`
-	// Allowed reports whether the calls were allowed. Otherwise they were refused.
+	// Allowed is true if the calls were allowed, and false if they were refused.
 	Allowed bool             `json:"allowed"`
 	Would   journal.Observed `json:"observed"`
 }
 
-// headlineEffect returns what would have happened, as in wouldBe.
+// headlineEffect returns what would have happened to the calls. The result is the effect of an element of wouldBe.
 func (k *reportKey) headlineEffect() string {
 	if !k.Allowed && k.Would.Effect == wouldDeny {
 		return refusedAnyway
@@ -156,8 +157,8 @@ func timeOrNil(at *timestamppb.Timestamp) *time.Time {
 	return &out
 }
 
-// read reads all pages of the summary, newest calls first. After an error, the report contains the calls that were read
-// before.
+// read reads all pages of calls, newest calls first. After an error, the report contains the calls that were read so
+// far.
 func (r *observationReport) read(ctx context.Context, client gatewayv1.GatewayServiceClient) error {
 	defer r.sort()
 	lastReport := time.Now()
@@ -209,7 +210,7 @@ func (r *observationReport) add(page *gatewayv1.SummarizeObservationsResponse) {
 	}
 }
 
-// sort sorts the rows: the most frequent first, then by what was called, by whom, and the result.
+// sort sorts the rows by descending number of calls. Rows with equal numbers are sorted by the other cells of the row.
 func (r *observationReport) sort() {
 	slices.SortFunc(r.Rows, func(a, b *reportRow) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), slices.Compare(a.cells(), b.cells()))
@@ -218,18 +219,20 @@ func (r *observationReport) sort() {
 
 const (
 	wouldDeny = "would_deny"
-	// refusedAnyway is the effect, in the headline, on calls that were refused, and would have been refused with another
-	// code. For example, there is no such tool, and no rule would have allowed it.
+	// refusedAnyway is the effect that the headline uses for calls that were refused, and that the policy would also
+	// have refused, but with a different code. For example, a tool does not exist, and no rule would have allowed calls
+	// to it.
 	refusedAnyway = "refused_anyway"
 )
 
-// wouldBe contains the effects of observed decisions for people, in the order of the output.
+// wouldBe contains the effects of decisions that were not enforced (mode: observe), with their names in the output, in
+// the order of the output.
 var wouldBe = []struct{ effect, text string }{
 	{wouldDeny, "refused"}, {"would_require_approval", "held for approval"}, {"would_limit", "limited"}, {"would_allow", "allowed"},
 	{refusedAnyway, "refused for another reason"},
 }
 
-// cells returns the cells of a row in the table, except the count.
+// cells returns the cells of a row in the table, without the count.
 func (r *reportRow) cells() []string {
 	would := r.Would.Effect
 	for _, w := range wouldBe {
@@ -279,7 +282,7 @@ func (t *tool) printReport(r *observationReport) error {
 	return nil
 }
 
-// headline describes the period, the number of calls, and the number of calls with another result.
+// headline describes the period, the number of calls, and the number of calls that would have had a different result.
 func (r *observationReport) headline() string {
 	period := "Until " + localTime(r.Until)
 	since := r.Since

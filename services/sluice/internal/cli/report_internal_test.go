@@ -23,8 +23,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// summaryPages is a gateway that returns these pages. Before each page it calls before, and returns its error if it is
-// not nil.
+// summaryPages is a gateway that returns the given pages. Before it returns a page, it calls the function before. If
+// that function returns an error, the gateway returns the error instead of the page.
 type summaryPages struct {
 	gatewayv1.GatewayServiceClient
 
@@ -46,11 +46,12 @@ func (p *summaryPages) SummarizeObservations(_ context.Context, req *gatewayv1.S
 	return resp, nil
 }
 
-// reportNow is the end of the period of the reports, whose pages were read back to one hour earlier, two hours earlier,
-// and so on.
+// reportNow is the end of the period of the reports. The first page of calls goes back one hour from reportNow, the
+// second page two hours, and so on.
 var reportNow = time.Date(2026, 12, 1, 12, 0, 0, 0, time.Local)
 
-// pageOfSummary returns a page with calls, of which those in rows would have had another result.
+// pageOfSummary returns a page of a summary. The parameter calls is the number of calls, and rows contains the calls
+// that would have had a different result.
 func pageOfSummary(hour int, calls int64, rows ...*gatewayv1.ObservedCalls) *gatewayv1.SummarizeObservationsResponse {
 	at := timestamppb.New(reportNow.Add(-time.Duration(hour) * time.Hour))
 	for _, r := range rows {
@@ -107,8 +108,8 @@ CALLS  WHAT                  WHO        WAS      WOULD BE                       
 	}
 }
 
-// An agent calls a tool that does not exist, and that no rule would have allowed. The headline does not count the calls
-// as refused by the policy.
+// An agent calls a tool that does not exist, and that no rule would have allowed. The headline counts these calls
+// separately from the calls that the policy would have refused.
 func TestReport_HeadlineCountsCallsThatWereRefusedAnywaySeparately(t *testing.T) {
 	t.Parallel()
 	unknown := observedCalls(3, "nosuch", "bot", denies, commonv1.Code_CODE_DENIED_BY_DEFAULT, "no")
@@ -166,7 +167,7 @@ func TestReport_PrintsAllRowsAsJSON(t *testing.T) {
 	}
 }
 
-// The report keeps a limited number of rows in memory, and counts all calls.
+// The report keeps a limited number of rows in memory. It nevertheless counts all calls.
 func TestReport_CountsCallsOfFurtherRowsTogether(t *testing.T) {
 	t.Parallel()
 	r := newObservationReport(nil, reportNow)
@@ -179,8 +180,8 @@ func TestReport_CountsCallsOfFurtherRowsTogether(t *testing.T) {
 	}
 }
 
-// The person presses Ctrl-C while the second page is read. The report shows the calls of the first page, and how far
-// they go back.
+// The person presses Ctrl-C while the second page is being read. The report shows the calls on the first page, and how
+// far back these calls go.
 func TestReport_InterruptedReportShowsWhatWasRead(t *testing.T) {
 	t.Parallel()
 	for name, page := range map[string]int{"before the first page": 0, "before the second page": 1} {
@@ -233,7 +234,8 @@ func TestReport_PrintsItsProgress(t *testing.T) {
 	})
 }
 
-// The line of a call in `decisions tail` and its summary state what would have happened.
+// The line of a call in `decisions tail` says what would have happened to the call. The summary of the decision says so
+// too.
 func TestDecisions_ShowWhatWouldHaveHappened(t *testing.T) {
 	t.Parallel()
 	r := &gatewayv1.Record{

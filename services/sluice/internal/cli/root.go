@@ -1,4 +1,5 @@
-// Package cli is the command line for people. It runs the mesh in one process, and sends requests to a running mesh.
+// Package cli is the command line that people use. It runs the mesh in one process, and sends requests to a running
+// mesh.
 package cli
 
 import (
@@ -20,10 +21,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// errSilent makes a command exit with 1 if the command has already printed the error.
+// errSilent makes a command exit with code 1. It is returned if the command has already printed the error.
 var errSilent = errors.New("already printed")
 
-// tool is the state that all commands share: their common flags and their output.
+// tool is the state that all commands share, such as the common flags and the output.
 type tool struct {
 	config string
 	addr   string
@@ -31,22 +32,24 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is the name of this program, for commands in messages. launcher starts this program as the launcher of stdio
-	// servers.
+	// self is the name of this program for use in messages that contain commands. launcher starts stdio servers in a
+	// sandbox.
 	self     string
 	launcher sandbox.Launcher
 	addrFrom string
-	// cleartextTo is another host to which the agent's token may be sent without TLS. It may be empty.
+	// cleartextTo is a host, in addition to this machine, to which the agent's token may be sent without TLS. It may be
+	// empty.
 	cleartextTo string
-	// as is the client of the person's own mesh whose token is used instead of the agent's. It may be empty.
+	// as is the client whose token for the person's own mesh is used instead of the agent's token. It may be empty.
 	as string
-	// commandName is the name of the command, and asked describes its last request. Errors name them.
+	// commandName is the name of the command, and lastRequest describes the command's last request. Errors contain
+	// both.
 	commandName string
 	lastRequest requestTarget
 }
 
-// Main runs the command line and returns the exit code: 0 for success, 1 for a failure, 2 for a wrong command line.
-// program is the name by which the process was called. launcher starts stdio servers.
+// Main runs the command line and returns the exit code: 0 for success, 1 for a failure, and 2 for an invalid command
+// line. program is the name by which the process was called. launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -74,7 +77,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	// Further lines are indented, so that a quoted string can't look like another line of this command.
+	// All lines except the first are indented, so that a string quoted in an error can't be mistaken for a line of this
+	// command.
 	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
@@ -85,18 +89,18 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	return 1
 }
 
-// exitError is an error with the exit code of the command.
+// exitError is an error that determines the exit code of the command.
 type exitError struct {
 	error
 	code int
 }
 
-// Unwrap returns the error.
+// Unwrap returns the underlying error.
 func (e exitError) Unwrap() error { return e.error }
 
-// selfName returns the name of this program that people see. It is SLUICE_COMMAND if that variable is set, as in
-// containers. Otherwise it is program if that is a relative path, or if it is an absolute path and PATH has no sluice.
-// Otherwise it is "sluice".
+// selfName returns the name of this program for use in messages. If SLUICE_COMMAND is set, as in containers, it returns
+// that value. It returns program if that is a relative path, or if it is an absolute path and PATH contains no sluice.
+// Otherwise it returns "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -115,7 +119,7 @@ func selfName(program string, env config.Env, look func(string) (string, error))
 // command returns a command line of this program, in backquotes, for messages.
 func (t *tool) command(words string) string { return "`" + t.self + " " + words + "`" }
 
-// usageError is an error of the command line.
+// usageError is an error in the use of the command line.
 type usageError struct{ error }
 
 func (t *tool) root() *cobra.Command {
@@ -179,8 +183,8 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration for a request to a running mesh. A free port in the configuration is replaced by the
-// port of the mesh that runs.
+// load reads the configuration for a request to a running mesh. It replaces port 0 in the configuration with the port
+// of the running mesh.
 func (t *tool) load() (*config.File, error) {
 	f, err := t.loadFile()
 	if err != nil {
@@ -189,8 +193,8 @@ func (t *tool) load() (*config.File, error) {
 	return f, findAddresses(f)
 }
 
-// loadFile reads the configuration: the one that is named, or otherwise the one of the person's own mesh if it exists.
-// --data takes precedence over the data directory in the file.
+// loadFile reads the configuration that the person has named. If none is named, it reads the configuration of the
+// person's own mesh, if there is one. --data takes precedence over the data directory in the configuration.
 func (t *tool) loadFile() (*config.File, error) {
 	f, err := config.Load(cmp.Or(t.config, t.personalConfig()), app.Env)
 	if err != nil {
@@ -202,7 +206,8 @@ func (t *tool) loadFile() (*config.File, error) {
 	return f, nil
 }
 
-// args returns a check of arguments that converts the errors of check to usage errors, which suggest a similar command.
+// args returns a function that checks arguments. It converts the errors of the parameter check to usage errors that
+// suggest a similar command.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)
@@ -216,7 +221,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion returns the subcommand that has a similar name to the first argument, or "" if there is none.
+// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is none.
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {

@@ -66,8 +66,8 @@ func (t *tool) serviceStatus() *cobra.Command {
 	}
 }
 
-// userService returns the service of the person's own mesh. The configuration may be missing, because `init --undo`
-// removes it before the service.
+// userService returns the service of the operating system that runs the person's own mesh. The mesh's configuration may
+// be missing, because `init --undo` removes it before the service is removed.
 func (t *tool) userService() (*userservice.Service, *ownMesh, error) {
 	paths, err := personal.Find()
 	if err != nil {
@@ -130,7 +130,7 @@ func (t *tool) installService(ctx context.Context, yes bool) error {
 	return oneLine(t.out, "The service runs your mesh, now and from each log-on. Its definition is %s.", path)
 }
 
-// confirmDefinition shows what install will write, and asks the person to agree.
+// confirmDefinition shows the file that install will write, and asks the person to agree.
 func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, path string, yes bool) error {
 	text, err := s.Definition()
 	if err != nil {
@@ -143,11 +143,12 @@ func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, pa
 	return t.confirm(ctx, yes, "Write this file and start the service?")
 }
 
-// startService replaces a mesh on demand by the service. active is true if the service was running before.
+// startService starts the service of the operating system that runs the mesh. If a client has started the mesh,
+// startService first stops that mesh. active is true if the service was already running.
 func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, active bool) error {
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout+meshStartTimeout)
 	defer cancel()
-	// Meanwhile no client starts a mesh.
+	// While this lock is held, no client starts a mesh.
 	lock := flock.New(filepath.Join(m.data, "start.lock"), flock.SetPermissions(0o600))
 	if _, err := lock.TryLockContext(ctx, findInterval); err != nil {
 		return fmt.Errorf("wait for a client that starts your mesh: %w", err)
@@ -175,8 +176,8 @@ func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, acti
 	return m.waitService(ctx, s)
 }
 
-// waitUnlocked waits until no process has locked the data directory. A mesh that ends may still write its journal after
-// it is no longer found.
+// waitUnlocked waits until no process has locked the data directory. A mesh that is stopping may still write to its
+// journal when running.Find no longer finds it.
 func waitUnlocked(ctx context.Context, data string) error {
 	for {
 		dir, err := datadir.Open(data, "")
@@ -194,7 +195,7 @@ func waitUnlocked(ctx context.Context, data string) error {
 	}
 }
 
-// waitService waits until the service is ready.
+// waitService waits until the mesh that the service runs is ready.
 func (m *ownMesh) waitService(ctx context.Context, s *userservice.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, meshStartTimeout)
 	defer cancel()
@@ -312,7 +313,7 @@ func (t *tool) writeService(s serviceStatus) error {
 	return oneLine(t.out, "\nNote: %s", s.Note)
 }
 
-// nameService says that the service is still installed.
+// nameService prints a note if the service of the operating system is still installed.
 func (s *setup) nameService() error {
 	service, _, err := s.userService()
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// maxResponse is the maximum size of a response, in bytes. It is the maximum size of a message that the gateway
-	// accepts from a server, plus 1 MiB for the data that the gateway adds.
+	// maxResponse is the maximum size of a response, in bytes: the maximum size of a message that the gateway accepts
+	// from a server, plus 1 MiB for the data that the gateway adds.
 	maxResponse  = 17 << 20
 	closeTimeout = 2 * time.Second
 )
 
-// session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON. A
-// client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP
-// errors.
+// session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON, because
+// a client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP
+// error responses.
 type session struct {
 	url, token string
 	http       *http.Client
@@ -48,8 +48,8 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the agent can't use a server with this name, because the server is not configured or because
-// policy hides it.
+// absentError means that the agent can't use a server with this name. The server is not configured, or the policy hides
+// the server.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -78,7 +78,7 @@ func openSession(ctx context.Context, client *http.Client, url, token string) (*
 	return s, resp.Body.Close()
 }
 
-// close ends the session, even if ctx has ended.
+// close ends the session, even if ctx is done.
 func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends an HTTP request. m is the message in its body, or nil for an empty body.
+// send sends an HTTP request. m is the message in the body of the request, or nil for an empty body.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -138,21 +138,21 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// noHTTPResponse returns the error for a request without an HTTP response.
+// noHTTPResponse returns the error for a request that got no HTTP response.
 func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// A gRPC server sends bytes before it gets a request. The HTTP client parses them as a malformed response, or fails
-	// because they arrive before the request.
+	// A gRPC server sends bytes before it gets a request. The HTTP client parses these bytes as a malformed response,
+	// or fails because the bytes arrive before it has sent its request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? Set SLUICE_URL, or listen in the configuration, to the address of MCP", url)
 	}
 	return fmt.Errorf("the mesh does not answer: is it up? To use another address, set SLUICE_URL, or name a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
-// readResponse reads the JSON-RPC response to a request, which is the body or the last event of an event stream. The
-// events before the last event are notifications.
+// readResponse reads the JSON-RPC response to a request. The response is the body, or the last event of an event
+// stream. The events before the last event are notifications.
 func readResponse(resp *http.Response) (message, error) {
 	body := io.LimitReader(resp.Body, maxResponse)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {

@@ -54,7 +54,8 @@ func TestSetup_KeepsExistingFiles(t *testing.T) {
 	}
 }
 
-// After concurrent setups in one directory, there is one CA, which signed all certificates, and one token of each kind.
+// After several setups run concurrently in one directory, there is only one CA, which signed all certificates. There is
+// also only one token of each kind.
 func TestSetup_ConcurrentSetupsCreateOneCA(t *testing.T) {
 	t.Parallel()
 	for range 5 {

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// silentClient is a client that has not answered a form of the gateway, and is sent no form until a certain time.
+// silentClient is a client that has not answered a form that the gateway sent to its user. Until a certain time, the
+// gateway sends it no more forms.
 type silentClient struct {
 	Tenant  string    `json:"tenant"`
 	Subject string    `json:"subject"`

@@ -16,7 +16,7 @@ import (
 
 const startMeshName = "start-mesh"
 
-// startMesh returns the command that starts the person's own mesh and ends when the mesh is ready.
+// startMesh returns the command that starts the person's own mesh and exits when the mesh is ready.
 func (t *tool) startMesh() *cobra.Command {
 	return &cobra.Command{
 		Use:    startMeshName,
@@ -36,8 +36,9 @@ func (t *tool) startMesh() *cobra.Command {
 	}
 }
 
-// startOutside starts the mesh by another process, which ends when the mesh is ready. Then the mesh is not a descendant
-// of this process. Some clients end all descendants of a server when they end, and the mesh has other clients.
+// startOutside starts the mesh through another process, which exits when the mesh is ready. Therefore the mesh is not a
+// descendant of this process. Some clients kill all descendants of a server when they stop the server, but the mesh has
+// other clients too.
 func (m *ownMesh) startOutside(ctx context.Context) (mesh running.Mesh, err error) {
 	cmd := exec.CommandContext(ctx, m.program, startMeshName, "--config", m.config, "--data", m.data) //nolint:gosec // this program
 	cmd.Dir, cmd.Env = m.data, app.Environ()

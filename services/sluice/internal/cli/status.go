@@ -22,11 +22,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// statusTimeout is the timeout for all requests of `status`, so that the command ends within two seconds even if a
-// service hangs.
+// statusTimeout is the timeout for all requests of `status`. With this timeout, the command exits within two seconds
+// even if a service hangs.
 const statusTimeout = 1500 * time.Millisecond
 
-// roles lists the roles of the mesh in the order of the output, the gateway first.
+// roles lists the mesh services in the order of the output. The gateway comes first.
 var roles = gatewayFirst()
 
 func gatewayFirst() []authv1.Role {
@@ -62,7 +62,7 @@ The command exits with 1 if the mesh is not ready.`,
 
 type roleAnswers struct {
 	gateway *gatewayv1.GetStatusResponse
-	// gatewayErr is the error of the gateway's request, or nil if the gateway responded.
+	// gatewayErr is the error of the request to the gateway, or nil if the gateway responded.
 	gatewayErr error
 	roles      []roleStatus
 	// rejected contains the reasons why newer policy documents did not replace the active documents. Each reason is one
@@ -70,24 +70,25 @@ type roleAnswers struct {
 	rejected []string
 	// documents describes the stored policy documents. It is nil if the policies come from files.
 	documents *policyDocuments
-	// observed describes the parts of the policy that are only observed, one line each. observedParts contains the first
-	// of these parts.
+	// observed describes, in one line each, the parts of the policy that are not enforced but only recorded (mode:
+	// observe). observedParts contains the first of these parts.
 	observed      []string
 	observedParts []*policyv1.ObservedPolicy
 	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
 	// missing.
 	pending map[string]int
-	// stops contains the stops in force.
+	// stops contains the stops in force, which an operator has set to refuse calls.
 	stops []*policyv1.Stop
 	// ending contains the tokens that expire soon or have recently expired.
 	ending []tokenRecord
-	// onDemand describes a mesh that a client has started. Otherwise it is empty.
+	// onDemand describes the mesh if a client has started it. It is empty if the mesh was started in another way.
 	onDemand string
-	// users contains the clients that use a server of the person's own mesh, by server.
+	// users maps each server of the person's own mesh to the clients that use the server.
 	users map[string][]string
 }
 
-// queryRoles sends requests to all roles concurrently, so that a role that hangs does not delay the others.
+// queryRoles sends requests to all mesh services concurrently, so that a service that hangs does not delay the other
+// requests.
 func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 	h := roleAnswers{roles: make([]roleStatus, len(roles))}
 	var group errgroup.Group
@@ -149,8 +150,8 @@ func (t *tool) activeRevision(ctx context.Context, f *config.File) *policyv1.Rev
 	return resp.GetRevision()
 }
 
-// rejectedLines returns the reasons why newer policy documents did not replace those of the revision. Each reason is one
-// line. The revision may be nil.
+// rejectedLines returns the reasons why newer policy documents did not replace the documents of the active revision.
+// Each reason is one line. The revision may be nil.
 func rejectedLines(active *policyv1.Revision) []string {
 	var lines []string
 	for _, found := range active.GetRejected() {
@@ -159,8 +160,8 @@ func rejectedLines(active *policyv1.Revision) []string {
 	return lines
 }
 
-// pendingDefinitions returns the number of pending definitions by server, or nil if the policy service does not
-// respond.
+// pendingDefinitions returns, by server, the number of definitions that wait for a person to accept them. It returns
+// nil if the policy service does not respond.
 func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[string]int {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -226,8 +227,8 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is the end of a pause in which the gateway sends no requests to the server. It is zero if there is no
-	// pause.
+	// RestsUntil is the time until which the gateway sends no requests to the server. It is zero if the gateway may
+	// send requests now.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
 	// StartingSince is the time at which the server's program was started. It is zero unless the program is still
 	// starting.
@@ -235,18 +236,18 @@ type serverStatus struct {
 	Revisions     []string  `json:"revisions,omitempty"`
 	// ProgramNotice is a notice about the server's program that does not affect calls. It may be empty.
 	ProgramNotice string `json:"programNotice,omitempty"`
-	// Clients contains the names of the clients that use the server, in the person's own mesh.
+	// Clients contains the names of the clients that use the server. It is set only for the person's own mesh.
 	Clients []string `json:"clients,omitempty"`
-	// ListFaults contains the reasons why elements of the server's lists are hidden from clients.
+	// ListFaults contains the reasons why parts of the server's lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
-	// Pending is the number of pending definitions of its tools.
+	// Pending is the number of pending definitions of the server's tools.
 	Pending int `json:"waiting,omitzero"`
 	// Sandbox contains the restrictions that the kernel enforces for the server's program. It is nil if the gateway
 	// does not start the server.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
 
-// String returns the state of a server in one line.
+// String describes the state of a server in one line.
 func (s serverStatus) String() string {
 	line := fmt.Sprintf("%s, %d in flight", s.Transport, s.InFlight)
 	if len(s.Clients) > 0 {
@@ -278,8 +279,8 @@ func startDuration(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints the answers of the roles. If the gateway did not respond, printStatus prints the answers of the
-// roles' health services and returns the gateway's error.
+// printStatus prints the answers of the mesh services. If the gateway did not respond, printStatus prints the results
+// of the health checks and returns the gateway's error.
 func (t *tool) printStatus(h roleAnswers) error {
 	if h.gatewayErr != nil && len(h.roles) == 0 {
 		return h.gatewayErr

@@ -8,7 +8,8 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// If a server could not be reached, its status contains the last error. The status of another server contains no error.
+// One server could not be reached, so its status contains the last error. The status of the other server contains no
+// error.
 func TestPrintStatus_PrintsTheLastErrorOfAServer(t *testing.T) {
 	t.Parallel()
 	status := &gatewayv1.GetStatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{

@@ -32,7 +32,8 @@ func (t *tool) stdio() *cobra.Command {
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			// SLUICE_CONFIG does not select the person's own mesh, because a project's settings could set it.
+			// Only the flag --config selects the person's own mesh. SLUICE_CONFIG does not, because a project's
+			// settings could set this variable.
 			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
 		},
 	}
@@ -48,8 +49,8 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp returns the help text of the command. Its entries work from any directory, because they contain the path of
-// this program and the path of the configuration or the data directory.
+// stdioHelp returns the help text of the command. The text contains entries for clients' configurations. They work from
+// any directory, because they contain the path of this program and the path of the configuration or the data directory.
 func (t *tool) stdioHelp() string {
 	args, found := t.meshFlags()
 	note := "These entries are for the mesh of this folder, and work from any folder."
@@ -59,8 +60,8 @@ func (t *tool) stdioHelp() string {
 	return stdioText(t.stdioEntry(args), t.stdioEntry(args, "--server", "demo"), note)
 }
 
-// stdioText returns the help text. all and one are the entries of a client's configuration for all servers and for one
-// server.
+// stdioText returns the help text. The parameter all is the entry in a client's configuration for all servers, and one
+// is the entry for one server.
 func stdioText(all, one, note string) string {
 	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and
 print the answers on standard output, one message on each line. Errors are printed on
@@ -84,8 +85,8 @@ the mesh no longer has the session, for example after a restart, the command ope
 another session.`
 }
 
-// meshFlags returns the flags that a command in any directory needs to find the mesh of this directory. found is false
-// if no mesh has run in this directory.
+// meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the
+// working directory. found is false if no mesh has run in the working directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file
@@ -104,8 +105,8 @@ func (t *tool) meshFlags() (flags []string, found bool) {
 	return append(flags, "--data", data), found || err == nil
 }
 
-// stdioEntry returns an entry of a client's configuration, as JSON, that starts `stdio` with these flags and further
-// arguments.
+// stdioEntry returns an entry for a client's configuration, as JSON. The entry starts `stdio` with these flags and with
+// the arguments in the parameter more.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
 	words := []string{t.programPath()}
 	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // in a container, the paths of the host don't exist
@@ -122,9 +123,9 @@ func (t *tool) stdioEntry(flags []string, more ...string) string {
 	return string(raw)
 }
 
-// programPath returns the path of this program, or its name if the path is not known. If PATH has a link to the program,
-// programPath returns the path of the link: an upgrade may change the path of the program, for example with Homebrew,
-// but not that of the link.
+// programPath returns the path of this program, or its name if the path is not known. If PATH contains a link to the
+// program, programPath returns the path of the link. An upgrade, for example with Homebrew, may change the path of the
+// program, but not the path of the link.
 func (t *tool) programPath() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -151,7 +152,7 @@ func absolutePath(path string) string {
 	return path
 }
 
-// relayFlags are the flags of stdio. config is true if --config was given.
+// relayFlags contains the flags of stdio. config is true if --config was given.
 type relayFlags struct {
 	server, as, url string
 	config          bool
@@ -174,8 +175,8 @@ func (t *tool) runStdio(ctx context.Context, flags relayFlags) error {
 	return err
 }
 
-// relayConfig returns the endpoint and the token for a client. If as is not empty, the endpoint belongs to the person's
-// own mesh, or to the mesh at url if that is not empty.
+// relayConfig returns the endpoint and the token for a client. If flags.as is empty, it uses the mesh that the
+// configuration describes. Otherwise, it uses the mesh at flags.url, or the person's own mesh if flags.url is empty.
 func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 	server, as, url := flags.server, flags.as, flags.url
 	switch {
@@ -205,9 +206,9 @@ func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 	return cfg, nil
 }
 
-// clientRelay returns the endpoint and the token for a client of the person's own mesh. A message of the client starts
-// the mesh if it does not run. If the mesh can't be used, the client gets the reason as the answer to its messages,
-// because most clients don't show the standard error of a server. noMesh is the reason for which there is no mesh, or nil.
+// clientRelay returns the endpoint and the token for a client of the person's own mesh. If the mesh is not running, the
+// client's first message starts it. If the mesh can't be used, each message of the client is answered with the reason,
+// because most clients don't show the standard error of a server. noMesh is the reason why there is no mesh, or nil.
 func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
@@ -229,7 +230,8 @@ func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg r
 	return cfg, nil
 }
 
-// brokenRelay returns the configuration of a relay that can't deliver messages, and answers each with the reason.
+// brokenRelay returns the configuration of a relay that can't deliver messages. The relay answers each message with the
+// given reason.
 func (t *tool) brokenRelay(reason error) relay.Config {
 	fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
 	return relay.Config{
@@ -238,7 +240,7 @@ func (t *tool) brokenRelay(reason error) relay.Config {
 	}
 }
 
-// clientToken reads the token of a client for the person's own mesh.
+// clientToken reads the token that a client uses for the person's own mesh.
 func (t *tool) clientToken(own *ownMesh, client string) (string, error) {
 	raw, err := os.ReadFile(own.paths.Token(client))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// selectorFlags are the flags that select calls.
+// selectorFlags contains the flags that select calls.
 type selectorFlags struct {
 	all                   bool
 	agent, server, tenant string
@@ -31,7 +31,7 @@ func (f *selectorFlags) add(c *cobra.Command, what string) {
 	}
 }
 
-// selector returns the selected calls, or nil if no calls are selected.
+// selector returns a selector for the selected calls, or nil if no flag is set.
 func (f *selectorFlags) selector() *policyv1.StopSelector {
 	if *f == (selectorFlags{}) {
 		return nil
@@ -73,7 +73,7 @@ func stopRecords(all []*policyv1.Stop) []stopRecord {
 	return out
 }
 
-// calls describes the calls that a stop refuses.
+// calls describes the calls that the stop refuses.
 func (s stopRecord) calls() string {
 	out := []string{"all calls"}
 	for _, one := range []struct{ word, value string }{{"of agent", s.Agent}, {"of tenant", s.Tenant}, {"to server", s.Server}} {
@@ -84,7 +84,7 @@ func (s stopRecord) calls() string {
 	return strings.Join(out, " ")
 }
 
-// flags returns the flags that select the calls of a stop.
+// flags returns the flags that select the calls that the stop refuses.
 func (s stopRecord) flags() string {
 	var out []string
 	for _, one := range []struct{ flag, value string }{{"--agent", s.Agent}, {"--server", s.Server}, {"--tenant", s.Tenant}} {
@@ -98,7 +98,7 @@ func (s stopRecord) flags() string {
 	return strings.Join(out, " ")
 }
 
-// by returns the operator who stopped the calls, the time and the reason.
+// by describes who stopped the calls, when, and why.
 func (s stopRecord) by() string {
 	who := "an operator of tenant " + s.OperatorTenant
 	if s.Operator != "" {
@@ -215,7 +215,8 @@ func (t *tool) stopCalls(ctx context.Context, f *config.File, client policyv1.Po
 	return nil
 }
 
-// inFlight describes the stopped calls that were sent before the stop. It returns "" if their number is not known.
+// inFlight describes the calls that were sent before the stop and have not ended yet. It returns "" if their number is
+// not known.
 func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSelector) string {
 	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway counts the requests to each server, for all callers
 		return ""

@@ -28,23 +28,24 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// hostile is an untrusted string with control characters. It clears the screen by ESC and by its C1 form, returns to
-// the beginning of a line, reverses the text direction, and begins another line with each kind of line break.
+// hostile is an untrusted string with control characters. It clears the screen with ESC and again with the
+// one-character form of ESC [, returns to the beginning of a line, reverses the text direction, and begins another line
+// with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
-// Cases X7, S2. A mesh responds with hostile strings. No command prints them to the terminal without escaping their
-// control characters, in either output format. A hostile string can't begin another line of the output.
+// Cases X7, S2. A mesh responds with hostile strings. Before a command prints such a string to the terminal, it escapes
+// the control characters in both output formats. A hostile string can't begin another line of the output.
 func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
-	// These commands print the position of a problem in a file, but not the content at that position.
+	// The commands in named print the position of a problem in a file, but not the content at that position.
 	named := []string{"config check", "policy import", "policy lint", "policy test", "journal verify"}
-	// These commands print no untrusted strings, or, like stdio, print for a program. Package e2e/personal tests init,
-	// which reads files in HOME.
+	// The commands in own print no untrusted strings, or, like stdio, print output for a program. The command init,
+	// which reads files in HOME, is tested by package e2e/personal.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "hook install", "hook remove", "hook status", "init", "policy schema", "service install", "service remove", "service status", "setup", "start-mesh", "stdio", "token show", "up", "version"}
 	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
@@ -85,7 +86,7 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 	}
 }
 
-// hostileCalls returns the commands that print responses of a mesh, with their arguments.
+// hostileCalls returns the commands that print responses of a mesh. It maps the name of each command to the arguments.
 func hostileCalls() map[string][]string {
 	return map[string][]string{
 		"agents create": nil, "agents files": {"a"}, "agents list": {"--all"}, "agents prompt": {"a", "x"}, "agents reset": {"a"}, "agents resume": {"a"},
@@ -107,7 +108,8 @@ func hostileCalls() map[string][]string {
 	}
 }
 
-// commandLine returns the command line of a command in the directory of a hostile mesh.
+// commandLine returns the command line that runs a command with a hostile mesh. The parameter dir is the directory of
+// this mesh.
 func commandLine(name string, args []string, dir string) []string {
 	line := append(strings.Fields(name), args...)
 	for i, arg := range line {
@@ -132,9 +134,9 @@ func leafCommands(c *cobra.Command) []string {
 	return out
 }
 
-// hostileMesh starts two fake meshes, over gRPC and MCP. In the responses of the first mesh, all strings are hostile.
-// The second mesh responds with errors, whose messages are hostile. hostileMesh returns a directory with the
-// configurations sluice.yaml for the first mesh and sluice-fails.yaml for the second.
+// hostileMesh starts two fake meshes that serve gRPC and MCP. In the responses of the first mesh, all strings are
+// hostile. The second mesh responds with errors whose messages are hostile. hostileMesh returns a directory with two
+// configurations: sluice.yaml for the first mesh, and sluice-fails.yaml for the second mesh.
 func hostileMesh(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -193,7 +195,7 @@ func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	return ss.SendMsg(proto.Message(answer))
 }
 
-// fillHostile sets every field of a message. Its strings are hostile.
+// fillHostile sets every field of a message. All strings are hostile.
 func fillHostile(m protoreflect.Message, depth int) {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp", "google.protobuf.Duration":
@@ -255,7 +257,7 @@ func hostileValue(field protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// hostileMCP answers a request of any MCP method with a hostile result, or with an error if fails is true.
+// hostileMCP answers a request for any MCP method with a hostile result, or with an error if fails is true.
 func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
 	var m struct {
 		ID     json.RawMessage `json:"id"`

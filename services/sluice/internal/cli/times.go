@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// setTimes sets the times of --since and --until in a filter. An empty string sets no time.
+// setTimes sets the period of a filter to the values of the flags --since and --until. It ignores an empty value.
 func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Time) error {
 	for _, one := range []struct {
 		flag, text string
@@ -32,8 +32,8 @@ func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Ti
 	return nil
 }
 
-// parseTime parses an RFC 3339 time, or a duration before now. The duration has Go's format, or is a number of days
-// such as 7d.
+// parseTime parses an RFC 3339 time, or a duration that is subtracted from now. The duration has Go's format, or is a
+// number of days such as 7d.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil

@@ -24,9 +24,9 @@ import (
 const (
 	// maxTokenPage is the maximum size of a page of tokens.
 	maxTokenPage = 1000
-	// defaultTokenLife is the time until a token expires if --expires is not set.
+	// defaultTokenLife is the time after which a token expires if --expires is not set.
 	defaultTokenLife = "90d"
-	// maxTokenLife is the maximum time until a token expires.
+	// maxTokenLife is the maximum time after which a token expires.
 	maxTokenLife = 365 * 24 * time.Hour
 )
 
@@ -62,7 +62,7 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	}
 }
 
-// ended describes how a token has ended. It returns "" if the token is valid.
+// ended says why a token is no longer valid. It returns "" if the token is valid.
 func (t tokenRecord) ended(now time.Time) string {
 	switch {
 	case !t.Revoked.IsZero():
@@ -94,7 +94,7 @@ func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx c
 	return do(ctx, identityv1.NewIdentityServiceClient(conn))
 }
 
-// newTokenFlags are the flags of `token create`.
+// newTokenFlags contains the flags of `token create`.
 type newTokenFlags struct {
 	id, owner, subject, tenant, expires, file string
 	noOwner                                   bool
@@ -153,7 +153,8 @@ func (f *newTokenFlags) request(agent string, now time.Time) (*identityv1.Create
 	}, nil
 }
 
-// newTokenID returns the name of an agent, without the characters that an id may not contain, and 6 random characters.
+// newTokenID returns an id that consists of the name of an agent, without the characters that an id may not contain,
+// and 6 random characters.
 func newTokenID(agent string) string {
 	const maxAgent = 100
 	name := strings.Map(func(r rune) rune {
@@ -198,8 +199,8 @@ type createdToken struct {
 	File   string `json:"file,omitzero"`
 }
 
-// issueToken creates a token, and prints it or writes it to a new file. The file is created first, so that no token is
-// created that can't be written.
+// issueToken creates a token, and prints it or writes it to a new file. It creates the file first, because otherwise it
+// could create a token that it then can't write.
 func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.CreateTokenRequest, path string) error {
 	var file *os.File
 	if path != "" {
@@ -231,7 +232,7 @@ func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityService
 	return t.printCreated(out)
 }
 
-// printCreated prints a new token on standard output, and what to do with it on standard error.
+// printCreated prints a new token on standard output, and instructions for using it on standard error.
 func (t *tool) printCreated(c createdToken) error {
 	say := func(format string, args ...any) { _ = oneLine(t.errOut, format, args...) }
 	say("created: token %s of the agent %s, valid until %s", c.Token.ID, c.Token.Agent, c.Token.Expires.Format(time.DateTime))
@@ -273,7 +274,7 @@ last use is exact to about a minute. It is not recorded for tokens of the config
 	return c
 }
 
-// allTokens returns all pages of tokens, sorted by id.
+// allTokens returns the tokens on all pages, sorted by id.
 func allTokens(ctx context.Context, client identityv1.IdentityServiceClient, ended bool) ([]tokenRecord, error) {
 	found := []tokenRecord{}
 	for page := ""; ; {
@@ -312,7 +313,7 @@ func (t *tool) printTokens(all []tokenRecord, ended bool) error {
 	return t.table(head, rows)
 }
 
-// tokenTime returns "" for the zero time.
+// tokenTime formats a time. It returns "" for the zero time.
 func tokenTime(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -389,11 +390,12 @@ func (t *tool) completeToken(c *cobra.Command, given []string, _ string) (ids []
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// recentlyExpired is the time for which expired tokens are reported.
+// recentlyExpired is the time for which a token is still reported after it has expired.
 const recentlyExpired = 7 * 24 * time.Hour
 
-// endingTokens returns the tokens that expire soon or have recently expired, without those whose agent and owner have
-// another token that stays valid. It returns nil if the identity service does not respond.
+// endingTokens returns the tokens that expire soon or have recently expired. It omits a token if the same agent and
+// owner have another token that is still valid for long enough. It returns nil if the identity service does not
+// respond.
 func (t *tool) endingTokens(ctx context.Context, f *config.File) []tokenRecord {
 	var all []tokenRecord
 	err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {
@@ -420,13 +422,13 @@ func endingTokens(all []tokenRecord, now time.Time) []tokenRecord {
 	})
 }
 
-// noticeTime is the time before the expiry at which a token is reported: two weeks, or a quarter of its life if that is
-// shorter.
+// noticeTime returns how long before its expiry a token is reported: two weeks, or a quarter of the token's lifetime if
+// that is shorter.
 func (t tokenRecord) noticeTime() time.Duration {
 	return min(expiresSoon, t.Expires.Sub(t.Created)/4)
 }
 
-// endText describes the end of a token that has expired or expires soon.
+// endText describes when a token expires or has expired.
 func (t tokenRecord) endText(now time.Time) string {
 	verb := "expires soon, at "
 	if !now.Before(t.Expires) {

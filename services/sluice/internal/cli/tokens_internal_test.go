@@ -63,8 +63,8 @@ func TestEndingTokens_OmitsReplacedTokens(t *testing.T) {
 	}
 }
 
-// The file in the working directory changes while the mesh runs. The mesh does not use a content to which the person has
-// not agreed, because it may come from a program that can write to the file.
+// The file in the working directory changes while the mesh is running. The mesh does not use content to which the
+// person has not agreed, because it may come from a program that can write to the file.
 func TestReader_ReturnsOnlyAgreedContent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func TestReader_ReturnsOnlyAgreedContent(t *testing.T) {
 	}
 }
 
-// The file for a new token exists. No token is created, and the file stays as it is.
+// The file for a new token already exists. No token is created, and the file is not changed.
 func TestTokenCreate_DoesNotReplaceAFile(t *testing.T) {
 	t.Parallel()
 	dir := hostileMesh(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// readToolUses returns the usage of a server's tools by name since a time, according to the journal. If since is nil,
-// it reads the whole journal. It reports its progress on standard error every two seconds.
+// readToolUses reads the journal's records of calls to a server's tools since the given time. It returns, by the name
+// of the tool, how the tool has been used. If since is nil, it reads the whole journal. It reports its progress on
+// standard error every two seconds.
 func (t *tool) readToolUses(ctx context.Context, server string, since *timestamppb.Timestamp) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -53,13 +54,14 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains the times of the calls within one minute of the call that was read last, by session. A call
-	// counts for the session of its caller and for the session of each principal in the chain, as for limits.
+	// recent contains, by session, the times of the calls within one minute of the call that was added last. As for
+	// limits, a call counts for the session of its caller, and for the session of each principal in the caller's
+	// delegation chain.
 	recent map[string][]time.Time
 }
 
-// add adds a call. The calls must be added from newest to oldest. add ignores methods other than tools/call, whose
-// names are not names of tools.
+// add adds a call. The calls must be added from newest to oldest. add ignores methods other than tools/call, because
+// their records do not contain the name of a tool.
 func (u toolUses) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// Busiest is the maximum number of calls per minute in one session of a caller, or of a principal in its chain.
+// The field Busiest is the maximum number of calls per minute in one session. The session may be that of the caller or
+// of a principal in the caller's delegation chain.
 func TestToolUses_CountsCallsAndBusiestMinute(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)

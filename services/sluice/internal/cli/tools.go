@@ -48,10 +48,10 @@ is not a failure.`,
 	return c
 }
 
-// listTimeout is the timeout for the requests to one server when the tools of all servers are listed.
+// listTimeout is the timeout for the requests to one server if the tools of all servers are listed.
 const listTimeout = 30 * time.Second
 
-// serverTools contains the tools of a server, or the error of the request for them.
+// serverTools contains the tools of a server, or the error of the request that lists the tools.
 type serverTools struct {
 	server string
 	tools  []listedTool

@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// startTimeout is the maximum time until every role serves.
+// startTimeout is the maximum time to wait until every mesh service is ready.
 const startTimeout = 40 * time.Second
 
 const demoName = "demo"
@@ -88,13 +88,14 @@ and config check look for this file.`,
 	return c
 }
 
-// idleFlags say whether the mesh ends when it is idle.
+// idleFlags contains the flags that determine whether the mesh exits when it has been idle, and after what time.
 type idleFlags struct {
 	onDemand bool
 	after    time.Duration
 }
 
-// openData locks the data directory. A mesh on demand waits for the previous mesh, which may still be ending.
+// openData locks the data directory. If a client starts this mesh, openData waits for the previous mesh, which may
+// still be stopping.
 func (i idleFlags) openData(ctx context.Context, data string) (*datadir.Dir, error) {
 	const patience = 6 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -164,8 +165,8 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	return err
 }
 
-// addDefaults adds a demo server if the configuration has no servers, and a starter policy if it has no policies. It returns
-// the names of the servers in this process, and whether the starter policy is used.
+// addDefaults adds a demo server if the configuration has no servers, and a starter policy if it has no policies. It
+// returns the names of the servers in this process, and reports whether the starter policy is used.
 func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log *slog.Logger) (embedded []string, starter bool, err error) {
 	own := len(f.Servers) == 0
 	if own {
@@ -180,8 +181,8 @@ func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log
 	return embedded, starter, err
 }
 
-// announceWhenReady waits until the mesh is ready, and announces it, so that commands and clients find it. It returns nil
-// if ctx ends before, which is not a failure.
+// announceWhenReady waits until the mesh is ready, and then announces the mesh, so that commands and clients find it.
+// If ctx is done first, it returns nil and no error, because that is not a failure.
 func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, idle idleFlags) (*running.Announcement, error) {
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -196,8 +197,8 @@ func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, i
 
 const stopReportInterval = 5 * time.Second
 
-// reportStopping waits until ctx ends. It then prints the requests that delay the stop on standard error. It prints
-// them again whenever they change, until ended is closed.
+// reportStopping waits until ctx is done. It then prints, on standard error, the requests for which the mesh waits
+// before it stops. It prints them again whenever they change, until the channel ended is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
@@ -231,8 +232,8 @@ func stoppingText(inFlight map[string]int) string {
 	return "Stopping: waiting at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
 }
 
-// ensureTokens adds tokens of an agent and an operator to the configuration if it has no tokens of these roles. It
-// stores the generated tokens in the data directory, and returns their roles.
+// ensureTokens adds an agent's token and an operator's token to the configuration if it has no tokens with these roles.
+// It stores the generated tokens in the data directory, and returns their roles.
 func ensureTokens(f *config.File) ([]string, error) {
 	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
@@ -251,7 +252,7 @@ func ensureTokens(f *config.File) ([]string, error) {
 	return generated, nil
 }
 
-// generatedToken returns the token that `up` generates for a role, without its secret.
+// generatedToken returns the token that `up` generates for the given token role, without the token's secret.
 func generatedToken(role string) config.Token {
 	token := config.Token{Name: "local-" + role, Tenant: "default", Subject: "local-" + role, Role: role}
 	if role == agentToken {
@@ -260,7 +261,7 @@ func generatedToken(role string) config.Token {
 	return token
 }
 
-// withGeneratedTokens returns the configuration with the tokens that `up` would generate.
+// withGeneratedTokens returns a configuration that also contains the tokens that `up` would generate.
 func withGeneratedTokens(f *config.File) *config.File {
 	if f.HasSeparateRoles() {
 		return f
@@ -309,9 +310,9 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 	return nil
 }
 
-// ensureStarterPolicy adds the folder with the starter policies to the configuration. It creates the files, which
-// operators can edit, and does not change existing files. It also writes the JSON Schema that their first lines name. It reports whether
-// the demo server's policy is unchanged.
+// ensureStarterPolicy adds the folder with the starter policies to the configuration. It creates missing policy files,
+// which operators can edit, and does not change existing files. It also writes the JSON Schema that the first line of
+// each policy file names. It reports whether the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies
@@ -338,7 +339,7 @@ func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	return asMade, writeSchema(filepath.Join(f.Path(f.Data), "policy.schema.json"))
 }
 
-// writeSchema writes the JSON Schema of policy documents to a file, unless the file has it.
+// writeSchema writes the JSON Schema of policy documents to a file, unless the file already contains it.
 func writeSchema(file string) error {
 	if text, err := os.ReadFile(file); err == nil && bytes.Equal(text, policy.Schema()) {
 		return nil

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// defaultIdle is the time without connections after which a mesh on demand ends.
+// defaultIdle is the time without connections after which a mesh exits if a client has started it.
 const defaultIdle = 30 * time.Minute
 
-// waitIdle waits until no client has been connected for a time and no work is pending. If ctx ends first, it returns
-// false.
+// waitIdle waits until no client has been connected for the time in the parameter idle and no work is pending. If ctx
+// is done first, it returns false.
 //
-// busy describes the pending work.
+// The function busy describes the pending work.
 func waitIdle(ctx context.Context, busy func(context.Context) (string, error), connections *sluice.Connections, idle time.Duration, log *slog.Logger) bool {
 	connections.Begin()
 	const checks = 10 // in each idle time

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// waitIdle waits while there is work, and while it is not known whether there is work.
+// waitIdle returns only after the idle time, and only if it is known that there is no pending work.
 func TestWaitIdle_EndsAfterTheIdleTimeWithoutWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

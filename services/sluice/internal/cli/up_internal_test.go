@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// startMesh runs a mesh with a data directory until ctx ends. ready is closed when the mesh serves. ended receives the
-// error of the command.
+// startMesh runs a mesh with a data directory until ctx is done. The channel ready is closed when the mesh is ready.
+// The channel ended receives the error of the command.
 func startMesh(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
 	t.Helper()
 	in, out := io.Pipe()
@@ -32,8 +32,8 @@ func startMesh(ctx context.Context, t *testing.T, data string) (ready <-chan str
 	return said, done
 }
 
-// A second mesh with the same data directory ends without writing to it. New tokens would lock out the callers of the
-// first mesh.
+// A second mesh with the same data directory exits without writing to the directory. If it wrote new tokens, the tokens
+// of the first mesh's callers would become invalid.
 func TestUp_SecondMeshInAFolderWritesNothing(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

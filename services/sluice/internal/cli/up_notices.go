@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// noticeInterval is the minimum time between two notices. A notice covers all approvals since the previous one.
+// noticeInterval is the minimum time between two notices. A notice covers all approvals since the previous notice.
 const noticeInterval = 5 * time.Second
 
-// announceApprovals announces calls that wait for approval until ctx ends: at the terminal if standard error is one, and
-// on the desktop if that is configured.
+// announceApprovals announces calls that wait for approval until ctx is done. It announces them at the terminal if
+// standard error is a terminal, and on the desktop if that is configured.
 func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup addresses, mesh *sluice.Mesh, log *slog.Logger) {
 	bell, desktop := term.IsTerminal(int(os.Stderr.Fd())), showsOnDesktop(f)
 	if !bell && !desktop {
@@ -52,7 +52,8 @@ func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup add
 	})
 }
 
-// showsOnDesktop reports whether notices appear on the desktop. By default, they do for the person's own mesh.
+// showsOnDesktop reports whether notices appear on the desktop. Unless this is configured, only the notices of the
+// person's own mesh do.
 func showsOnDesktop(f *config.File) bool {
 	if on := f.Approvals.Notify.Desktop; on != nil {
 		return *on
@@ -61,8 +62,8 @@ func showsOnDesktop(f *config.File) bool {
 	return err == nil && f.Name() != "" && absolutePath(f.Name()) == paths.Config
 }
 
-// pendingNotice returns a sentence about pending approvals and the command that prints them. program is the beginning of
-// the command. The sentence contains nothing from an agent or a server.
+// pendingNotice returns a sentence about pending approvals, with the command that prints them. The parameter program is
+// the beginning of this command. The sentence contains nothing that comes from an agent or a server.
 func pendingNotice(program string, p approval.Pending) string {
 	if p.Total == 1 {
 		return fmt.Sprintf("1 call waits for approval: `%s approvals show %s`", program, p.Newest)

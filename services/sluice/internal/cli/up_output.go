@@ -33,7 +33,7 @@ type upOutput struct {
 	Tokens   string   `json:"tokens"`
 	// Sandboxes contains the restrictions that the kernel enforces for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
-	// Observed describes the parts of the policy that are only observed.
+	// Observed describes the parts of the policy that are not enforced but only recorded (mode: observe).
 	Observed []string `json:"observed,omitempty"`
 }
 
@@ -44,12 +44,13 @@ type startedMesh struct {
 	// usesStarterPolicy is true if the starter policy is in force and unchanged.
 	usesStarterPolicy bool
 	sandboxes         map[string]sandbox.Report
-	// observed describes the parts of the policy that are only observed, one line each.
+	// observed describes, in one line each, the parts of the policy that are not enforced but only recorded (mode:
+	// observe).
 	observed []string
 }
 
 // printStarted prints the addresses of the mesh and the generated tokens. If the starter policy is in force and
-// commands find their tokens, it also prints commands to try.
+// commands can find their tokens, it also prints example commands.
 func (t *tool) printStarted(f *config.File, w startedMesh) error {
 	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
@@ -129,7 +130,8 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 
 type addresses struct{ mcp, grpc string }
 
-// commandFor returns the beginning of a command line that finds this mesh: variables, the program and flags.
+// commandFor returns the beginning of a command line that finds this mesh. It consists of variables, the program and
+// flags.
 func (t *tool) commandFor(f *config.File, found addresses) string {
 	command := t.self
 	if f.Listen != found.mcp {
@@ -147,8 +149,8 @@ func (t *tool) commandFor(f *config.File, found addresses) string {
 	return command
 }
 
-// clientConfig returns the configuration for MCP clients. It contains the agent's token if the token was generated, and
-// otherwise a placeholder.
+// clientConfig returns a configuration for MCP clients. If the agent's token was generated, the configuration contains
+// the token. Otherwise it contains a placeholder.
 func clientConfig(f *config.File, names, generated []string) string {
 	var entries []string
 	token := "<your agent's token>"

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// After Ctrl-C, the command prints the requests that delay the stop, and prints them again when they change. After the
-// mesh has ended, the command prints nothing.
+// After Ctrl-C, the command prints the requests for which the mesh waits before it stops. It prints them again when
+// they change. After the mesh has stopped, the command prints nothing.
 func TestUp_PrintsWhichRequestsAStopWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

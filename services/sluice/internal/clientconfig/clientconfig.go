@@ -1,5 +1,6 @@
-// Package clientconfig knows where MCP clients store their configuration, and reads and writes the entries of MCP
-// servers in these files. It does no I/O: the paths depend only on a [System], and files are passed as bytes.
+// Package clientconfig contains the locations at which MCP clients store their configuration, and reads and writes the
+// entries for MCP servers in these files. It does no I/O: the paths depend only on a [System], and the contents of
+// files are passed as bytes.
 package clientconfig
 
 import (
@@ -17,12 +18,12 @@ type System struct {
 	OS string
 	// Home is the user's home directory.
 	Home string
-	// Getenv returns the value of an environment variable, or an empty string.
+	// Getenv returns the value of an environment variable, or an empty string if the variable is not set.
 	Getenv func(string) string
 }
 
-// Variables returns the names of the environment variables that change the paths of clients' files, except for those
-// that set the home directory.
+// Variables returns the names of the environment variables that change the paths of clients' files. It omits the
+// variables that set the home directory.
 func Variables() []string {
 	return []string{
 		"XDG_CONFIG_HOME", "APPDATA", "LOCALAPPDATA", "CLAUDE_CONFIG_DIR", "CLINE_DATA_DIR", "CLINE_MCP_SETTINGS_PATH", "CODEX_HOME",
@@ -32,12 +33,12 @@ func Variables() []string {
 
 // A Client is an MCP client.
 type Client struct {
-	// ID identifies the client in commands: lower-case letters and hyphens.
+	// ID identifies the client in commands. It consists of lower-case letters and hyphens.
 	ID string
-	// Name is the name for people.
+	// Name is the name of the client that people see.
 	Name   string
 	Limits Limits
-	// HTTP is true if the client can connect to a server by Streamable HTTP.
+	// HTTP is true if the client can connect to a server with Streamable HTTP.
 	HTTP bool
 
 	dialect dialect
@@ -46,20 +47,20 @@ type Client struct {
 	project []string
 }
 
-// Limits are the limits of a client. A limit is 0 if none is known.
+// Limits contains the limits of a client. A limit is 0 if it is not known.
 type Limits struct {
-	// Tools is the maximum number of tools of all servers together.
+	// Tools is the maximum total number of tools of all servers.
 	Tools int
-	// ToolName is the maximum length of the name of a tool, with the prefixes that the client adds.
+	// ToolName is the maximum length of a tool's name, including the prefixes that the client adds.
 	ToolName int
 	// Call is the time after which the client gives up on a call.
 	Call time.Duration
 }
 
-// A Scope is the set of projects in which an entry is used.
+// A Scope says in which projects an entry is used.
 type Scope int
 
-// The scopes. A local entry is stored in the user's file, but is only used in one project.
+// These are the scopes. A local entry is stored in the user's file, but is used in only one project.
 const (
 	User Scope = iota
 	Local
@@ -72,13 +73,13 @@ func (s Scope) String() string { return [...]string{"user", "local", "project"}[
 // A File is a configuration file of a client. It may not exist.
 type File struct {
 	Client Client
-	// Path is the path of the file. If Pattern is true, its last element is a pattern as in filepath.Match.
+	// Path is the path of the file. If Pattern is true, the last element of the path is a pattern for filepath.Match.
 	Path    string
 	Pattern bool
 	// Scope is User or Project.
 	Scope Scope
-	// Project is the directory of the project. It is empty for files of the user. A file of a project must not be written
-	// outside this directory, see Within of atomicfile.Writer.
+	// Project is the directory of the project. It is empty for a file of the user. A file of a project must not be
+	// written outside this directory. See Within of atomicfile.Writer.
 	Project string
 	Layout  configedit.Layout
 }
@@ -93,8 +94,8 @@ func Find(id string) (Client, bool) {
 	return all[at], true
 }
 
-// Files returns the configuration files of a client: those of the user, and if project is not empty those in this
-// directory. A client that stores its configuration elsewhere has no files.
+// Files returns the configuration files of a client. It returns the user's files, and the files in the directory
+// project if that is not empty. If a client does not store its configuration in files, Files returns none.
 func (c Client) Files(sys System, project string) []File {
 	var out []File
 	if c.user != nil {
@@ -115,7 +116,7 @@ func (c Client) file(p string, scope Scope, project string) File {
 	return File{Client: c, Path: p, Pattern: strings.Contains(p, "*"), Scope: scope, Project: project, Layout: c.dialect.layout}
 }
 
-// join joins the elements of a path with the separator of the system.
+// join joins the elements of a path with the system's path separator.
 func (s System) join(dir string, elem ...string) string {
 	if s.OS == "windows" {
 		return strings.TrimRight(dir, `\/`) + `\` + strings.Join(elem, `\`)
@@ -123,10 +124,11 @@ func (s System) join(dir string, elem ...string) string {
 	return path.Join(append([]string{dir}, elem...)...)
 }
 
-// home returns a path below the home directory.
+// home returns a path in the home directory.
 func (s System) home(elem ...string) string { return s.join(s.Home, elem...) }
 
-// env returns the value of a variable that contains an absolute path, or otherwise the default.
+// env returns the value of an environment variable if the value is an absolute path. If it is not, env returns the
+// parameter otherwise.
 func (s System) env(name, otherwise string) string {
 	value := s.Getenv(name)
 	windows := s.OS == "windows" && len(value) > 2 && value[1] == ':' && (value[2] == '\\' || value[2] == '/')
@@ -136,12 +138,12 @@ func (s System) env(name, otherwise string) string {
 	return otherwise
 }
 
-// xdg returns a path below the directory of the XDG Base Directory Specification.
+// xdg returns a path in the configuration directory of the XDG Base Directory Specification.
 func (s System) xdg(elem ...string) string {
 	return s.join(s.env("XDG_CONFIG_HOME", s.home(".config")), elem...)
 }
 
-// appData returns a path below the directory in which desktop applications store their configuration.
+// appData returns a path in the directory in which desktop applications store their configuration.
 func (s System) appData(elem ...string) string {
 	switch s.OS {
 	case "windows":

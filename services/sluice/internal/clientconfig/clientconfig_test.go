@@ -27,8 +27,8 @@ func systems() map[string]clientconfig.System {
 	}
 }
 
-// input returns the file of a client on a system. The files have comments if the format allows them, on darwin no final
-// line break, and on windows line breaks with CR and a byte order mark.
+// input returns the file of a client on a system. The files have comments if the format allows comments. On darwin, the
+// file has no final line break. On windows, lines end with CR LF, and the file has a byte order mark.
 func input(t *testing.T, c clientconfig.Client, system string) (data []byte, ext string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join("testdata", c.ID+".*"))
@@ -67,8 +67,9 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestClients_Golden compares, for each client and system, the paths, the entries of a file, and the file after each
-// entry that can be wrapped was wrapped and one was added. Undo restores the file.
+// TestClients_Golden compares golden files for each client and system. A golden file contains the paths of the client's
+// files, the entries in a file, and the content of the file after the test has wrapped all possible entries (made them
+// start `sluice stdio`) and added an entry. Undo must restore the file.
 func TestClients_Golden(t *testing.T) {
 	t.Parallel()
 	for _, c := range clientconfig.Clients() {
@@ -103,7 +104,8 @@ func TestClients_Golden(t *testing.T) {
 	}
 }
 
-// wrapAll wraps all entries that can be wrapped, and adds one for each transport.
+// wrapAll wraps all entries for which this is possible, so that they start `sluice stdio`, and adds one entry for each
+// transport.
 func wrapAll(t *testing.T, f clientconfig.File, entries []clientconfig.Entry, data []byte) []byte {
 	t.Helper()
 	command := map[bool]string{false: "/opt/sluice", true: `C:\sluice.exe`}[strings.Contains(f.Path, `\`)]
@@ -132,7 +134,8 @@ func wrapAll(t *testing.T, f clientconfig.File, entries []clientconfig.Entry, da
 	return change.After
 }
 
-// checkWrapped reads the file again. Entries that could be wrapped are wrapped, and the others are unchanged.
+// checkWrapped reads the file again. It checks that all entries for which this is possible now start `sluice stdio`,
+// and that all other entries are unchanged.
 func checkWrapped(t *testing.T, f clientconfig.File, before []clientconfig.Entry, data []byte) {
 	t.Helper()
 	after, err := f.Entries(data)

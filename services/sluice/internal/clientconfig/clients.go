@@ -14,7 +14,7 @@ func Clients() []Client {
 	}
 }
 
-// jsonDialect returns the form that most clients share.
+// jsonDialect returns the dialect that most clients use.
 func jsonDialect(container ...string) dialect {
 	return dialect{
 		layout: configedit.Layout{Format: configedit.JSON}, containers: [][]string{container},
@@ -70,7 +70,8 @@ func cline() Client {
 			data := s.env("CLINE_DATA_DIR", s.home(".cline", "data"))
 			return []string{
 				s.env("CLINE_MCP_SETTINGS_PATH", s.join(data, "settings", name)),
-				// Versions of the extension before it shared its file with the command line.
+				// These are the paths that earlier versions of the extension used. They did not yet share their file
+				// with the command line.
 				s.appData("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", name),
 			}
 		},
@@ -172,7 +173,8 @@ func goose() Client {
 	}
 }
 
-// jetBrains knows the files of Junie. The AI Assistant stores its servers in the settings of the IDE.
+// jetBrains returns the client JetBrains Junie. The AI Assistant is not included, because it stores its servers in the
+// settings of the IDE.
 func jetBrains() Client {
 	return Client{
 		ID: "jetbrains", Name: "JetBrains Junie", dialect: jsonDialect("mcpServers"), project: []string{".junie/mcp/mcp.json"},

@@ -9,75 +9,80 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A dialect describes how the files of a client store entries. A key that the client does not have is empty.
+// A dialect describes how a client's files store entries. Many fields contain the name of a key. Such a field is empty
+// if the client's files do not have the key.
 type dialect struct {
 	layout configedit.Layout
-	// containers contains the paths of the containers of entries. New entries are added to the first one.
+	// containers contains the paths of the maps or lists that contain entries. New entries are added to the first of
+	// them.
 	containers [][]string
-	// projects is the key of a map from directories to maps with the containers of the local scope.
+	// projects is the key of a map in the user's file. The map's keys are the directories of projects. Its values
+	// contain the entries that the user has set only for that project.
 	projects string
 
-	// name is the key that repeats the name of an entry.
+	// name is the key of a member that repeats the entry's name.
 	name                                           string
 	typeKey, command, args, env, cwd, url, headers string
 	// commandHasArgs is true if the command is a list that includes the arguments.
 	commandHasArgs bool
 	// headersIn is the key of the map that contains the headers.
 	headersIn string
-	// otherURL is a second key of the URL.
+	// otherURL is a second key that may contain the URL.
 	otherURL string
-	// otherType is a second key of the type, which is used if the first one is missing.
+	// otherType is a second key that may contain the type. It is used if the first key is missing.
 	otherType string
-	// disabled is a key with the value true in disabled entries, and enabled a key with the value false.
+	// disabled is a key that has the value true in disabled entries. enabled is a key that has the value false in
+	// disabled entries.
 	disabled, enabled string
 
-	// stdioType and httpType are the types of new entries. If they are empty, new entries have no type.
+	// stdioType and httpType are the types that new entries get. If they are empty, new entries have no type.
 	stdioType, httpType string
 	httpTypes, sseTypes []string
-	// bareURL is the transport of an entry that has a URL and no type. It is HTTP if it is empty.
+	// bareURL is the transport of an entry that has a URL but no type. If bareURL is empty, the transport is HTTP.
 	bareURL Transport
-	// builtinTypes are the types of entries that are part of the client.
+	// builtinTypes lists the types of entries that are part of the client itself.
 	builtinTypes []string
-	// unsupported maps keys to the reasons for which an entry that has them can't be wrapped.
+	// unsupported maps keys to reasons. If an entry has such a key, init leaves the entry as it is, for this reason.
 	unsupported map[string]string
-	// added contains the members that a new entry must have, in addition to those of the server.
+	// added contains the members that a new entry must have in addition to the members that describe the server.
 	added configedit.Object
 
 	variables syntax
-	// variableKeys, variableLists and variableMaps are the keys of names of environment variables: one name, a list of
-	// names, and a map of values to names.
+	// variableKeys lists keys whose value is the name of an environment variable. variableLists lists keys whose value
+	// is a list of such names. variableMaps lists keys whose value is a map to such names.
 	variableKeys, variableLists, variableMaps []string
 }
 
-// A syntax describes references to variables in strings. The zero value has no references.
+// A syntax describes how strings refer to variables. With the zero value, strings contain no references.
 type syntax struct {
-	// env matches a reference to an environment variable of the client. Its first group that is not empty is the name.
+	// env matches a reference to an environment variable of the client. The first group that is not empty is the name
+	// of the variable.
 	env *regexp.Regexp
 	// other matches references that only the client can resolve.
 	other *regexp.Regexp
 }
 
 var (
-	// dollarBraces is ${V} and ${V:-default}.
+	// dollarBraces matches the references ${V} and ${V:-default}.
 	dollarBraces = syntax{env: regexp.MustCompile(`\$\{(\w+)(?::-[^}]*)?\}`), other: regexp.MustCompile(`\$\{[^}]*\}`)}
-	// dollar is $V, ${V}, ${V:-default} and %V%.
+	// dollar matches the references $V, ${V}, ${V:-default} and %V%.
 	dollar = syntax{
 		env:   regexp.MustCompile(`\$\{(\w+)(?::-[^}]*)?\}|\$([A-Za-z_]\w*)|%([A-Za-z_]\w*)%`),
 		other: regexp.MustCompile(`\$\{[^}]*\}`),
 	}
 	// envBraces is ${env:V}.
 	envBraces = syntax{env: regexp.MustCompile(`\$\{env:(\w+)\}`), other: regexp.MustCompile(`\$\{[^}]*\}`)}
-	// openCodeBraces is {env:V} and {file:PATH}.
+	// openCodeBraces matches the references {env:V} and {file:PATH}.
 	openCodeBraces = syntax{env: regexp.MustCompile(`\{env:(\w+)\}`), other: regexp.MustCompile(`\{file:[^}]*\}`)}
-	// secretBraces is ${{ secrets.V }}.
+	// secretBraces matches references such as ${{ secrets.V }}.
 	secretBraces = syntax{other: regexp.MustCompile(`\$\{\{[^}]*\}\}`)}
 )
 
-// projectVariables are the names of variables that the client sets to the directory of the project.
+// projectVariables matches the names of variables that the client sets to the directory of the project.
 var projectVariables = regexp.MustCompile(`(?i)workspace|project_?(dir|root)`)
 
-// references returns the names of the environment variables in a value. The reason is not empty if the value has a
-// reference that only the client can resolve.
+// references returns the names of the environment variables to which a value refers. If the value has a reference that
+// only the client can resolve, reason is not empty.
 func (s syntax) references(value string) (names []string, reason string) {
 	if s.env != nil {
 		for _, groups := range s.env.FindAllStringSubmatch(value, -1) {
@@ -105,8 +110,8 @@ func (s syntax) references(value string) (names []string, reason string) {
 
 const needsProject = "needs the folder of the project: leave it in the project's file"
 
-// transportKeys returns the keys that describe the connection to a server. A new entry does not take them over from the
-// entry that it replaces.
+// transportKeys returns the keys that describe the connection to a server. When an entry is replaced, the members with
+// these keys are not copied to the new entry.
 func (d *dialect) transportKeys() []string {
 	keys := slices.Concat(
 		[]string{d.typeKey, d.command, d.args, d.env, d.cwd, d.url, d.headers, d.headersIn, d.otherURL, d.otherType},

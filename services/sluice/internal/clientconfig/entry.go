@@ -10,61 +10,64 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A Transport is the connection between a client and a server. The zero value means that none is configured.
+// A Transport is the kind of connection between a client and a server. The zero value means that no connection is
+// configured.
 type Transport string
 
 // The transports.
 const (
-	// Stdio is a program that the client starts.
+	// Stdio means that the client starts the server as a program.
 	Stdio Transport = "stdio"
-	// HTTP is Streamable HTTP.
+	// HTTP means that the client connects with Streamable HTTP.
 	HTTP Transport = "http"
-	// SSE is HTTP+SSE of revision 2024-11-05, which Sluice does not support.
+	// SSE means that the client connects with HTTP+SSE of revision 2024-11-05, which Sluice does not support.
 	SSE Transport = "sse"
 )
 
 // A Pair is an environment variable or a header.
 type Pair struct{ Name, Value string }
 
-// An Entry is an MCP server in a configuration file.
+// An Entry describes an MCP server in a configuration file.
 type Entry struct {
 	Name  string
 	Scope Scope
-	// Project is the directory of the project, or empty for entries of the user.
+	// Project is the directory of the project. It is empty for entries of the user.
 	Project string
-	// Path is the path of the entry in the file, for a [configedit.Edit]. It is empty if the entry has no name.
+	// Path is the path of the entry in the file, for use in a [configedit.Edit]. It is empty if the entry has no name.
 	Path []string
 
 	Transport Transport
 	Command   string
 	Args      []string
 	Env       []Pair
-	// Cwd is the working directory, or empty if it is that of the client.
+	// Cwd is the working directory. It is empty if the working directory is that of the client.
 	Cwd     string
 	URL     string
 	Headers []Pair
 	// Disabled is true if the client does not use the entry.
 	Disabled bool
-	// Variables contains the names of environment variables of the client that the entry refers to, sorted.
+	// Variables contains the names of the client's environment variables to which the entry refers, sorted.
 	Variables []string
-	// NamesSluice is true if the entry starts `stdio` of a program whose name begins with sluice, which may be another
-	// program. Relay contains the arguments, or is nil if Sluice does not write such arguments.
+	// NamesSluice is true if the entry starts `stdio` of a program whose name begins with sluice. This program need not
+	// be Sluice. Relay contains the arguments, or is nil if Sluice does not write such arguments.
 	NamesSluice bool
 	Relay       *Relay
-	// Wrapped is true if the entry is behind the mesh. If it is false although NamesSluice is true, Fault is the reason,
-	// with a way out. This package does not know which program and which mesh are in use, so it sets neither.
+	// Wrapped is true if the entry reaches its server through the mesh. If Wrapped is false although NamesSluice is
+	// true, Fault contains the reason and a solution. This package sets neither field, because it does not know which
+	// program and which mesh are in use.
 	Wrapped bool
 	Fault   string
-	// Reason is the reason for which the entry can't be wrapped, with a way out. It is empty if the entry can be wrapped.
+	// Reason is the reason why the entry can't be changed to start `sluice stdio`, and a solution. It is empty if the
+	// entry can be changed.
 	Reason string
 
 	kept   configedit.Object
 	syntax syntax
-	// passed are settings that the entry takes from the environment of the client.
+	// passed contains the variables and headers whose values the entry takes from the environment of the client.
 	passed []passed
 }
 
-// Entries returns the entries of a file. The error is a [*configedit.EditError] if the file can't be parsed.
+// Entries returns the entries in a file. If the file can't be parsed, the error is a [*configedit.EditError].
 func (f File) Entries(data []byte) ([]Entry, error) {
 	root, err := configedit.Parse(f.Layout, data)
 	if err != nil {
@@ -102,7 +105,8 @@ func (f File) Projects(data []byte) []string {
 	return out
 }
 
-// entries returns the entries of a container below the value n. path is the path of n.
+// entries returns the entries of one container. The parameter n is a value in the file, path is the path of n, and
+// container is the path of the container within n.
 func (f File) entries(n *configedit.Node, path, container []string, scope Scope, project string) []Entry {
 	d := f.Client.dialect
 	at := slices.Concat(path, container)
@@ -128,7 +132,8 @@ func (f File) entries(n *configedit.Node, path, container []string, scope Scope,
 	return out
 }
 
-// isServer reports whether a value has the type of an entry.
+// isServer reports whether a value is the entry of a server, and not a container of entries. Only the entry of a server
+// has a type.
 func isServer(d dialect, n *configedit.Node) bool {
 	kind := n.Get(d.typeKey)
 	return kind != nil && kind.Kind == configedit.String
@@ -140,7 +145,8 @@ func readEntry(d dialect, n *configedit.Node, e Entry) Entry {
 	return r.entry
 }
 
-// A reader reads one entry. It keeps the first reason for which the entry can't be wrapped.
+// A reader reads one entry. If there are several reasons why the entry can't be changed to start `sluice stdio`, the
+// reader keeps the first reason.
 type reader struct {
 	dialect dialect
 	node    *configedit.Node
@@ -184,7 +190,8 @@ func (r *reader) read() {
 	e.SetRelay()
 }
 
-// readCommand reads the command and its arguments. Zed also had the form {path, args, env} of a command.
+// readCommand reads the command and its arguments. It also reads the form {path, args, env}, which earlier versions of
+// Zed used.
 func (r *reader) readCommand() {
 	d, e := r.dialect, &r.entry
 	switch command := r.node.Get(d.command); {
@@ -287,8 +294,8 @@ func isRelative(command string) bool {
 	return strings.ContainsAny(command, `/\`) && !isAbsolute(command)
 }
 
-// isDotPath reports whether an argument, or the value of a flag such as --config=./x, is a path that begins at the
-// working directory or at its parent.
+// isDotPath reports whether an argument is a path that begins at the working directory or at its parent. For a flag
+// such as --config=./x, it examines the value.
 func isDotPath(arg string) bool {
 	if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
 		arg = value
@@ -297,13 +304,14 @@ func isDotPath(arg string) bool {
 	return first == "." || first == ".."
 }
 
-// isAbsolute reports whether a path of any system does not depend on the working directory. A path that begins with a
-// variable or with the home directory counts as absolute.
+// isAbsolute reports whether a path is absolute on any operating system. A path that begins with a variable or with the
+// home directory counts as absolute.
 func isAbsolute(p string) bool {
 	return strings.ContainsAny(p[:1], `/\~$%{`) || len(p) > 1 && p[1] == ':'
 }
 
-// readKept collects the members that belong to the client, such as a timeout or the tools that need no confirmation.
+// readKept collects the members that only concern the client, such as a timeout or the list of tools that need no
+// confirmation.
 func (r *reader) readKept() {
 	keys := r.dialect.transportKeys()
 	for _, m := range r.node.Members {

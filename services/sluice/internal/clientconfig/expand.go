@@ -10,8 +10,8 @@ type passed struct {
 	header                 bool
 }
 
-// Expand returns a value of the entry with its references replaced by the values of environment variables. missing
-// contains the names of variables that have no value and no default.
+// Expand returns a value of the entry in which each reference is replaced with the value of the environment variable.
+// missing contains the names of variables that have no value and no default.
 func (e Entry) Expand(value string, getenv func(string) string) (expanded string, missing []string) {
 	if e.syntax.env == nil {
 		return value, nil

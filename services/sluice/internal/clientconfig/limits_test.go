@@ -36,7 +36,8 @@ func TestEntries_RefusesAnEntryWithTooManyMembers(t *testing.T) {
 	}
 }
 
-// If the time were quadratic in the number of projects, the file would take longer than the limit.
+// The file has 60,000 projects. If reading took time that is quadratic in the number of projects, the test would run
+// into its timeout.
 func TestEntries_ManyProjects(t *testing.T) {
 	t.Parallel()
 	const projects = 60_000
@@ -55,7 +56,8 @@ func TestEntries_ManyProjects(t *testing.T) {
 	}
 }
 
-// Gemini CLI 0.61.0 connects to a URL without a type by Streamable HTTP. Its key httpUrl is older than the type.
+// If an entry has a URL but no type, Gemini CLI 0.61.0 connects with Streamable HTTP. The key httpUrl is older than the
+// key for the type.
 func TestEntries_TheTypeDecidesTheTransportOfGemini(t *testing.T) {
 	t.Parallel()
 	for data, want := range map[string]clientconfig.Transport{
@@ -73,7 +75,8 @@ func TestEntries_TheTypeDecidesTheTransportOfGemini(t *testing.T) {
 	}
 }
 
-// Cline 3.0.65 connects to a URL without a type by HTTP+SSE, and also reads the type from transportType.
+// If an entry has a URL but no type, Cline 3.0.65 connects with HTTP+SSE. Cline also reads the type from the key
+// transportType.
 func TestEntries_TheTypeDecidesTheTransportOfCline(t *testing.T) {
 	t.Parallel()
 	for data, want := range map[string]clientconfig.Transport{
@@ -90,7 +93,8 @@ func TestEntries_TheTypeDecidesTheTransportOfCline(t *testing.T) {
 	}
 }
 
-// Cline refuses an entry with a command and the type of a URL, so a wrapped entry does not keep the second type.
+// Cline refuses an entry that has a command but the type of an entry with a URL. Therefore StdioEdit also removes the
+// second key for the type.
 func TestStdioEdit_RemovesTheSecondType(t *testing.T) {
 	t.Parallel()
 	c, _ := clientconfig.Find("cline")
@@ -106,7 +110,7 @@ func TestStdioEdit_RemovesTheSecondType(t *testing.T) {
 	}
 }
 
-// These members hold or select credentials that only the client uses.
+// Each of these entries has a member that contains or selects credentials that only the client can use.
 func TestEntries_NamesCredentialsOfTheClient(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ client, data, reason string }{
@@ -120,7 +124,7 @@ func TestEntries_NamesCredentialsOfTheClient(t *testing.T) {
 	}
 }
 
-// Windsurf reads the URL from serverUrl or url. A wrapped entry keeps neither.
+// Windsurf reads the URL from serverUrl or url. An entry that starts a program has neither key.
 func TestEntries_WindsurfHasTwoKeysForTheURL(t *testing.T) {
 	t.Parallel()
 	c, _ := clientconfig.Find("windsurf")

@@ -8,28 +8,30 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Managed is a file with which the administrator of a machine limits a client to servers. Users can't change it.
+// Managed is a settings file with which the administrator of a machine restricts the servers that a client may use.
+// Users can't change this file.
 type Managed struct {
-	// Path is the place where the client reads the file.
+	// Path is the path at which the client reads the file.
 	Path    string
 	Content []byte
-	// Limits describes what the file does not prevent. It is empty if the client uses no other servers.
+	// Limits describes what the file does not prevent. It is empty if the client can't use any other servers.
 	Limits string
 }
 
-// managedDirs are the directories of the administrators' files, by client and by the system's [runtime.GOOS].
+// managedDirs contains the directories of the administrators' files, by client and by [runtime.GOOS].
 var managedDirs = map[string]map[string]string{
 	"claude-code": {"linux": "/etc/claude-code", "darwin": "/Library/Application Support/ClaudeCode", "windows": `C:\Program Files\ClaudeCode`},
 	"codex":       {"linux": "/etc/codex", "darwin": "/etc/codex"},
 	"gemini":      {"linux": "/etc/gemini-cli", "darwin": "/Library/Application Support/GeminiCli", "windows": `C:\ProgramData\gemini-cli`},
 }
 
-// ManagedClients returns the IDs of the clients with an administrator's file, sorted.
+// ManagedClients returns the sorted IDs of the clients for which an administrator's file exists.
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
-// Managed returns the administrator's file that limits a client to the entries that are behind the mesh, which must be
-// those of this client. It ignores the other entries. program is the path of the program that the file allows. It
-// returns an error if the client has no such file on the system, or if no entry is behind the mesh.
+// Managed returns the administrator's settings file that restricts a client to those of the entries that go through the
+// mesh. The entries must belong to this client. Managed ignores entries that do not go through the mesh. program is the
+// path of the program that the file allows. Managed returns an error if the client has no such file on the system, or
+// if no entry goes through the mesh.
 func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {
@@ -73,8 +75,8 @@ func joinFor(goos, dir, name string) string {
 	return dir + "/" + name
 }
 
-// managedJSON returns a file with mcpServers. If allowed is true, it also lists the names of the servers, because the
-// client merges this file with those of the user.
+// managedJSON returns a settings file with the key mcpServers. If allowed is true, the file also lists the names of the
+// servers, because the client merges this file with the user's files.
 func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	type server struct {
 		Command string   `json:"command"`
@@ -102,8 +104,8 @@ func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	return append(raw, '\n'), err
 }
 
-// codexRequirements returns a file that allows only servers with the names and commands of the entries. Codex takes
-// the entries themselves from the user's file.
+// codexRequirements returns a settings file that allows only servers with the names and commands of the entries. Codex
+// reads the entries themselves from the user's file.
 func codexRequirements(entries []Entry) ([]byte, error) {
 	var out []byte
 	quote := func(text string) ([]byte, error) { return jsontext.AppendQuote(nil, text) } // a JSON string is a TOML string

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// A name with quotes and dots stays one name in TOML.
+// A server's name contains quotes and dots. In the TOML file, it is nevertheless a single key.
 func TestManaged_CodexAllowsTheExactCommands(t *testing.T) {
 	t.Parallel()
 	codex, _ := clientconfig.Find("codex")

@@ -6,14 +6,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// IsConnection reports whether a member of an entry describes the connection to the server, such as its command. The
-// other members belong to the client.
+// IsConnection reports whether a member of an entry describes the connection to the server, such as its command. All
+// other members only concern the client.
 func (c Client) IsConnection(member string) bool {
 	return member != "" && slices.Contains(c.dialect.transportKeys(), member)
 }
 
-// IsDefault reports whether a member of an entry for a program has the value that clients use if the member does not
-// exist. Clients write such members when they save their files.
+// IsDefault reports whether a member of an entry that starts a program has the same value that clients use if the
+// member is missing. Clients add such members when they save their files.
 func (c Client) IsDefault(member string, n *configedit.Node) bool {
 	d := c.dialect
 	switch {
@@ -30,7 +30,7 @@ func (c Client) IsDefault(member string, n *configedit.Node) bool {
 	}
 }
 
-// ReadEntry reads the value of an entry with this name. The entry has no path.
+// ReadEntry reads the value of an entry with the given name. The returned entry has no path.
 func (c Client) ReadEntry(name string, n *configedit.Node) Entry {
 	return readEntry(c.dialect, n, Entry{Name: name})
 }

@@ -26,13 +26,14 @@ func publicFile(t *testing.T, name, client string) (clientconfig.File, []byte) {
 	return c.Files(systems()["linux"], "")[0], data
 }
 
-// The test wraps the entries of configurations found in public. It expects the stated reason for each entry that
-// can't be wrapped, that comments stay, and that undo restores the bytes.
+// The test changes the entries of publicly available configurations so that they start `sluice stdio`. For each entry
+// that can't be changed, there is the expected reason. Comments stay, and undo restores the exact bytes.
 func TestPublic_EntriesAreWrappedOrHaveAReason(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		file, client string
-		// reasons maps the names of the entries to a part of the reason, or to "" for those that can be wrapped.
+		// reasons maps the name of each entry to a part of the reason why the entry can't be changed, or to "" if it
+		// can be changed.
 		reasons map[string]string
 	}{
 		{"claude-desktop-docker.json", "claude-desktop", map[string]string{
@@ -71,7 +72,8 @@ func TestPublic_EntriesAreWrappedOrHaveAReason(t *testing.T) {
 	}
 }
 
-// Both Entries and Apply return the position of the first invalid byte, and Apply writes nothing.
+// The file can't be parsed. Both Entries and Apply return the position of the first invalid byte, and Apply writes
+// nothing.
 func TestPublic_AFileThatCannotBeParsedIsRefused(t *testing.T) {
 	t.Parallel()
 	f, data := publicFile(t, "claude-desktop-hash.json", "claude-desktop")

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A realClient is a client from npm and its command that lists the configured servers.
+// A realClient is a client from npm, and the command of this client that lists the configured servers.
 type realClient struct {
 	id string
 	// program is the path of the program in node_modules. A program that ends with .js is started with node.
@@ -24,7 +24,8 @@ type realClient struct {
 	want []string
 }
 
-// Claude Code, OpenCode and Gemini CLI connect to the server. The other clients only read the file.
+// realClients returns the clients that can be installed with npm. Claude Code, OpenCode and Gemini CLI connect to the
+// server. The other clients only read the file.
 func realClients() []realClient {
 	return []realClient{
 		{
@@ -56,8 +57,8 @@ func realClients() []realClient {
 	}
 }
 
-// StdioEdit writes an entry into a new file of each client that npm has. The client must list the entry.
-// `make test-clients` installs the clients, which have some 2 GB.
+// The test uses StdioEdit to write an entry into a new file of each client that can be installed with npm. The client
+// must list the entry. `make test-clients` installs the clients, which need about 2 GB.
 func TestRealClients_ListTheEntry(t *testing.T) {
 	t.Parallel()
 	modules, programs := os.Getenv("SLUICE_TEST_CLIENTS"), os.Getenv("SLUICE_TEST_PROGRAMS")
@@ -81,7 +82,7 @@ func TestRealClients_ListTheEntry(t *testing.T) {
 	}
 }
 
-// writeProbe writes the file of a user with one entry.
+// writeProbe writes a client's user file with one entry, which starts the demo server.
 func writeProbe(t *testing.T, id, home, sluice string) {
 	t.Helper()
 	c, ok := clientconfig.Find(id)
@@ -101,7 +102,8 @@ func writeProbe(t *testing.T, id, home, sluice string) {
 	}
 }
 
-// run returns the output of a client that has no other home directory, credentials or project than this one.
+// run runs a client and returns its output. The client uses the given home directory, and has no other credentials or
+// projects.
 func (c realClient) run(t *testing.T, modules, home string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

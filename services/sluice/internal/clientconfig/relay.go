@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// A Relay is the connection of an entry that starts `sluice stdio`.
+// A Relay describes how an entry that starts `sluice stdio` connects to the mesh.
 type Relay struct {
 	// Server is the name of the server behind the mesh, or empty for all servers.
 	Server string
 	// As is the name of the client whose token is used.
 	As string
-	// URL is the URL of a mesh elsewhere, or empty for the person's own mesh.
+	// URL is the URL of a remote mesh, or empty for the person's own mesh.
 	URL string
-	// Config is the path of the configuration of the person's own mesh. It is empty in the files of projects, because they
-	// are shared between machines. The environment of the client then selects the mesh.
+	// Config is the path of the configuration of the person's own mesh. It is empty in the files of projects, because
+	// these files are shared between machines. In that case, the environment of the client selects the mesh.
 	Config string
 }
 
-// Args returns the arguments of `sluice` in an entry.
+// Args returns the arguments that an entry passes to `sluice`.
 func (r Relay) Args() []string {
 	args := []string{"stdio"}
 	if r.Server != "" {
@@ -34,7 +34,8 @@ func (r Relay) Args() []string {
 	return args
 }
 
-// parseRelay reads the arguments of an entry. It returns nil if they are not those of [Relay.Args], in any order.
+// parseRelay parses the arguments of an entry. It returns nil unless [Relay.Args] could have returned these arguments,
+// in any order.
 func parseRelay(args []string) *Relay {
 	if len(args) == 0 || args[0] != "stdio" {
 		return nil
@@ -55,7 +56,7 @@ func parseRelay(args []string) *Relay {
 	return r
 }
 
-// SetRelay sets NamesSluice and Relay from the command and its arguments.
+// SetRelay sets NamesSluice and Relay. It derives them from the command and the arguments.
 func (e *Entry) SetRelay() {
 	base := path.Base(strings.ReplaceAll(e.Command, `\`, "/"))
 	named := strings.HasPrefix(strings.ToLower(base), "sluice") // also sluice.exe, and sluice-linux-amd64

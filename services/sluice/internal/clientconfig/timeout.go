@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A timeoutKey is the member of an entry that sets the time-out of calls.
+// A timeoutKey describes the member of an entry that sets the timeout of calls.
 type timeoutKey struct {
 	name string
 	unit time.Duration
 }
 
-// timeoutKeys contains the clients whose entries may set a time-out. See docs/clients.md for the sources.
+// timeoutKeys contains the clients whose entries may set a timeout. See docs/clients.md for the sources.
 var timeoutKeys = map[string]timeoutKey{
 	"claude-code": {"timeout", time.Millisecond},
 	"cline":       {"timeout", time.Second},
@@ -26,11 +26,11 @@ var timeoutKeys = map[string]timeoutKey{
 	"zed":         {"timeout", time.Second},
 }
 
-// maxSetTimeout limits the time-outs that are read, so that their multiplication by the unit can't overflow.
+// maxSetTimeout limits the timeouts that are read, so that multiplying them by the unit can't overflow.
 const maxSetTimeout = 1e6 * time.Hour
 
-// CallTimeout returns the time after which the client gives up on a call to the server of an entry. It is 0 if it is
-// not known.
+// CallTimeout returns the time after which the client gives up on a call to the server of an entry. It returns 0 if the
+// time is not known.
 func (c Client) CallTimeout(e Entry) time.Duration {
 	key, ok := timeoutKeys[c.ID]
 	at := slices.IndexFunc(e.kept, func(m configedit.Field) bool { return ok && m.Name == key.name })
@@ -48,7 +48,7 @@ func (c Client) CallTimeout(e Entry) time.Duration {
 	return time.Duration(value * float64(key.unit))
 }
 
-// TimeoutMember returns the member that sets the time-out of calls in an entry, with its value, such as "timeout = 60".
+// TimeoutMember returns the member that sets the timeout of calls in an entry, with its value, such as "timeout = 60".
 // It returns "" if entries of the client have no such member.
 func (c Client) TimeoutMember(timeout time.Duration) string {
 	key, ok := timeoutKeys[c.ID]
@@ -58,5 +58,5 @@ func (c Client) TimeoutMember(timeout time.Duration) string {
 	return fmt.Sprintf("%s = %d", key.name, (timeout+key.unit-1)/key.unit)
 }
 
-// ProgressExtendsCalls reports whether the client waits longer for a call whose server sends progress.
+// ProgressExtendsCalls reports whether progress notifications from the server make the client wait longer for a call.
 func (c Client) ProgressExtendsCalls() bool { return c.ID == "opencode" }

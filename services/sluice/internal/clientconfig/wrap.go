@@ -6,8 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// StdioEdit returns the edit that makes an entry start a program. The edit replaces old and keeps its members that
-// belong to the client. If old is nil, the edit adds the entry name in the scope of the file.
+// StdioEdit returns the edit that makes an entry start a program. If old is not nil, the edit replaces this entry and
+// keeps those of its members that only concern the client. If old is nil, the edit adds an entry with the given name in
+// the scope of the file.
 func (f File) StdioEdit(name string, old *Entry, command string, args []string) configedit.Edit {
 	d := f.Client.dialect
 	server := configedit.Object{}
@@ -22,8 +23,8 @@ func (f File) StdioEdit(name string, old *Entry, command string, args []string) 
 	return f.edit(name, old, server)
 }
 
-// HTTPEdit is like [File.StdioEdit] for a server with Streamable HTTP. It returns false if the client supports only
-// programs.
+// HTTPEdit is like [File.StdioEdit] for a server that uses Streamable HTTP. It returns false if the client supports
+// only programs.
 func (f File) HTTPEdit(name string, old *Entry, url string, headers []Pair) (configedit.Edit, bool) {
 	d := f.Client.dialect
 	if !f.Client.HTTP {
@@ -49,7 +50,8 @@ func (f File) HTTPEdit(name string, old *Entry, url string, headers []Pair) (con
 	return f.edit(name, old, server), true
 }
 
-// edit returns an edit with the members of a server, and the members that the client needs or that old had.
+// edit returns an edit with the members that describe a server. If old is nil, the edit also contains the members that
+// every new entry needs. Otherwise it also contains those members of old that only concern the client.
 func (f File) edit(name string, old *Entry, server configedit.Object) configedit.Edit {
 	d := f.Client.dialect
 	at, rest := slices.Concat(d.containers[0], []string{name}), slices.Clone(d.added)

@@ -13,14 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// settle is the time after which a changed file is read again, because clients rewrite their files.
+// settle is the time after which Sluice reads a file again that it has changed. The client may have rewritten the file
+// meanwhile.
 const (
 	settle = 2 * time.Second
-	// settleEmpty is the minimum of this time for a file that is empty or missing, because a client may be writing it.
+	// settleEmpty is the minimum time before an empty or missing file is read again, because a client may be writing
+	// it.
 	settleEmpty = 500 * time.Millisecond
 )
 
-// A Change is the planned change of one client's file.
+// A Change is a planned change to one client's file.
 type Change struct {
 	File    clientconfig.File
 	Before  []byte
@@ -30,10 +32,11 @@ type Change struct {
 	change *configedit.Change
 }
 
-// A Rewrite returns the command with which a client reaches a server behind the mesh.
+// A Rewrite returns the command that the entry of a client uses to reach a server through the mesh.
 type Rewrite func(f clientconfig.File, server string) (command string, args []string)
 
-// Changes returns the changes of the clients' files. If a file can't be edited, its entries are moved to p.Left.
+// Changes returns the changes to the clients' files. If a file can't be edited, its entries are moved to p.Left, which
+// contains the entries that stay as they are.
 func (p *Plan) Changes(to Rewrite) []Change {
 	var out []Change
 	var wraps []Wrap
@@ -70,9 +73,9 @@ func (p *Plan) Changes(to Rewrite) []Change {
 	return out
 }
 
-// Write changes a client's file, after it has recorded the change in the state. It encrypts the old entries with key,
-// because they may contain secrets. If another program has changed the file
-// meanwhile, the error is [atomicfile.ErrChanged].
+// Write first records the change in the state, and then changes the client's file. It encrypts the original entries
+// with key, because they may contain secrets. If another program has changed the file meanwhile, the error is
+// [atomicfile.ErrChanged].
 func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 	manifest, err := c.change.Manifest()
 	if err != nil {

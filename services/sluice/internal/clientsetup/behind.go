@@ -18,23 +18,27 @@ var (
 	errProcess      = errors.New("the path depends on the process that opens it")
 )
 
-// A Behind decides which entries of clients' files are behind the person's own mesh, or behind a mesh elsewhere for
-// which the person has a token. An entry that only looks like one of Sluice is not. The zero value accepts no entry.
+// A Behind determines which entries in clients' files go through the person's own mesh, or through a remote mesh for
+// which the person has a token. An entry that only looks like one of Sluice's own entries does not go through a mesh.
+// The zero value accepts no entry.
 type Behind struct {
 	// Program is the path of the program that entries start.
 	Program string
 	// Config is the path of the configuration of the person's own mesh.
 	Config string
-	// Servers reports whether the mesh has a server. If it is nil, the mesh has none, and NoMesh is the reason.
+	// Servers reports whether the mesh has the given server. If Servers is nil, the mesh can't be used, and NoMesh is
+	// the reason.
 	Servers func(name string) bool
 	NoMesh  string
-	// Elsewhere reports whether a client has a token for the mesh at a URL. If it is nil, no client has one.
+	// Elsewhere reports whether a client has a token for the mesh at the given URL. If it is nil, no client has such a
+	// token.
 	Elsewhere func(url, client string) bool
-	// Undo returns the command that restores the files of a client, in backticks, for the advice in faults. It may be nil.
+	// Undo returns the command that restores the files of a client, in backticks. The text in Fault contains this
+	// command as advice. Undo may be nil.
 	Undo func(client string) string
 }
 
-// Check sets Wrapped and Fault of the entries of a file.
+// Check sets Wrapped and Fault for the entries in a file.
 func (b Behind) Check(f clientconfig.File, entries []clientconfig.Entry) {
 	for i := range entries {
 		e := &entries[i]
@@ -45,7 +49,7 @@ func (b Behind) Check(f clientconfig.File, entries []clientconfig.Entry) {
 	}
 }
 
-// fault returns the reason for which an entry is not behind the mesh, or "" if it is.
+// fault returns the reason why an entry does not go through a mesh, or "" if it does.
 func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
 	again := "undo init, then run it again"
 	if b.Undo != nil {
@@ -95,9 +99,9 @@ func otherSettings(e *clientconfig.Entry, names []string) []string {
 	return names
 }
 
-// programFault returns the reason for which a command is not this program, or "" if it is. Only the file of a project,
-// which is shared, names the program without a path. If such a file has a path, it must be that of the program itself,
-// because a link that comes with a project can be replaced.
+// programFault returns the reason why a command does not start this program, or "" if it does. Only the file of a
+// project may name the program without a path, because the file is shared. If the file of a project contains a path, it
+// must be the path of the program itself, because a link that comes with a project can be replaced.
 func (b Behind) programFault(f clientconfig.File, command string) string {
 	path, project := command, f.Scope == clientconfig.Project
 	if command == "sluice" && project {
@@ -120,8 +124,9 @@ func (b Behind) programFault(f clientconfig.File, command string) string {
 	return ""
 }
 
-// sameProgram returns an error unless two paths lead to the same file, through any links. It also refuses a path
-// through /proc or /dev, because such a path can lead to another file in another process.
+// sameProgram returns an error unless the two paths lead to the same file. The paths may contain links. sameProgram
+// also refuses a path through /proc or /dev, because such a path can lead to another file when another process opens
+// it.
 func sameProgram(path, program string) error {
 	one, err := os.Stat(path)
 	if err != nil {
@@ -140,8 +145,8 @@ func sameProgram(path, program string) error {
 	return nil
 }
 
-// dependsOnProcess reports whether a path leads through a directory whose content differs between processes, directly or
-// by symbolic links. It also reports true if the path has too many links.
+// dependsOnProcess reports whether a path leads, directly or through symbolic links, through a directory whose content
+// differs between processes, such as /proc. It also returns true if the path has too many links.
 func dependsOnProcess(path string) bool {
 	const maxLinks = 40
 	at, rest := string(filepath.Separator), strings.Split(filepath.ToSlash(path), "/")
@@ -167,7 +172,7 @@ func dependsOnProcess(path string) bool {
 	return false
 }
 
-// sharesFile reports whether a file of a project also belongs to another client, as .mcp.json does.
+// sharesFile reports whether a file of a project also belongs to the given client, as .mcp.json does.
 func sharesFile(f clientconfig.File, client string) bool {
 	other, ok := clientconfig.Find(client)
 	if !ok || f.Scope != clientconfig.Project {

@@ -12,7 +12,8 @@ import (
 
 func undo(client string) string { return "`sluice init --undo " + client + "`" }
 
-// checked returns the entry with the name n in a file, as a Behind with the servers notes and mail sees it.
+// checked returns the entry n of a file after a Behind has checked it. The mesh of the Behind has the servers notes and
+// mail.
 func checked(t *testing.T, b clientsetup.Behind, client string, project bool, entry string) clientconfig.Entry {
 	t.Helper()
 	c, _ := clientconfig.Find(client)
@@ -106,7 +107,7 @@ func TestBehind_AcceptsOnlyEntriesThatStartThisProgramForTheMesh(t *testing.T) {
 	}
 }
 
-// Claude Code and Copilot CLI read .mcp.json of a project, so its entries have the name of one of them.
+// Claude Code and Copilot CLI read the same file .mcp.json of a project, so the entries in it can name either client.
 func TestBehind_AcceptsTheOtherClientOfASharedFile(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "sluice")

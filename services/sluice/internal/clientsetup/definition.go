@@ -17,18 +17,19 @@ import (
 // A Setting is an environment variable or a header of a server.
 type Setting struct {
 	Name, Value string
-	// Secret is true if the value goes to the secret store instead of the mesh's configuration.
+	// Secret is true if the value is stored in the secret store instead of in the mesh's configuration.
 	Secret bool
 }
 
-// A Definition describes an MCP server independently of its client. Exactly one of Command and URL is set.
+// A Definition describes an MCP server independently of the client. Exactly one of Command and URL is set.
 type Definition struct {
 	// Command is the program with its arguments.
 	Command []string
-	// Dir is the working directory, or empty for a private directory.
+	// Dir is the working directory. If it is empty, the server gets a private directory.
 	Dir string
-	// HomeEntries are the files and directories in HOME that the program probably needs to log in, because the server
-	// has a private HOME behind the mesh. They are derived from Command, and don't identify a server.
+	// HomeEntries contains the files and directories in HOME that the program probably needs to log in. It is needed
+	// because a server that the mesh starts has a private HOME. The entries are derived from Command, and are not used
+	// to identify a server.
 	HomeEntries []string
 	Env         []Setting
 
@@ -36,15 +37,16 @@ type Definition struct {
 	Headers []Setting
 }
 
-// Environment is what the definition of an entry depends on.
+// Environment contains what the definition of a server depends on, in addition to the client's entry.
 type Environment struct {
 	// Home is the user's home directory.
 	Home string
-	// Getenv returns the value of an environment variable, or an empty string.
+	// Getenv returns the value of an environment variable, or an empty string if the variable is not set.
 	Getenv func(string) string
 }
 
-// define returns the definition of an entry. The reason is not empty if the entry can't be wrapped.
+// define returns the definition of the server that an entry describes. If the mesh can't use the server, reason is not
+// empty.
 func (v Environment) define(e clientconfig.Entry) (_ Definition, reason string) {
 	if e.Reason != "" {
 		return Definition{}, e.Reason
@@ -89,10 +91,11 @@ func (v Environment) defineProgram(e clientconfig.Entry, env []clientconfig.Pair
 	return d, ""
 }
 
-// publicVariables are the variables whose values may be visible in commands.
+// publicVariables lists the variables whose values contain no secrets, so that they may be visible in commands.
 var publicVariables = []string{"HOME", "USERPROFILE", "USER", "USERNAME"}
 
-// variableIn returns the name of a variable in a value that may be a secret, or "" if there is none.
+// variableIn returns the name of an environment variable to which value refers and whose content may be a secret. It
+// returns "" if there is no such variable.
 func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	var found string
 	_, _ = e.Expand(value, func(name string) string {
@@ -104,7 +107,8 @@ func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	return found
 }
 
-// expandHome replaces a leading ~/ by the home directory, because the server has another home behind the mesh.
+// expandHome replaces a leading ~/ with the user's home directory, because a server that the mesh starts has a
+// different home directory.
 func (v Environment) expandHome(word string) string {
 	if word == "~" {
 		return v.Home
@@ -115,7 +119,7 @@ func (v Environment) expandHome(word string) string {
 	return word
 }
 
-// plainHeaders are headers that contain no secret.
+// plainHeaders matches the names of headers that contain no secret.
 var plainHeaders = regexp.MustCompile(`(?i)^(accept|accept-language|content-type|user-agent)$`)
 
 // settings converts pairs.
@@ -128,8 +132,9 @@ func settings(pairs []clientconfig.Pair, headers bool) []Setting {
 	return out
 }
 
-// IsSecret reports whether an environment variable or a header goes to the secret store. Headers do unless their names
-// are known. Variables do if their names or values look like those of credentials.
+// IsSecret reports whether the value of an environment variable or a header must be stored in the secret store. For a
+// header, this is so unless the header's name is known to be harmless. For a variable, it is so if the name or the
+// value looks like a credential.
 func IsSecret(p clientconfig.Pair, header bool) bool {
 	switch {
 	case p.Value == "":
@@ -143,7 +148,7 @@ func IsSecret(p clientconfig.Pair, header bool) bool {
 	}
 }
 
-// SecretArgument returns the part of an entry's command that looks like a credential, or "".
+// SecretArgument returns the part of an entry's command that looks like a credential, or "" if there is none.
 func SecretArgument(e clientconfig.Entry) string {
 	words := append([]string{e.Command}, e.Args...)
 	at := secretWord(words)
@@ -177,14 +182,14 @@ func secretWord(words []string) int {
 	return 0
 }
 
-// equal reports whether two definitions describe the same server with the same rights.
+// equal reports whether two definitions describe the same server with the same credentials and directories.
 func (d Definition) equal(other Definition) bool {
 	same := func(a, b Setting) bool { return a.Name == b.Name && a.Value == b.Value }
 	return slices.Equal(d.Command, other.Command) && d.Dir == other.Dir && d.URL == other.URL &&
 		slices.EqualFunc(d.Env, other.Env, same) && slices.EqualFunc(d.Headers, other.Headers, same)
 }
 
-// Secrets returns the settings whose values go to the secret store.
+// Secrets returns the settings whose values are stored in the secret store.
 func (d Definition) Secrets() []Setting {
 	var out []Setting
 	for _, v := range slices.Concat(d.Env, d.Headers) {

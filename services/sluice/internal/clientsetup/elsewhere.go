@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// EntryNames returns the names of the servers that a mesh would have for the entries in the files, sorted. Entries that
-// are wrapped or disabled do not count.
+// EntryNames returns, sorted, the names that the servers of a mesh would have if the mesh had a server for each entry
+// in the files. It skips entries that are disabled or already go through a mesh.
 func EntryNames(files []Found) []string {
 	var out []string
 	for _, f := range files {
@@ -25,9 +25,10 @@ func EntryNames(files []Found) []string {
 	return slices.Compact(out)
 }
 
-// NewPlanElsewhere plans which entries to replace by servers of a mesh elsewhere. names are the names of its servers.
-// An entry belongs to the server that has its name. Entries with unequal definitions have separate servers in the plan,
-// because each is compared with the server of the mesh.
+// NewPlanElsewhere plans which entries to replace with servers of a remote mesh. The parameter names contains the names
+// of the servers of this mesh. An entry is replaced with the server that has the same name. If entries have the same
+// name but different definitions, each of them gets a separate server in the plan, because each definition is compared
+// with the server of the mesh.
 func NewPlanElsewhere(v Environment, files []Found, names []string) *Plan {
 	p := &Plan{Files: files}
 	p.forEach(func(file int, e clientconfig.Entry) { p.addElsewhere(v, file, e, names) })
@@ -64,8 +65,8 @@ func (p *Plan) freeName(name, client string) string {
 	return freeName(name, client, func(name string) bool { _, taken := p.Server(name); return taken })
 }
 
-// AddElsewhere adds an entry for each server of a mesh elsewhere to the first file of each client, unless a file of the
-// client has an entry with the name. url returns the URL of a server.
+// AddElsewhere adds an entry for each server of a remote mesh to the first file of each client. It adds no entry for a
+// server if a file of the client already has an entry with the same name. The function url returns the URL of a server.
 func (p *Plan) AddElsewhere(names []string, url func(server string) string) {
 	has := make(map[[2]string]bool)
 	for _, f := range p.Files {
@@ -93,8 +94,8 @@ func (p *Plan) AddElsewhere(names []string, url func(server string) string) {
 	}
 }
 
-// needsThisMachine returns the reason for which a mesh on another machine can't replace a server, or "" if none is
-// known. A server with the same tools may work with other files there.
+// needsThisMachine returns the reason why a server of a mesh on another machine can't replace the server, or "" if no
+// such reason is known. On another machine, a server with the same tools may work with different files.
 func (d Definition) needsThisMachine() string {
 	const wayOut = "write the entry by hand if the mesh has the same files (`sluice stdio --help`)"
 	if d.Dir != "" {
@@ -116,11 +117,11 @@ func (d Definition) needsThisMachine() string {
 	return ""
 }
 
-// otherPaths are environment variables that contain paths on every machine. They do not name the files that a server
-// works with.
+// otherPaths lists environment variables that contain paths on every machine. These paths do not name the files with
+// which a server works.
 var otherPaths = []string{"HOME", "USERPROFILE", "TMPDIR", "TMP", "TEMP", "PATH", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
-// isHere reports whether a word is an absolute path that exists.
+// isHere reports whether a word is an absolute path that exists on this machine.
 func isHere(word string) bool {
 	if !filepath.IsAbs(word) {
 		return false
@@ -129,7 +130,7 @@ func isHere(word string) bool {
 	return err == nil
 }
 
-// WrappedNames returns the names that [EntryNames] leaves out because their entries are wrapped.
+// WrappedNames returns the names that [EntryNames] omits because their entries already go through a mesh.
 func WrappedNames(files []Found) []string {
 	var out []string
 	for _, f := range files {

@@ -39,8 +39,9 @@ func relayArgs(f clientconfig.File, server string) []string {
 	return []string{"stdio", "--server", server, "--as", f.Client.ID, "--url", "https://mesh.example.com"}
 }
 
-// Each client has an entry with a URL and a token if it supports them, and otherwise one with a command. The test
-// replaces the entry, adds another one, and expects that both start `sluice stdio`, and that the token is gone.
+// Each client has an entry with a URL and a token, or with a command if the client does not support URLs. The test
+// replaces this entry and adds another entry. Both entries then start `sluice stdio`, and the file no longer contains
+// the token.
 func TestPlanElsewhere_EntriesOfEachClient(t *testing.T) {
 	t.Parallel()
 	for _, c := range clientconfig.Clients() {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// RemoveLeftovers removes the temporary files next to changed files of clients, which may contain secrets. An init that
-// was killed has left them.
+// RemoveLeftovers removes the temporary files that a killed init has left next to changed files of clients. These
+// temporary files may contain secrets.
 func (s *State) RemoveLeftovers(ctx context.Context) error {
 	done := make(map[string]bool)
 	for _, change := range s.Files {

@@ -14,27 +14,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A MeshFile describes what to add to the configuration of the mesh.
+// A MeshFile describes what init adds to the configuration of the mesh.
 type MeshFile struct {
-	// Data is the data directory, and User the subject of the person's tokens.
+	// Data is the data directory, and User is the subject of the person's tokens.
 	Data, User string
-	// Tokens contains the paths of the files with the tokens, by client.
+	// Tokens maps each client to the path of the file with the client's token.
 	Tokens map[string]string
 	// Operator is the path of the file with the operator's token.
 	Operator string
 	Servers  []Server
-	// References contains the references to the secrets of the servers.
+	// References maps the secrets of the servers to the references that the configuration contains instead of the
+	// secrets.
 	References map[SecretKey]string
-	// Until is the end of the observation of these servers. The zero value means that they are not observed.
+	// Until is the time until which the policy of these servers is not enforced but only recorded (mode: observe). The
+	// zero value means that it is enforced.
 	Until time.Time
-	// Observe contains the names of configured servers to observe until Until.
+	// Observe contains the names of the configured servers that get `mode: observe` until the time in Until.
 	Observe []string
 }
 
 // A SecretKey identifies a secret of a server.
 type SecretKey struct{ Server, Setting string }
 
-// header is the beginning of a new configuration. JSON strings are YAML strings.
+// header is the beginning of a new configuration. The data directory is inserted as a JSON string, which is also a YAML
+// string.
 const header = `# sluice init wrote this file for your own mesh. You can edit it. The mesh reads tokens and policies again when they
 # change, and everything else when it starts. ` + "`sluice config check`" + ` checks it.
 listen: 127.0.0.1:0 # a free port; DATA/addresses.json has the real one
@@ -50,17 +53,18 @@ approvals:
 type MeshEdit struct {
 	// After is the new content.
 	After []byte
-	// Created is true if there was no content.
+	// Created is true if the configuration was empty or missing.
 	Created bool
 
-	// NotObserved maps each server of Observe that can't be edited to the reason.
+	// NotObserved contains the servers in Observe that can't get `mode: observe`, because their configuration can't be
+	// edited. It maps each of them to the reason.
 	NotObserved map[string]string
 
 	changes []*configedit.Change
 }
 
-// Edit returns the new content of the configuration. If old is empty, it creates a configuration. It keeps comments,
-// and what is already configured.
+// Edit returns the new content of the configuration. If old is empty, it creates a configuration. It keeps comments and
+// everything that is already configured.
 func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	e, err := m.Change(old)
 	if err != nil {
@@ -69,7 +73,7 @@ func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	return e.After, nil
 }
 
-// Change is like Edit, and also returns the changes, so that the edit can be taken back.
+// Change is like Edit, but also returns the changes, so that the edit can be undone.
 func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	e := &MeshEdit{After: old, Created: len(old) == 0, NotObserved: make(map[string]string)}
 	if e.Created {
@@ -103,7 +107,8 @@ func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	return e, nil
 }
 
-// observed returns the members of a server that is only observed.
+// observed returns the members that a server's configuration needs so that the policy for it is not enforced but only
+// recorded (mode: observe).
 func (m MeshFile) observed() configedit.Object {
 	return configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
 }
@@ -122,7 +127,7 @@ func (e *MeshEdit) apply(l configedit.Layout, edits []configedit.Edit) error {
 // operatorName is the name of the operator's token in the configuration.
 const operatorName = "operator"
 
-// tokens returns the edits that add the tokens that the configuration does not have.
+// tokens returns the edits that add tokens to the configuration, except tokens that it already has.
 func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	has := make(map[string]bool)
 	if root, err := configedit.Parse(yamlLists, content); err == nil { // otherwise the edits fail
@@ -141,7 +146,8 @@ func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
 	add(operatorName, m.Operator, field("subject", m.User), field("role", "operator"))
 	for _, client := range sortedKeys(m.Tokens) {
-		// The subject is not the person: a caller never approves its own calls, but the owner of an agent may.
+		// The token's subject is the client, not the person. The reason is that a caller can never approve its own
+		// calls, but the owner of an agent can.
 		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
 	}
 	return out
@@ -184,8 +190,8 @@ func (m MeshFile) server(s Server) configedit.Object {
 	return append(configedit.Object{{Name: "stdio", Value: out}}, observed...)
 }
 
-// Existing returns the servers of a configuration. A secret that can't be read has an empty value, so that the server
-// equals no entry of a client.
+// Existing returns the servers in a configuration. A secret that can't be read gets an empty value, so that the server
+// does not equal any entry of a client.
 func Existing(f *config.File, env config.Env) []Server {
 	settings := func(values map[string]config.Secret) []Setting {
 		var out []Setting
@@ -215,14 +221,14 @@ func Existing(f *config.File, env config.Env) []Server {
 	return out
 }
 
-// allowMethods are rules for what a person chooses in a client, such as prompts and resources. Policies without such
-// rules refuse them.
+// allowMethods contains rules for methods that a person uses in a client, such as prompts and resources. Policies
+// without such rules refuse these methods.
 const allowMethods = `rules:
   # Prompts and resources pass: a person or the client chooses them. Remove a rule to refuse them.
 `
 
-// WithMethods adds rules to a policy document, which ends with its tools, that allow the methods of the capabilities of
-// a server, such as prompts and resources.
+// WithMethods adds rules to a policy document. The rules allow the methods for those capabilities that a server has,
+// such as prompts and resources. In the document, the tools must come last.
 func WithMethods(document []byte, capabilities jsontext.Value) ([]byte, error) {
 	var has map[string]jsontext.Value
 	if err := json.Unmarshal(capabilities, &has); err != nil {

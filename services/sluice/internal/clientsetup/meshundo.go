@@ -16,14 +16,16 @@ import (
 // A MeshChange is a change that init made to the mesh's configuration.
 type MeshChange struct {
 	Path string `json:"path"`
-	// Created is true if there was no configuration. Then the content before the first manifest is the header of init.
+	// Created is true if there was no configuration before. In that case, the content before the first change is the
+	// header that init writes.
 	Created bool `json:"created,omitempty"`
-	// Manifests describe the changes, in their order. The Old of each is sealed.
+	// Manifests describes the changes in the order in which they were made. The field Old of each manifest is
+	// encrypted.
 	Manifests []*configedit.Manifest `json:"manifests"`
 }
 
-// RecordMesh records an edit of the mesh's configuration. key encrypts the old entries. RecordMesh does not store the
-// state.
+// RecordMesh records an edit of the mesh's configuration. The key encrypts the original entries. RecordMesh does not
+// save the state.
 func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 	change := MeshChange{Path: path, Created: e.Created}
 	for _, c := range e.changes {
@@ -42,8 +44,9 @@ func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 	return nil
 }
 
-// RecordRewrite records that Sluice is about to replace the content of a file of the mesh, if Sluice wrote the old
-// content. So undo does not keep the new content as that of a person.
+// RecordRewrite records that Sluice is about to replace the content of a file of the mesh. It does so only if Sluice
+// wrote the previous content. Because of this record, undo does not mistake the new content for something that a person
+// wrote.
 func RecordRewrite(data, path string, before, after []byte) error {
 	s, err := LoadState(data)
 	if err != nil || !s.wrote(path, before) || s.wrote(path, after) {
@@ -55,31 +58,32 @@ func RecordRewrite(data, path string, before, after []byte) error {
 
 // MeshUndone is the result of UndoMesh.
 type MeshUndone struct {
-	// Exists is true if the configuration still exists, and Deleted if undo has deleted it.
+	// Exists is true if the configuration still exists. Deleted is true if undo has deleted it.
 	Exists, Deleted bool
-	// Exact is true if it has the same bytes as before init.
+	// Exact is true if the configuration has the same bytes as before init.
 	Exact bool
-	// Removed contains the entries that are removed, such as servers.notes, and Restored those that init had changed.
+	// Removed contains the entries that undo removed, such as servers.notes. Restored contains the entries that init
+	// had changed and undo restored.
 	Removed, Restored []string
-	// Kept contains the entries that stay because they were changed since.
+	// Kept contains the entries that stay because they were changed after init.
 	Kept []string
-	// Rest contains the strings in the configuration that stays, such as references to secrets. Servers contains the names
-	// of its servers.
+	// Rest contains the strings in the remaining configuration, such as references to secrets. Servers contains the
+	// names of the servers in the remaining configuration.
 	Rest, Servers []string
-	// Hooks are the clients whose hooks use the mesh.
+	// Hooks contains the clients whose hooks use the mesh.
 	Hooks []string
-	// Ours is true if Sluice wrote everything that stays. The record of the file then stays, so that a later undo removes
-	// the file.
+	// Ours is true if Sluice wrote everything that remains in the configuration. In that case, the record of the file
+	// is kept, so that a later undo removes the file.
 	Ours bool
 }
 
-// Refers reports whether the configuration that stays contains a string.
+// Refers reports whether the remaining configuration contains the given string.
 func (u MeshUndone) Refers(to string) bool {
 	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
 }
 
-// UndoMesh takes back the changes that init made to the mesh's configuration. It removes the file if only content of
-// Sluice is left and no hook needs it. Entries that hooks need stay.
+// UndoMesh undoes the changes that init made to the mesh's configuration. It removes the file if only content that
+// Sluice wrote is left and no hook needs the file. Entries that hooks need stay.
 func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 	undone, err := s.undoMesh(key, path)
 	if err != nil {
@@ -145,8 +149,8 @@ func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
 
-// withoutInit returns the configuration without the changes of init. The tokens of clients with hooks and those named
-// in keep stay. It sets Exact and Kept of out.
+// withoutInit returns the configuration without the changes that init made. It keeps the tokens of clients that have
+// hooks, and the tokens whose names are in the parameter keep. withoutInit sets the fields Exact and Kept of out.
 func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
 	keep = append(keep, out.Hooks...)
 	options := configedit.UndoOptions{Leave: func(p []string) bool {
@@ -178,7 +182,8 @@ var (
 	yamlHooks = configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 )
 
-// hooksIn returns the clients under hooks. It returns nil if the configuration can't be parsed.
+// hooksIn returns the clients that the configuration lists under hooks. It returns nil if the configuration can't be
+// parsed.
 func hooksIn(data []byte) []string {
 	root, err := configedit.Parse(yamlHooks, data)
 	if err != nil {
@@ -195,7 +200,8 @@ func entryNames(entries []configedit.Entry) []string {
 	return out
 }
 
-// describe sets Exists, Rest and Servers from the content after undo, and Removed and Restored from both contents.
+// describe sets Exists, Rest, Servers, Removed and Restored. It compares the content before undo with the content after
+// undo.
 func (u *MeshUndone) describe(before, after []byte) {
 	u.Exists = true
 	old, err := configedit.Parse(yamlLists, before)
@@ -221,7 +227,8 @@ func (u *MeshUndone) describe(before, after []byte) {
 	}
 }
 
-// ServersIn returns the names of the servers in a configuration of the mesh. It returns nil if it can't be parsed.
+// ServersIn returns the names of the servers in a configuration of the mesh. It returns nil if the configuration can't
+// be parsed.
 func ServersIn(data []byte) []string {
 	root, err := configedit.Parse(yamlMaps, data)
 	if err != nil {

@@ -77,7 +77,8 @@ func (r *meshRun) file(client string, servers ...string) MeshFile {
 	return m
 }
 
-// init adds a client and servers, as `sluice init` does. If killed is true, it does not write the configuration.
+// init adds a client and servers, as `sluice init` does. If killed is true, it stops before it writes the
+// configuration.
 func (r *meshRun) init(killed bool, client string, servers ...string) {
 	r.t.Helper()
 	before := r.read()
@@ -103,7 +104,7 @@ func (r *meshRun) init(killed bool, client string, servers ...string) {
 	}
 }
 
-// observe observes configured servers, as `sluice init --observe` does.
+// observe sets configured servers to `mode: observe`, as `sluice init --observe` does.
 func (r *meshRun) observe(names ...string) *MeshEdit {
 	r.t.Helper()
 	before := r.read()
@@ -122,7 +123,8 @@ func (r *meshRun) observe(names ...string) *MeshEdit {
 	return e
 }
 
-// hook adds a client to the hooks or removes it, as `sluice hook install` and `sluice hook remove` do.
+// hook adds a client to the hooks, as `sluice hook install` does. If present is false, it removes the client, as
+// `sluice hook remove` does.
 func (r *meshRun) hook(client string, present bool) {
 	r.t.Helper()
 	before := []byte(r.read())
@@ -153,22 +155,24 @@ func (r *meshRun) replace(old, with string) {
 	r.write(strings.Replace(now, old, with, 1))
 }
 
-// undoneMesh is a mesh whose configuration is changed before undo.
+// undoneMesh is a test case: a mesh whose configuration is changed before undo.
 type undoneMesh struct {
 	// before is the content before init, or empty if there is no configuration.
 	before string
 	run    func(r *meshRun)
-	// after is the content after undo, or empty if it is not compared. has are parts of the content, and hasNot are not.
+	// after is the content after undo. It is empty if the content is not compared. The content must contain the strings
+	// in has, and must not contain the strings in hasNot.
 	after       string
 	has, hasNot []string
 	removed     []string
 	restored    []string
 	kept        []string
-	// ours means that Sluice wrote everything that stays. After the hook is removed, undo removes the file.
+	// ours is true if Sluice wrote everything that undo leaves in the configuration. In that case, a later undo removes
+	// the file after the hook is removed.
 	ours bool
-	// gone means that a person has removed the configuration.
+	// gone is true if a person has removed the configuration.
 	gone bool
-	// edited means that a person has edited the configuration after init, so that undo can't be exact.
+	// edited is true if a person has edited the configuration after init, so that undo can't be exact.
 	edited bool
 }
 
@@ -235,7 +239,8 @@ func undoneMeshes() map[string]undoneMesh {
 	}
 }
 
-// Undo removes only the entries of init from the configuration. If there are no others, undo removes the file.
+// Undo removes from the configuration only the entries that init wrote. If the configuration has no other entries, undo
+// removes the file.
 func TestUndoMesh_RemovesWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneMeshes() {
@@ -304,7 +309,8 @@ func (c undoneMesh) check(t *testing.T, r *meshRun, undone MeshUndone) {
 	}
 }
 
-// A server in braces can't be edited, so it is not observed. The others are.
+// A server whose configuration is written in braces can't be edited, so it does not get `mode: observe`. All other
+// servers get it.
 func TestMeshFile_NamesServersThatItCannotObserve(t *testing.T) {
 	t.Parallel()
 	r := newMeshRun(t)

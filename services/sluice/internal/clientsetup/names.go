@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// maxName is the maximum length of the name of a server in the mesh's configuration.
+// maxName is the maximum length of a server's name in the mesh's configuration.
 const maxName = 32
 
-// ServerName returns the name that a server in the mesh has if no other server has it.
+// ServerName returns the name that an entry's server gets in the mesh if no other server has this name.
 func ServerName(entry string) string { return serverName(entry) }
 
-// serverName converts the name of an entry to a name of 1 to 32 lower-case letters, digits or hyphens.
+// serverName converts the name of an entry to a name that consists of 1 to 32 lower-case letters, digits or hyphens.
 func serverName(entry string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(entry) {
@@ -32,7 +32,8 @@ func serverName(entry string) string {
 	return name
 }
 
-// freeName returns a name that is not taken: the name itself, with the client, or with a number.
+// freeName returns a name that is not taken. It first tries the name itself, and then appends the client's ID. After
+// that, it also appends a number.
 func freeName(name, client string, taken func(string) bool) string {
 	if !taken(name) {
 		return name

@@ -7,21 +7,21 @@ import (
 // A Server is a server behind the mesh.
 type Server struct {
 	Name string
-	// Elsewhere is the name of the server at a mesh elsewhere, or empty for a server of the person's own mesh.
+	// Elsewhere is the name of the server at a remote mesh. It is empty for a server of the person's own mesh.
 	Elsewhere string
 	Definition
 	// Existing is true if the mesh's configuration already has the server.
 	Existing bool
 }
 
-// A Wrap is an entry of a client to put behind the mesh.
+// A Wrap is a client's entry that is to be changed so that it goes through the mesh.
 type Wrap struct {
 	// File is the index of the file in Plan.Files.
 	File  int
 	Entry clientconfig.Entry
 	// Server is the name of the server behind the mesh.
 	Server string
-	// Added is true if the file has no such entry yet. Entry then has only a name.
+	// Added is true if the file has no such entry yet. In that case, Entry contains only a name.
 	Added bool
 }
 
@@ -32,20 +32,22 @@ type Left struct {
 	Reason string
 }
 
-// A Plan says which entries of clients go behind the mesh. The zero value changes nothing.
+// A Plan says which entries of clients are to be changed so that they go through the mesh. The zero value changes
+// nothing.
 type Plan struct {
 	Files   []Found
 	Servers []Server
 	Wraps   []Wrap
-	// Left contains entries that can't be wrapped, without those that are disabled or already wrapped.
+	// Left contains the entries that can't be changed. It does not contain entries that are disabled or already go
+	// through the mesh.
 	Left []Left
-	// Wrapped is the number of entries that are already behind the mesh, and Disabled the number of entries that the
+	// Wrapped is the number of entries that already go through the mesh. Disabled is the number of entries that the
 	// client does not use.
 	Wrapped, Disabled int
 }
 
-// NewPlan plans which entries to wrap. existing are the servers in the mesh's configuration. Entries with equal
-// definitions share a server.
+// NewPlan plans which entries to change so that they go through the mesh. The parameter existing contains the servers
+// in the mesh's configuration. Entries with equal definitions share a server.
 func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	p := &Plan{Files: files}
 	for _, s := range existing {
@@ -56,8 +58,8 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	return p
 }
 
-// forEach calls plan for each entry that may be wrapped. It counts the entries that are wrapped or disabled, and leaves
-// those that only look wrapped.
+// forEach calls the function plan for each entry that may be changed. It counts the entries that are disabled or
+// already go through the mesh. Entries that only look as if they went through the mesh are added to p.Left.
 func (p *Plan) forEach(plan func(file int, e clientconfig.Entry)) {
 	for i, f := range p.Files {
 		for _, e := range f.Entries {
@@ -84,7 +86,7 @@ func (p *Plan) add(v Environment, file int, e clientconfig.Entry) {
 	p.Wraps = append(p.Wraps, Wrap{File: file, Entry: e, Server: p.server(d, e.Name, p.Files[file].File.Client.ID)})
 }
 
-// server returns the name of the server with a definition. If there is none, it adds one.
+// server returns the name of the server with the given definition. If the plan has no such server, server adds one.
 func (p *Plan) server(d Definition, entry, client string) string {
 	name := serverName(entry)
 	for _, s := range p.Servers {
@@ -97,7 +99,7 @@ func (p *Plan) server(d Definition, entry, client string) string {
 	return name
 }
 
-// Server returns the server with a name.
+// Server returns the server with the given name.
 func (p *Plan) Server(name string) (Server, bool) {
 	for _, s := range p.Servers {
 		if s.Name == name {
@@ -107,7 +109,8 @@ func (p *Plan) Server(name string) (Server, bool) {
 	return Server{}, false
 }
 
-// Leave leaves the entries of a server as they are, and removes the server from the plan unless it exists already.
+// Leave leaves the entries of a server as they are. It also removes the server from the plan, unless the mesh's
+// configuration already has the server.
 func (p *Plan) Leave(server, reason string) {
 	var wraps []Wrap
 	for _, w := range p.Wraps {
@@ -138,7 +141,7 @@ func (p *Plan) New() []Server {
 	return out
 }
 
-// Clients returns the clients whose entries the plan wraps, each once.
+// Clients returns the clients whose entries the plan changes, each once.
 func (p *Plan) Clients() []clientconfig.Client {
 	var out []clientconfig.Client
 	seen := make(map[string]bool)

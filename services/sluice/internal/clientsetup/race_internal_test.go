@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// A rewriter is a client that counts its starts in the file with its servers, as Claude Code does.
+// A rewriter is a client that counts its starts in the same file that contains its servers, as Claude Code does.
 type rewriter struct {
 	path    string
 	inPlace bool
@@ -31,8 +31,9 @@ type rewritten struct {
 	MCPServers  map[string]map[string]any `json:"mcpServers"`
 }
 
-// start reads the file, counts, and writes the file. If the client writes in place while init exchanges the file, its
-// last start is missing until init has compared the old file and exchanged it again, so start waits for it.
+// start reads the file, increments the counter, and writes the file. If the client writes in place while init exchanges
+// the file, the client writes to the old file. In that case, its change is missing until init has compared the old file
+// and restored it. Therefore start first waits until the file contains the last number that start wrote.
 func (c *rewriter) start() error {
 	last := fmt.Appendf(nil, `"numStartups": %d,`, c.starts)
 	var data []byte
@@ -54,7 +55,8 @@ func (c *rewriter) start() error {
 	return errors.Join(os.WriteFile(temp, after, 0o600), os.Rename(temp, c.path))
 }
 
-// setUp wraps the entries of the home's client. It reports whether all are wrapped.
+// setUp changes the entries of the client in a home directory, as init does. It reports whether all entries already
+// went through the mesh.
 func setUp(t *testing.T, home string, s *State, key []byte) bool {
 	t.Helper()
 	client, _ := clientconfig.Find("claude-code")
@@ -79,7 +81,8 @@ func setUp(t *testing.T, home string, s *State, key []byte) bool {
 
 const program = "/opt/sluice"
 
-// servers are the entries of the client before init, and wrapped the same entries afterwards.
+// servers contains the entries of the client before init. The variable wrapped contains the same entries after init has
+// changed them.
 var (
 	servers = map[string]map[string]any{
 		"a": {"command": "one", "args": []any{"x", "y"}, "env": map[string]any{"LEVEL": "debug"}, "timeout": 5.0},
@@ -100,7 +103,7 @@ const rewrittenFile = `{
 }
 `
 
-// rewrites returns the value of SLUICE_REWRITES, or 1000.
+// rewrites returns the value of SLUICE_REWRITES, or 1000 if the variable is not set.
 func rewrites(t *testing.T) int {
 	t.Helper()
 	text, ok := os.LookupEnv("SLUICE_REWRITES")
@@ -114,9 +117,9 @@ func rewrites(t *testing.T) int {
 	return n
 }
 
-// A client rewrites its file while init changes it, a thousand times, by renaming another file and in place. Then each
-// entry is the old or the wrapped one, and the last number of starts is there. Init then completes, and undo restores
-// the entries.
+// A client rewrites its file many times while init changes the same file. The client either renames another file or
+// writes in place. Afterwards, each entry has either its original form or the form that init writes, and the file
+// contains the last number of starts. Then init completes, and undo restores the entries.
 func TestWrite_LosesNothingOfAClientThatRewritesItsFile(t *testing.T) {
 	t.Parallel()
 	for way, inPlace := range map[string]bool{"by rename": false, "in place": true} {
@@ -135,7 +138,8 @@ func TestWrite_LosesNothingOfAClientThatRewritesItsFile(t *testing.T) {
 	}
 }
 
-// rewriteDuring starts the client several times while init runs, and reports whether this init wrapped all entries.
+// rewriteDuring starts the client several times while init runs. It reports whether init changed all entries during
+// this time.
 func rewriteDuring(t *testing.T, c *rewriter, home, data string) (during bool) {
 	t.Helper()
 	if err := os.WriteFile(c.path, []byte(rewrittenFile), 0o600); err != nil {
@@ -178,7 +182,7 @@ func rewriteDuring(t *testing.T, c *rewriter, home, data string) (during bool) {
 	return during
 }
 
-// check reads the file, which must have the last number of starts.
+// check reads the file, which must contain the last number of starts.
 func (c *rewriter) check(t *testing.T) (now rewritten) {
 	t.Helper()
 	raw, err := os.ReadFile(c.path)

@@ -1,6 +1,6 @@
-// Package clientsetup puts the MCP servers of clients behind the mesh of one person, and takes them back. It finds the
-// servers in the clients' configuration files, plans the mesh's configuration, and edits the files. It starts no
-// program and asks no question: `sluice init` does.
+// Package clientsetup makes clients reach their MCP servers through a person's own mesh, and undoes this. It finds the
+// servers in the clients' configuration files, plans the mesh's configuration, and edits the files. It does not start
+// programs and does not ask questions. `sluice init` does both.
 package clientsetup
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/regularfile"
 )
 
-// A Found is an existing configuration file of a client.
+// A Found is a configuration file of a client that exists.
 type Found struct {
 	File clientconfig.File
-	// Data is the content of the file, and Entries are its MCP servers. Both are empty if Err is set.
+	// Data is the content of the file. Entries contains the MCP servers in the file. Both are empty if Err is set.
 	Data    []byte
 	Entries []clientconfig.Entry
-	// Err is the reason for which the file can't be read or parsed.
+	// Err is the reason why the file can't be read or parsed.
 	Err error
 }
 
-// Scan reads the files of clients, without those that don't exist. If project is not empty, it also reads the files in
+// Scan reads the files of clients. It skips files that don't exist. If project is not empty, it also reads the files in
 // this directory.
 func Scan(sys clientconfig.System, clients []clientconfig.Client, project string) []Found {
 	var out []Found
@@ -34,7 +34,7 @@ func Scan(sys clientconfig.System, clients []clientconfig.Client, project string
 		for _, f := range c.Files(sys, project) {
 			for _, path := range pathsOf(f) {
 				f.Path, f.Pattern = path, false
-				// Claude Code and Copilot CLI read the same file of a project, which is edited once.
+				// Claude Code and Copilot CLI read the same file of a project, but the file must be edited only once.
 				if found, exists := read(f); exists && !seen[path] {
 					out, seen[path] = append(out, found), true
 				}
@@ -77,8 +77,8 @@ func read(f clientconfig.File) (_ Found, exists bool) {
 // ReadFile reads a regular file of at most [configedit.MaxBytes].
 func ReadFile(path string) ([]byte, error) { return regularfile.Read(path, configedit.MaxBytes) }
 
-// Projects returns the directories of projects that the files name, sorted. Claude Code stores in the user's file which
-// projects it was used in.
+// Projects returns the sorted directories of the projects that the files name. Claude Code records in the user's file
+// in which projects it was used.
 func Projects(found []Found) []string {
 	var out []string
 	for _, f := range found {

@@ -26,52 +26,52 @@ import (
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// stateVersion is the version of the form of State.
+// stateVersion is the version of the format of State.
 const stateVersion = 1
 
-// A State records what was changed, so that Undo can take it back. It is stored before each change, so that a killed
-// process leaves a state that covers all changes.
+// A State records what init has changed, so that undo can restore it. It is saved before each change. Therefore the
+// saved state covers all changes, even if a process was killed.
 type State struct {
 	Version int `json:"version"`
-	// Begun is true from before init writes its first file until undo has removed the last one.
+	// Begun is true from the time before init writes its first file until undo has removed the last file.
 	Begun bool `json:"begun,omitempty"`
-	// Elsewhere is true if all changes are for meshes elsewhere, so that undo leaves the person's own mesh alone.
+	// Elsewhere is true if all changes are for remote meshes. In that case, undo does not change the person's own mesh.
 	Elsewhere bool `json:"elsewhere,omitzero"`
-	// Files are the changes of clients' files, in their order.
+	// Files contains the changes to clients' files in the order in which they were made.
 	Files []FileChange `json:"files,omitempty"`
-	// Mesh are the changes of the mesh's configuration, in their order.
+	// Mesh contains the changes to the mesh's configuration in the order in which they were made.
 	Mesh []MeshChange `json:"mesh,omitempty"`
-	// Created maps the paths of created files of the mesh to the SHA-256 digests of the contents that init wrote,
-	// separated by blanks. Other contents are not removed.
+	// Created maps the path of each mesh file that init created to the SHA-256 digests, separated by spaces, of the
+	// contents that init wrote. A file with any other content is not removed.
 	Created map[string]string `json:"created,omitempty"`
-	// Store is the kind of the store with the secrets and the key of the old entries.
+	// Store is the kind of store that contains the secrets and the key that encrypts the original entries.
 	Store secretstore.Kind `json:"store,omitempty"`
-	// Secrets are references to stored secrets.
+	// Secrets contains references to stored secrets.
 	Secrets []string `json:"secrets,omitempty"`
 
 	path   string
 	settle time.Duration
-	// stored is the stored form of the state when it was read or saved, or nil if there was none.
+	// stored is the serialized state as it was last read or saved, or nil if there was none.
 	stored []byte
-	// staying is the path in Created that RemoveCreated does not remove, or empty.
+	// staying is a path in Created that RemoveCreated must not remove. It may be empty.
 	staying string
 }
 
-// A FileChange is one change of a client's file.
+// A FileChange is one change to a client's file.
 type FileChange struct {
 	Client string `json:"client"`
 	Path   string `json:"path"`
 	// Link is true if Path was a symbolic link.
 	Link bool `json:"link,omitzero"`
-	// Within is the directory of the project that contains the file, or empty for a file of the user.
+	// Within is the directory of the project that contains the file. It is empty for a file of the user.
 	Within string `json:"within,omitempty"`
-	// Entries are the names of the changed entries.
+	// Entries contains the names of the changed entries.
 	Entries []string `json:"entries"`
-	// Manifest describes the change. Its Old is sealed.
+	// Manifest describes the change. Its field Old is encrypted.
 	Manifest *configedit.Manifest `json:"manifest"`
 }
 
-// LoadState reads the state in a data directory. If there is none, the state is empty.
+// LoadState reads the state in a data directory. If no state is stored there, it returns an empty state.
 func LoadState(data string) (*State, error) {
 	s := &State{Version: stateVersion, Created: make(map[string]string), path: filepath.Join(data, "init", "state.json"), settle: settle}
 	raw, err := os.ReadFile(s.path)
@@ -94,7 +94,7 @@ func LoadState(data string) (*State, error) {
 	return s, nil
 }
 
-// Empty reports whether nothing is recorded.
+// Empty reports whether the state records no changes.
 func (s *State) Empty() bool {
 	return !s.Begun && len(s.Files)+len(s.Mesh)+len(s.Created)+len(s.Secrets) == 0
 }
@@ -102,8 +102,9 @@ func (s *State) Empty() bool {
 // ErrStateChanged means that another process has changed the stored state.
 var ErrStateChanged = errors.New("another command has changed the record of init meanwhile, so this one stops: run it again")
 
-// Save stores the state. If it is empty, Save removes the file. If another process has changed the stored state since it
-// was read, Save keeps it and returns [ErrStateChanged], because the other record may contain the only copy of an entry.
+// Save stores the state. If the state is empty, Save removes the file. If another process has changed the stored state
+// since this process read it, Save keeps that stored state and returns [ErrStateChanged], because the stored state may
+// contain the only copy of an entry.
 func (s *State) Save() error {
 	return s.locked(func() error {
 		if s.Empty() {
@@ -125,8 +126,8 @@ func (s *State) Save() error {
 	})
 }
 
-// locked calls f while no other process changes the stored state, unless another process has changed it since it was
-// read. It creates no directory for an empty state.
+// locked calls f while no other process can change the stored state. If another process has changed the stored state
+// since it was read, locked returns an error instead. It creates no directory for an empty state.
 func (s *State) locked(f func() error) (err error) {
 	if !s.Empty() {
 		if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
@@ -150,10 +151,10 @@ func (s *State) locked(f func() error) (err error) {
 	return f()
 }
 
-// lockPath returns the path of the lock of the state and of clients' files.
+// lockPath returns the path of the lock file that protects the state and the clients' files.
 func (s *State) lockPath() string { return filepath.Join(filepath.Dir(s.path), "lock") }
 
-// Begin records that init writes files from now on.
+// Begin records that init is about to write files.
 func (s *State) Begin() error {
 	s.Begun = true
 	return s.Save()
@@ -168,8 +169,8 @@ func (s *State) End() error {
 	return s.locked(func() error { return RemoveTemporary(s.path) })
 }
 
-// Create creates or replaces a file of the mesh, after it has recorded the digest of its content. If the file contains
-// what a person wrote, no digest is recorded, so that it stays.
+// Create creates or replaces a file of the mesh. It first records the digest of the content. If the existing file
+// contains something that a person wrote, Create records no digest, so that undo does not remove the file.
 func (s *State) Create(path string, content []byte) error {
 	old, err := os.ReadFile(path)
 	switch {
@@ -188,7 +189,7 @@ func (s *State) Create(path string, content []byte) error {
 	return pki.WriteFile(path, content, 0o600)
 }
 
-// wrote reports whether init has written the content of a file.
+// wrote reports whether init has written this content to the file.
 func (s *State) wrote(path string, content []byte) bool {
 	return slices.Contains(strings.Fields(s.Created[path]), digest(content))
 }

@@ -27,14 +27,16 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// A file with what a person wrote stays, also if init replaces it later. A file of init is removed, also with the content
-// of an earlier init, because a killed init may have recorded the later content only.
+// A file that a person wrote is not removed, even if init replaces it later. A file that init wrote is removed. It is
+// also removed if it still has the content of an earlier run of init, because a later run may have been killed after it
+// recorded the new content but before it wrote the file.
 func TestRemoveCreated_RemovesOnlyWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// before is the content before init, or empty if there is no file. edited is written between two runs of init.
+		// before is the content before init, or empty if there is no file. edited is the content that a person writes
+		// between two runs of init.
 		before, edited string
-		// killed means that the second run is killed before it writes the file.
+		// killed is true if the second run is killed before it writes the file.
 		killed bool
 		stays  bool
 	}{
@@ -78,7 +80,8 @@ func TestRemoveCreated_RemovesOnlyWhatInitWrote(t *testing.T) {
 	}
 }
 
-// Between Begin and End, the state is stored also if it has no changes. A killed process leaves temporary files.
+// Between Begin and End, the state is stored even if it contains no changes. End removes the state, and also the
+// temporary files that a killed process has left.
 func TestEnd_RemovesTheStateAndTemporaryFiles(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
@@ -98,7 +101,7 @@ func TestEnd_RemovesTheStateAndTemporaryFiles(t *testing.T) {
 	}
 }
 
-// Two processes read the state. The one that saves last must not remove what the other has recorded.
+// Two processes read the state. The process that saves last must not remove what the other process has recorded.
 func TestSave_KeepsTheRecordOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

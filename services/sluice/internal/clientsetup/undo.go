@@ -14,37 +14,38 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// An Undone describes what Undo did with a client's file.
+// An Undone describes what undo did with a client's file.
 type Undone struct {
 	Client, Path string
-	// Exact is true if the file has the very bytes that it had before init.
+	// Exact is true if the file has exactly the bytes that it had before init.
 	Exact bool
 	// Missing is true if the file does not exist any more.
 	Missing bool
-	// Kept contains the entries that stay, because they were changed since.
+	// Kept contains the entries that undo did not restore because they were changed after init.
 	Kept []Kept
-	// Gone contains the names of entries that were removed since.
+	// Gone contains the names of entries that a client or a person removed after init.
 	Gone []string
-	// Held contains entries that were removed since, but whose old form stays recorded, because it may be needed.
+	// Held contains entries that a client or a person removed after init, but whose original form may still be needed.
+	// It therefore stays recorded.
 	Held []Kept
-	// Err is the reason for which the file could not be restored. Its entries stay.
+	// Err is the reason why the file could not be restored. In that case, the entries of the file stay.
 	Err error
 }
 
 // A Kept is an entry that undo did not restore.
 type Kept struct {
 	Name, Reason string
-	// Entry is the entry before init, and Source its source in the file. They may contain secrets.
+	// Entry is the entry before init, and Source is the source of this entry in the file. Both may contain secrets.
 	Entry  clientconfig.Entry
 	Source string
-	// Server is the name of the entry's server behind the mesh.
+	// Server is the name that the entry's server has in the mesh.
 	Server string
 }
 
-// failed reports whether the change must stay recorded.
+// failed reports whether undo is incomplete, so that the change must stay recorded.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept)+len(u.Held) > 0 }
 
-// add adds the result for an earlier change of the same file.
+// add adds the result for an earlier change to the same file.
 func (u *Undone) add(earlier Undone) {
 	u.Exact = earlier.Exact && !u.failed()
 	u.Missing = earlier.Missing
@@ -55,20 +56,21 @@ func (u *Undone) add(earlier Undone) {
 	}
 }
 
-// UndoOptions are the options of [State.UndoFiles].
+// UndoOptions contains the options of [State.UndoFiles].
 type UndoOptions struct {
-	// Clients are the IDs of the clients whose files are restored, or empty for all.
+	// Clients contains the IDs of the clients whose files are restored. If it is empty, the files of all clients are
+	// restored.
 	Clients []string
-	// Force is true if entries that were changed since are restored, and if the record of an entry that can't be restored
-	// is removed.
+	// Force makes undo also restore entries that were changed after init. If an entry can't be restored, its record is
+	// removed.
 	Force bool
-	// Scanned are the files of all clients, see [State.Scan].
+	// Scanned contains the files of all clients, as [State.Scan] returns them.
 	Scanned []Found
 }
 
-// UndoFiles takes back the changes of clients' files, the last one first, and returns the result for each file. key is
-// the key that [Change.Write] used. An entry that was changed since stays, and so does its record, unless undo is forced.
-// The record also stays if the entry is gone but may only have another name or place.
+// UndoFiles undoes the changes to clients' files, the last change first, and returns the result for each file. The key
+// is the one that [Change.Write] used. An entry that was changed after init stays as it is, and its original form stays
+// recorded, unless o.Force is set. The same is true if an entry is gone but may only have been renamed or moved.
 func (s *State) UndoFiles(ctx context.Context, key []byte, o UndoOptions) ([]Undone, error) {
 	var out []Undone
 	run := undoRun{State: s, UndoOptions: o, key: key, later: make(map[string][][]string)}
@@ -100,10 +102,10 @@ type undoRun struct {
 	UndoOptions
 
 	key []byte
-	// later contains, by file, the paths of entries in changes that were taken back. An earlier change does not restore
-	// them, because they were replaced before the later change.
+	// later contains, by file, the paths of entries that belong to changes that this run has already undone. An earlier
+	// change to the same file must not restore these entries again, because they were replaced before the later change.
 	later map[string][][]string
-	// starts contains the servers that recorded entries start.
+	// starts contains the servers that the recorded entries start.
 	starts map[place]clientconfig.Relay
 }
 
@@ -174,7 +176,7 @@ func (s *undoRun) undoMissing(ctx context.Context, change FileChange) Undone {
 	return done
 }
 
-// manifest returns the manifest of a change with its decrypted old entries.
+// manifest returns the manifest of a change, with the original entries decrypted.
 func (s *undoRun) manifest(change FileChange) (m configedit.Manifest, err error) {
 	m = *change.Manifest
 	if m.Old, err = secretstore.OpenSealed(s.key, m.Old, change.Path); err != nil {
@@ -183,7 +185,7 @@ func (s *undoRun) manifest(change FileChange) (m configedit.Manifest, err error)
 	return m, nil
 }
 
-// options returns the options for a change of a client's file.
+// options returns the options for undoing a change to a client's file.
 func (s *undoRun) options(change FileChange) configedit.UndoOptions {
 	o := configedit.UndoOptions{Force: s.Force}
 	if later := s.later[change.Path]; len(later) > 0 {
@@ -197,7 +199,7 @@ func (s *undoRun) options(change FileChange) configedit.UndoOptions {
 	return o
 }
 
-// result converts the result of an undo.
+// result converts the result of undoing a change in a file's content to an Undone.
 func (s *undoRun) result(change FileChange, undone *configedit.Undone) Undone {
 	out := Undone{Exact: undone.Exact}
 	for _, k := range undone.Gone {
@@ -222,8 +224,8 @@ func keptOf(change FileChange, k configedit.Kept) Kept {
 	return kept
 }
 
-// RemoveCreated removes the files of the mesh that init created. Files that were changed since stay, and so do files
-// for which keep returns true. It returns the paths of the removed and of the changed files.
+// RemoveCreated removes the files of the mesh that init created. It does not remove files that were changed after init,
+// nor files for which keep returns true. It returns the paths of the removed files and of the changed files.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {
@@ -254,7 +256,7 @@ func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []s
 	return removed, changed, nil
 }
 
-// RemoveSecrets removes the stored secrets with remove, which must accept secrets that don't exist.
+// RemoveSecrets calls remove to remove each stored secret. remove must accept secrets that don't exist.
 func (s *State) RemoveSecrets(ctx context.Context, remove func(ctx context.Context, reference string) error) error {
 	for len(s.Secrets) > 0 {
 		if err := remove(ctx, s.Secrets[0]); err != nil {

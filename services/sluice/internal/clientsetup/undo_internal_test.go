@@ -16,15 +16,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// An undoneFile is a client's file that is changed between init and undo.
+// An undoneFile is a test case: a client's file that is changed between init and undo.
 type undoneFile struct {
 	// change returns the new content, or "" to remove the file.
 	change func(now string) string
 	want   Undone
-	// stays are parts of the file after undo. before is true if undo restores the bytes from before init.
+	// stays contains parts of the file after undo. before is true if undo restores the bytes from before init.
 	stays  []string
 	before bool
-	// ended is true if undo ends without force.
+	// ended is true if undo without force leaves no recorded changes.
 	ended bool
 }
 
@@ -57,7 +57,8 @@ func undoneFiles() map[string]undoneFile {
 	}
 }
 
-// After init, a client or a person changes the file. Undo ends unless an entry was changed. With force, it always ends.
+// After init, a client or a person changes the file. Undo without force leaves no recorded changes, unless an entry was
+// changed. Undo with force never leaves recorded changes.
 func TestUndoFiles_EndsUnlessAnEntryWasChanged(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneFiles() {
@@ -115,7 +116,7 @@ func (c undoneFile) check(t *testing.T, s *State, key []byte) {
 	}
 }
 
-// wrappedClient runs init for a home with one client, and returns the state and the path of the client's file.
+// wrappedClient runs init in a home directory with one client. It returns the state and the path of the client's file.
 func wrappedClient(t *testing.T) (s *State, key []byte, path string) {
 	t.Helper()
 	home := t.TempDir()
@@ -132,8 +133,8 @@ func wrappedClient(t *testing.T) (s *State, key []byte, path string) {
 	return s, key, path
 }
 
-// A person replaces an entry of init, and init wraps the new entry. Undo restores the entry of the person, and returns
-// one result for the file.
+// A person replaces an entry that init wrote. A second run of init changes the new entry. Undo restores the person's
+// entry, and returns one result for the file.
 func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 	t.Parallel()
 	s, key, path := wrappedClient(t)
@@ -151,14 +152,15 @@ func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 	}
 }
 
-// renamedFile is the file of wrappedClient after a person has renamed b to c.
+// renamedFile is the file of wrappedClient after a person has renamed the entry b to c.
 const renamedFile = `{"mcpServers": {"a": {"command": "one", "args": ["x", "y"], "env": {"LEVEL": "debug"}, "timeout": 5},
 	"c": {"command": "/opt/sluice", "args": ["stdio", "--server", "b", "--as", "claude-code"]}}}`
 
-// A heldEntry is a state of the files in which the entries of init are gone, but may return.
+// A heldEntry describes a state of the files in which the entries that init wrote are gone but may come back.
 type heldEntry struct {
 	change func(t *testing.T, path string)
-	// held are the names and reasons of entries. PATH and DIR stand for the client's file and its directory.
+	// held contains the names of entries, with the reasons why they may come back. PATH stands for the client's file,
+	// and DIR for the directory of this file.
 	held []string
 }
 
@@ -220,8 +222,8 @@ func heldEntries() map[string]heldEntry {
 	}
 }
 
-// The entries of init are gone, but may only have another name or place, so undo keeps their record. With force it does
-// not.
+// The entries that init wrote are gone, but they may only have been renamed or moved. Therefore undo keeps their
+// record, unless it is forced.
 func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
 	t.Parallel()
 	for name, c := range heldEntries() {
@@ -254,8 +256,9 @@ func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
 	}
 }
 
-// A person removes an entry of one client. An entry of init for another client starts the same server, and its record
-// contains the old entry, so the removed entry counts as done.
+// A person removes an entry of one client. The entry of another client, which init also wrote, starts the same server.
+// That entry can't be the removed entry under a new name, because it has a record of its own. Therefore undo does not
+// keep the record of the removed entry.
 func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
 	t.Parallel()
 	s, key, path := wrappedClient(t)
@@ -276,7 +279,8 @@ func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
 	}
 }
 
-// resealed returns a change of another file with the old entries of a change of the file at path.
+// resealed returns a copy of change. The original entries in it were encrypted for the file at path, and are now
+// encrypted for the file in change.Path.
 func resealed(t *testing.T, change FileChange, key []byte, path string) FileChange {
 	t.Helper()
 	m := *change.Manifest
@@ -291,7 +295,8 @@ func resealed(t *testing.T, change FileChange, key []byte, path string) FileChan
 	return change
 }
 
-// The client's file was a link to a directory of settings. A person removes the link for a while.
+// The client's file was a link into a directory of settings. A person removes the link temporarily. Undo keeps the
+// record of the file.
 func TestUndoFiles_KeepsTheRecordOfALinkedFile(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -316,7 +321,8 @@ func TestUndoFiles_KeepsTheRecordOfALinkedFile(t *testing.T) {
 	}
 }
 
-// While undo reads the file, the client has truncated or removed it in order to write it.
+// When undo reads the file, the client has just truncated or removed the file in order to write it. Undo waits, notices
+// that the client has now written the file, and returns an error for it. The change stays recorded.
 func TestUndoFiles_WaitsForAClientThatWritesItsFile(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(path string) error{

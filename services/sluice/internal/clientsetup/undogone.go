@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// Scan reads the files of all clients: those of the user, of the projects that these files name, of project unless it is
-// empty, and those that init has changed.
+// Scan reads the files of all clients. It reads the files of the user, the files of the projects that these files name,
+// and the files that init has changed. If project is not empty, it also reads the files of this project.
 func (s *State) Scan(sys clientconfig.System, project string) []Found {
 	clients := clientconfig.Clients()
 	out := Scan(sys, clients, project)
@@ -52,7 +52,8 @@ type place struct{ file, entry string }
 
 func placeOf(file string, path []string) place { return place{file, strings.Join(path, "\x00")} }
 
-// recordStarts sets starts. An old entry that can't be decrypted is missing, so that more is kept.
+// recordStarts sets s.starts. If the original form of an entry can't be decrypted, the entry is missing in s.starts, so
+// that undo keeps more records.
 func (s *undoRun) recordStarts() {
 	s.starts = make(map[place]clientconfig.Relay)
 	for _, change := range s.Files {
@@ -67,7 +68,7 @@ func (s *undoRun) recordStarts() {
 	}
 }
 
-// relayOf returns the server that an entry of init starts.
+// relayOf returns the server that an entry written by init starts.
 func relayOf(change FileChange, k configedit.Kept) clientconfig.Relay {
 	if k.Ours == nil || len(k.Path) == 0 {
 		return clientconfig.Relay{}
@@ -84,8 +85,8 @@ func relayOf(change FileChange, k configedit.Kept) clientconfig.Relay {
 	return r
 }
 
-// mayReturn returns the reason for which an entry that is gone may only have another name or place, or "" if nothing
-// suggests it. It always returns "" if undo is forced, or if there was no entry before init.
+// mayReturn returns the reason why a missing entry may only have been renamed or moved, or "" if there is no such
+// reason. It always returns "" if undo is forced, or if init added the entry.
 func (s *undoRun) mayReturn(change FileChange, gone configedit.Kept) string {
 	if s.Force || gone.Old == nil {
 		return ""
@@ -110,7 +111,8 @@ func (s *undoRun) mayReturn(change FileChange, gone configedit.Kept) string {
 	return ""
 }
 
-// unreachable returns the reason for which a missing file may return, or "" if it exists or was only removed.
+// unreachable returns the reason why a missing file may come back. It returns "" if the file exists or was simply
+// removed.
 func unreachable(change FileChange) string {
 	info, err := os.Lstat(change.Path)
 	switch {
@@ -135,8 +137,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// startsServer reports whether an entry starts a server of a mesh, perhaps with other arguments or through another
-// program.
+// startsServer reports whether an entry starts the given server of a mesh. A person may have changed the arguments and
+// the program that init wrote.
 func startsServer(e clientconfig.Entry, server clientconfig.Relay) bool {
 	if e.Relay != nil {
 		return e.Relay.Server == server.Server && e.Relay.URL == server.URL
@@ -149,7 +151,7 @@ func startsServer(e clientconfig.Entry, server clientconfig.Relay) bool {
 	return at >= 0 && at+1 < len(words) && words[at+1] == server.Server || slices.Contains(words, "--server="+server.Server)
 }
 
-// mayName reports whether a file that can't be parsed may have an entry for a server of a mesh.
+// mayName reports whether a file that can't be parsed may contain an entry for a server of a mesh.
 func mayName(path, server string) bool {
 	raw, err := ReadFile(path)
 	if err != nil {
@@ -158,8 +160,8 @@ func mayName(path, server string) bool {
 	return bytes.Contains(raw, []byte("stdio")) && bytes.Contains(raw, []byte(server))
 }
 
-// settled returns an error unless a file still has the content now after the time that a client needs to write it. If now
-// is nil, the file must still be missing.
+// settled waits for the time that a client needs to write a file. It then returns an error unless the content of the
+// file still equals the parameter now. If now is nil, the file must still be missing.
 func (s *undoRun) settled(ctx context.Context, path string, now []byte) error {
 	wait := s.settle
 	if len(now) == 0 {

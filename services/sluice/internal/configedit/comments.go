@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// keepComments returns an error if splices remove a comment. The values that [Apply] writes have no comments.
+// keepComments returns an error if the splices would remove a comment. The values that [Apply] writes contain no
+// comments, so a comment in such a value was added later.
 func keepComments(f Format, data []byte, splices []splice) error {
 	for _, s := range splices {
 		if hasComment(f, data[s.start:s.end]) {
@@ -18,7 +19,7 @@ func keepComments(f Format, data []byte, splices []splice) error {
 	return nil
 }
 
-// hasComment reports whether a part of a file contains a comment. The part does not begin in a string or in a comment.
+// hasComment reports whether a part of a file contains a comment. The part must not begin inside a string or a comment.
 func hasComment(f Format, part []byte) bool {
 	switch f {
 	case JSON:
@@ -60,7 +61,7 @@ func tomlComment(part []byte) bool {
 	return false
 }
 
-// tomlStringLength returns the number of bytes of the string with which part begins.
+// tomlStringLength returns the length in bytes of the string at the beginning of part.
 func tomlStringLength(part []byte) int {
 	quotes := part[:1]
 	if triple := bytes.Repeat(quotes, 3); bytes.HasPrefix(part, triple) {
@@ -81,7 +82,8 @@ func tomlStringLength(part []byte) int {
 	return len(part)
 }
 
-// yamlComment reports true also for some strings that look like comments, for example in a block scalar.
+// yamlComment reports whether part contains a comment. It also returns true for some strings that only look like
+// comments, for example in a block scalar.
 func yamlComment(part []byte) bool {
 	for line := range bytes.Lines(part) {
 		for i := 0; i < len(line); i++ {
@@ -99,8 +101,8 @@ func yamlComment(part []byte) bool {
 	return false
 }
 
-// yamlStringLength returns the number of bytes of the quoted string with which a line begins. It returns 1 if the string
-// does not end in this line.
+// yamlStringLength returns the length in bytes of the quoted string at the beginning of a line. It returns 1 if the
+// string does not end on this line.
 func yamlStringLength(line []byte) int {
 	for i := 1; i < len(line); i++ {
 		switch {

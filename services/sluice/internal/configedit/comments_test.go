@@ -11,9 +11,9 @@ type addedComment struct {
 	name   string
 	layout configedit.Layout
 	before string
-	// old is replaced by new in the file that we have changed.
+	// The test replaces old with new in the edited file, which adds a comment.
 	old, new string
-	// removed is true if undo removes our entry, and nevertheless keeps the comment.
+	// removed is true if undo removes the entry that the edit added but keeps the comment.
 	removed bool
 }
 
@@ -42,7 +42,7 @@ func addedComments() []addedComment {
 	}
 }
 
-// TestUndo_KeepsCommentsOfPeople inserts the entry a. Then a person adds a comment, and a client another key.
+// TestUndo_KeepsCommentsOfPeople inserts the entry a. Then a person adds a comment, and a client adds another key.
 func TestUndo_KeepsCommentsOfPeople(t *testing.T) {
 	t.Parallel()
 	for _, c := range addedComments() {
@@ -96,7 +96,7 @@ func checkCommentKept(t *testing.T, c addedComment, change *configedit.Change, n
 	}
 }
 
-// The strings of our value look like comments. Undo removes the entry nevertheless.
+// The inserted value contains strings that look like comments. Undo nevertheless removes the entry.
 func TestUndo_DoesNotTakeStringsForComments(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []configedit.Layout{jsonLayout, tomlLayout, yamlLayout} {
@@ -119,7 +119,8 @@ func TestUndo_DoesNotTakeStringsForComments(t *testing.T) {
 	}
 }
 
-// The entry has replaced another one, which undo would restore.
+// An edit has replaced an entry, and a person has added a comment to the new entry. Undo keeps the comment instead of
+// restoring the old entry.
 func TestUndo_KeepsCommentsInAReplacedEntry(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -1,8 +1,8 @@
-// Package configedit changes single entries of JSON, TOML and YAML configuration files, and takes the changes back. All
-// bytes outside an entry stay as they are: byte order mark, line ends, comments, indentation and the last line break.
+// Package configedit changes single entries of JSON, TOML and YAML configuration files, and can undo these changes. All
+// bytes outside an entry stay as they are, including the byte order mark, line breaks, comments and indentation.
 //
 // An entry is a value that has a name in a container, for example the server "github" in the object "mcpServers".
-// [Apply] computes the new content of a file and parses it again. If anything but the planned entries differs, it
+// [Apply] computes the new content of a file and parses it again. If anything except the planned entries differs, it
 // returns an error. The package does no I/O.
 package configedit
 
@@ -22,14 +22,14 @@ const (
 	MaxDepth = 128
 	// MaxMembers is the maximum number of members of a map in a new value.
 	MaxMembers = 1_000
-	// MaxEdits is the maximum number of edits of one [Change]. Each edit parses the whole file.
+	// MaxEdits is the maximum number of edits in one [Change]. Each edit parses the whole file.
 	MaxEdits = 256
 )
 
 // A Format is the syntax of a file. The zero value is invalid.
 type Format int
 
-// The formats. JSON may contain comments and trailing commas.
+// These are the formats. JSON may contain comments and trailing commas.
 const (
 	JSON Format = iota + 1
 	TOML
@@ -53,8 +53,8 @@ func (f Format) String() string {
 // A Layout describes how a file stores entries.
 type Layout struct {
 	Format Format `json:"format"`
-	// NameKey is the key that holds the name of an entry if the container is a list. If it is empty, the container is a
-	// map, and the names are its keys. Only YAML supports lists.
+	// NameKey is the key that holds the name of an entry if the container is a list. If NameKey is empty, the container
+	// is a map, and the names of entries are the map's keys. Only YAML supports lists.
 	NameKey string `json:"name_key,omitempty"`
 }
 
@@ -63,11 +63,11 @@ type Edit struct {
 	// Path contains the keys from the root of the document to the entry. The last element is the name of the entry.
 	Path []string
 	// Value is the new value: a bool, an int, a string, a []string, a [*Node] or an [Object]. The value nil removes the
-	// entry. If the entry does not exist, it is inserted, together with containers that do not exist.
+	// entry. If the entry does not exist, it is inserted. Containers that do not exist are inserted too.
 	Value any
 }
 
-// An Object is a map whose members are written in this order.
+// An Object is a map whose members are written in the order of the slice.
 type Object []Field
 
 // A Field is a member of an [Object]. Its value has one of the types that [Edit] lists.
@@ -76,18 +76,18 @@ type Field struct {
 	Value any
 }
 
-// An EditError is the reason for which a file can't be parsed or edited. It does not contain values of the file.
+// An EditError describes why a file can't be parsed or edited. It does not contain values of the file.
 type EditError struct {
-	// Line and Column are the position in the file, from 1. They are 0 if the error concerns the whole file.
+	// Line and Column are the position in the file, counted from 1. They are 0 if the error concerns the whole file.
 	Line, Column int
 	Message      string
-	// Suggestion is a change that solves the problem, or empty if none is known.
+	// Suggestion describes a change that solves the problem. It is empty if no such change is known.
 	Suggestion string
-	// Snippet is the content that a person can add to the file instead of the refused edit, or empty if there is none.
+	// Snippet is content that a person can add to the file instead of the refused edit. It may be empty.
 	Snippet string
 }
 
-// Error returns the message with its position and the suggestion, in one line.
+// Error returns the position, the message and the suggestion in one line.
 func (e *EditError) Error() string {
 	var b strings.Builder
 	if e.Line > 0 {
@@ -110,7 +110,7 @@ type Change struct {
 	steps  []step
 }
 
-// A step is the effect of one edit.
+// A step records one edit and its effect on the file.
 type step struct {
 	splices []splice
 	entry   oldEntry
@@ -128,20 +128,20 @@ type syntax interface {
 	tree() *Node
 	// set replaces or inserts an entry.
 	set(path []string, c content) ([]splice, error)
-	// remove removes an entry that exists.
+	// remove removes an entry, which must exist.
 	remove(path []string) ([]splice, error)
-	// fragment returns the source of an entry that exists. The result can be parsed without the rest of the file.
+	// fragment returns the source of an entry, which must exist. The result can be parsed without the rest of the file.
 	fragment(path []string) (string, error)
 }
 
-// content is the content of an entry: a new value, or if value is nil the source of an earlier value.
+// content is the content of an entry. If value is nil, fragment contains the source of an earlier value.
 type content struct {
 	value    *Node
 	fragment string
 }
 
-// Apply makes at most [MaxEdits] edits in data. Each edit sees the result of the edits before it. If an edit is refused,
-// the error is an [*EditError] with a snippet.
+// Apply makes at most [MaxEdits] edits in data. Each edit is applied to the result of the previous edits. If an edit is
+// refused, the error is an [*EditError] with a snippet.
 func Apply(l Layout, data []byte, edits ...Edit) (*Change, error) {
 	if len(edits) > MaxEdits {
 		return nil, &EditError{
@@ -201,7 +201,7 @@ func (c *Change) apply(e Edit) error {
 	return nil
 }
 
-// sourceOf returns the source of an entry of a file.
+// sourceOf returns the source text of an entry in a file.
 func sourceOf(l Layout, data []byte, path []string) (*string, error) {
 	doc, err := parse(l, data)
 	if err != nil {
@@ -216,7 +216,8 @@ func fragmentOf(doc syntax, path []string) (*string, error) {
 }
 
 // checked applies splices to data and parses the result. It returns an error unless the result differs from data only
-// in the entry at path, which must be want. If want is nil, the entry must not exist.
+// in the entry at path. In the result, the value of this entry must equal the parameter want. If want is nil, the entry
+// must not exist.
 func checked(l Layout, before syntax, data []byte, path []string, want *Node, splices []splice) ([]byte, error) {
 	after := spliced(data, splices)
 	doc, err := parse(l, after)
@@ -245,7 +246,7 @@ func spliced(data []byte, splices []splice) []byte {
 	return out.Bytes()
 }
 
-// Parse parses a file. The tree is empty if the file is empty.
+// Parse parses a file. If the file is empty, it returns an empty tree.
 func Parse(l Layout, data []byte) (*Node, error) {
 	doc, err := parse(l, data)
 	if err != nil {
@@ -271,7 +272,7 @@ func parse(l Layout, data []byte) (syntax, error) {
 	}
 }
 
-// checkEdit returns an error if an edit is a programming error.
+// checkEdit returns an error if the caller has constructed an invalid edit.
 func checkEdit(l Layout, e Edit) error {
 	if len(e.Path) == 0 {
 		return fmt.Errorf("configedit: an edit has no path")

@@ -19,7 +19,7 @@ var (
 	listLayout = configedit.Layout{Format: configedit.YAML, NameKey: "name"}
 )
 
-// server is a new value.
+// server returns a new value for an entry.
 func server(name string) configedit.Object {
 	object := configedit.Object{
 		{Name: "command", Value: "/bin/sluice"},
@@ -78,7 +78,7 @@ const (
 
 func applyCases() []applyCase { return slices.Concat(jsonCases(), tomlCases(), yamlCases()) }
 
-// in replaces VALUE in parent.
+// in replaces VALUE in parent with value.
 func in(parent, value string) string { return strings.ReplaceAll(parent, "VALUE", value) }
 
 func jsonCases() []applyCase {
@@ -237,9 +237,9 @@ func TestApply_ErrorsDoNotContainValues(t *testing.T) {
 	}
 }
 
-// TestApply_LongLines edits files whose values are in one line. A file of four times the size must not take more than
-// ten times as long: if the time were quadratic in the number of values, it would take sixteen times as long. Because
-// the machine can be busy, one of three attempts has to succeed.
+// TestApply_LongLines edits files whose values are all on one line. If an edit took time that is quadratic in the
+// number of values, it would take sixteen times as long for a file of four times the size. The test requires that it
+// takes at most ten times as long. Because the machine can be busy, only one of three attempts has to succeed.
 func TestApply_LongLines(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// checkValue returns an error if a value can't be written in a format.
+// checkValue returns an error if the format can't represent the value.
 func checkValue(f Format, value any) error {
 	switch v := value.(type) {
 	case bool, int:
@@ -112,7 +112,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// flow returns a value in one line, in the form of JSON and YAML.
+// flow returns a value on one line, in a form that is valid in JSON and YAML.
 func flow(n *Node) string {
 	parts := make([]string, 0, len(n.Items)+len(n.Members))
 	switch n.Kind { //nolint:exhaustive // scalars are not quoted, except for strings
@@ -135,14 +135,14 @@ func flow(n *Node) string {
 	}
 }
 
-// A style describes the form of a new value.
+// A style describes how a new value is formatted.
 type style struct {
 	newline string
 	// indent is the indentation of the line in which the value begins.
 	indent string
 	// unit is the additional indentation of nested lines.
 	unit string
-	// compact puts JSON in one line.
+	// compact is true if JSON is written on one line.
 	compact bool
 }
 
@@ -151,7 +151,7 @@ func (s style) deeper() style {
 	return s
 }
 
-// encodeJSON returns a value that begins after the name of a member.
+// encodeJSON returns a value as JSON. The value begins on the same line as the name of its member.
 func encodeJSON(n *Node, s style) string {
 	if len(n.Members) == 0 || s.compact {
 		return flow(n)
@@ -186,7 +186,7 @@ func tomlHeader(path []string) string {
 	return "[" + strings.Join(keys, ".") + "]"
 }
 
-// encodeTOML returns the lines of a table without its header.
+// encodeTOML returns the lines of a table, without the table's header.
 func encodeTOML(n *Node, newline string) string {
 	lines := make([]string, len(n.Members))
 	for i, m := range n.Members {
@@ -213,8 +213,8 @@ func tomlValue(n *Node) string {
 	}
 }
 
-// plainKey matches keys that need no quotes in YAML, except for the words that YAML 1.1 reads as booleans or null, which
-// yamlWord matches.
+// plainKey matches keys that need no quotes in YAML, except those that yamlWord also matches. yamlWord matches words
+// that YAML 1.1 reads as booleans or null.
 var (
 	plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 	yamlWord = regexp.MustCompile(`(?i)^(?:y|n|yes|no|on|off|true|false|null)$`)
@@ -247,8 +247,8 @@ func yamlAfterKey(n *Node, s style) string {
 	return s.newline + inner.indent + encodeYAML(n, inner)
 }
 
-// Snippet returns an entry in the form in which a person can add it to a file, or an empty string if the edit removes an
-// entry.
+// Snippet returns an entry in the form in which a person can add it to a file. It returns an empty string if the edit
+// removes an entry.
 func Snippet(l Layout, e Edit) string {
 	if e.Value == nil {
 		return ""
@@ -268,7 +268,7 @@ func Snippet(l Layout, e Edit) string {
 	}
 }
 
-// yamlParents returns the lines of nested keys, and the indentation of the next line.
+// yamlParents returns a line for each of the nested keys, followed by the indentation of the next line.
 func yamlParents(path []string) string {
 	var b strings.Builder
 	for i, key := range path {
@@ -277,7 +277,7 @@ func yamlParents(path []string) string {
 	return b.String()
 }
 
-// nested returns a map that contains a value at a path.
+// nested returns a map that contains the value n at the given path.
 func nested(path []string, n *Node) *Node {
 	for _, key := range slices.Backward(path) {
 		n = &Node{Kind: Map, Members: []Member{{key, n}}}

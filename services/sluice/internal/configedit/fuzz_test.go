@@ -13,7 +13,7 @@ func FuzzTOML(f *testing.F) { fuzz(f, tomlLayout) }
 func FuzzYAML(f *testing.F) { fuzz(f, yamlLayout) }
 func FuzzList(f *testing.F) { fuzz(f, listLayout) }
 
-// fuzz edits a file of any content. An edit that is not refused can be undone, and is made within a second.
+// fuzz edits a file with arbitrary content. An edit that is not refused can be undone, and takes less than a second.
 func fuzz(f *testing.F, l configedit.Layout) {
 	for _, c := range applyCases() {
 		if c.layout == l {

@@ -14,7 +14,7 @@ type jsonDocument struct {
 	node *Node
 	// unit is the indentation of one level.
 	unit string
-	// blank is true if the file has no value.
+	// blank is true if the file contains no value.
 	blank bool
 }
 
@@ -71,7 +71,8 @@ func jsonTooDeep(body []byte) int {
 	return -1
 }
 
-// commentLength returns the number of bytes of a comment after its first byte, or 0 if body begins with no comment.
+// commentLength returns the length of a comment in bytes, without its first byte. It returns 0 if body does not begin
+// with a comment.
 func commentLength(body []byte) int {
 	end := ""
 	switch {
@@ -89,7 +90,8 @@ func commentLength(body []byte) int {
 	return 2 + at + len(end) - 1
 }
 
-// explain converts an error of the parser, whose message may contain values.
+// explain converts an error of the parser to an EditError. The message of the parser is omitted, because it may contain
+// values.
 func (d *jsonDocument) explain(err error) error {
 	e := &EditError{Message: "the file is not valid JSON", Suggestion: "correct it there"}
 	_, _ = fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &e.Line, &e.Column) // otherwise they stay 0
@@ -149,14 +151,14 @@ func jsonScalar(value hujson.Literal) (Kind, string) {
 	}
 }
 
-// A jsonPlace is the deepest object on the path to an entry that exists.
+// A jsonPlace is the deepest existing object on the path to an entry.
 type jsonPlace struct {
 	value hujson.Value
 	// object is the content of value.
 	object *hujson.Object
 	// rest is the part of the path below the object.
 	rest []string
-	// index is the index of the entry in the object, or -1 if it does not exist.
+	// index is the index of the path's next member in the object, or -1 if the object has no such member.
 	index int
 }
 
@@ -206,8 +208,8 @@ func jsonContent(c content, s style) string {
 	return encodeJSON(c.value, s)
 }
 
-// jsonMember returns the member name: content if path is [name]. If path is longer, the content is nested in objects,
-// and if name is nil the result is an object.
+// jsonMember returns a JSON member with the given name. If path is longer than the name, the content is nested in
+// objects. If name is nil, the result is an object without a name.
 func jsonMember(name *string, path []string, c content, s style) string {
 	if name == nil {
 		inner := s.deeper()
@@ -223,7 +225,7 @@ func jsonMember(name *string, path []string, c content, s style) string {
 	return quote(*name) + ": " + jsonMember(nil, path, c, s)
 }
 
-// inOneLine reports whether an object has members and begins with one in its first line.
+// inOneLine reports whether an object has members and the first member is on the object's first line.
 func (d *jsonDocument) inOneLine(at jsonPlace) bool {
 	if len(at.object.Members) == 0 {
 		return false
@@ -263,7 +265,7 @@ func (d *jsonDocument) insert(at jsonPlace, c content, s style) []splice {
 	return []splice{{d.offset(end), d.offset(end), ","}, {point, point, d.newline + s.indent + member}}
 }
 
-// insertFirst adds a member to an empty object, after its comments.
+// insertFirst adds a member to an empty object, after the comments in the object.
 func (d *jsonDocument) insertFirst(at jsonPlace, c content, s style, parent string) []splice {
 	extra := at.object.AfterExtra
 	comments := bytes.TrimRight(extra, " \t\r\n")
@@ -275,7 +277,7 @@ func (d *jsonDocument) insertFirst(at jsonPlace, c content, s style, parent stri
 	return []splice{{point, point, text}}
 }
 
-// sameLine returns the number of bytes up to the end of the last comment in the first line of extra.
+// sameLine returns the number of bytes up to the end of the last comment on the first line of extra.
 func sameLine(extra hujson.Extra) int {
 	end := 0
 	for i := 0; i < len(extra); i++ {

@@ -8,9 +8,9 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// AddItem appends an item to the list at path in a JSON file. All other bytes stay. If the list does not exist, AddItem
-// creates it, and returns the manifest of that change. Otherwise the manifest is nil, and [RemoveItems] takes the change
-// back. The error is an [*EditError].
+// AddItem appends an item to the list at path in a JSON file. All other bytes stay unchanged. If the list does not
+// exist, AddItem creates it, and returns the manifest of this change. Otherwise the manifest is nil, and the change can
+// be undone with [RemoveItems]. The error is an [*EditError].
 func AddItem(data []byte, path []string, item Object) (after []byte, created *Manifest, err error) {
 	l := Layout{Format: JSON}
 	list := &Node{Kind: List, Items: []*Node{nodeOf(item)}}
@@ -36,7 +36,7 @@ func AddItem(data []byte, path []string, item Object) (after []byte, created *Ma
 	return after, nil, err
 }
 
-// arrayAt returns the array at a path that exists.
+// arrayAt returns the array at a path, which must exist.
 func arrayAt(doc syntax, path []string) (*jsonDocument, *hujson.Value, error) {
 	d := doc.(*jsonDocument) //nolint:forcetypeassert // the layout is JSON
 	at, err := d.locate(path)
@@ -72,8 +72,9 @@ func (d *jsonDocument) itemSplice(array *hujson.Value, item *Node) splice {
 	return splice{point, point, "," + between + encodeJSON(item, s)}
 }
 
-// RemoveItems removes the items for which ours returns true from the list at path in a JSON file, and returns their
-// number. If the list does not exist, nothing is removed. The error is an [*EditError].
+// RemoveItems removes items from the list at path in a JSON file, and returns the number of removed items. It removes
+// the items for which the function ours returns true. If the list does not exist, nothing is removed. The error is an
+// [*EditError].
 func RemoveItems(data []byte, path []string, ours func(*Node) bool) (after []byte, n int, err error) {
 	l := Layout{Format: JSON}
 	for {

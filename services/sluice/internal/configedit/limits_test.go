@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// The time that the TOML decoder needs is quadratic in the number of keys.
+// The time that the TOML decoder needs is quadratic in the number of keys. Therefore Parse refuses a file with too many
+// keys before it uses the decoder.
 func TestParse_RefusesTOMLWithTooManyKeys(t *testing.T) {
 	t.Parallel()
 	for name, form := range map[string]struct {
@@ -45,7 +46,7 @@ func TestParse_RefusesTOMLWithTooManyKeys(t *testing.T) {
 	}
 }
 
-// The time of a check must not be quadratic in the number of members.
+// Apply must not need time that is quadratic in the number of members to find out that there are too many.
 func TestApply_RefusesAValueWithTooManyMembers(t *testing.T) {
 	t.Parallel()
 	object := make(configedit.Object, 1_001)
@@ -68,7 +69,7 @@ func TestApply_RefusesAValueWithTooManyMembers(t *testing.T) {
 	}
 }
 
-// Each edit parses the whole file.
+// The number of edits is limited, because each edit parses the whole file.
 func TestApply_RefusesTooManyEdits(t *testing.T) {
 	t.Parallel()
 	edits := make([]configedit.Edit, 257)

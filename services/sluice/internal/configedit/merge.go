@@ -2,18 +2,18 @@ package configedit
 
 import "slices"
 
-// UndoOptions describes what [Manifest.UndoWith] does with entries that were changed after the change. The zero value
-// leaves them as they are.
+// UndoOptions describes what [Manifest.UndoWith] does with entries that were modified after the change. With the zero
+// value, these entries stay as they are.
 type UndoOptions struct {
-	// Force restores the old entries over later changes.
+	// Force makes undo restore the old entries even if they were modified after the change.
 	Force bool
-	// Owned reports whether a member of an entry belongs to the change, such as the command of a server. The other
-	// members belong to the program that reads the file: if only these were changed, they keep their new values, and
-	// the rest of the entry is restored. If Owned is nil, all members belong to the change.
+	// Owned reports whether a member of an entry belongs to the change, such as the command of a server. All other
+	// members belong to the program that reads the file. If only such other members were modified, they keep their new
+	// values, and the rest of the entry is restored. If Owned is nil, all members belong to the change.
 	Owned func(member string) bool
-	// Default reports whether a member means the same as no member, such as an empty environment.
+	// Default reports whether a member has the same meaning as a missing member, as an empty environment does.
 	Default func(member string, value *Node) bool
-	// Leave reports whether an entry stays as it is, although the change wrote it. If it is nil, no entry does.
+	// Leave reports whether an entry that the change wrote must stay as it is. If Leave is nil, there is no such entry.
 	Leave func(path []string) bool
 }
 
@@ -21,7 +21,7 @@ func (o UndoOptions) owned(member string) bool { return o.Owned == nil || o.Owne
 
 func (o UndoOptions) leave(e oldEntry) bool { return o.Leave != nil && o.Leave(e.Path) }
 
-// same reports whether two values of a member mean the same. They are nil if the member does not exist.
+// same reports whether two values of a member have the same meaning. A value is nil if the member does not exist.
 func (o UndoOptions) same(member string, a, b *Node) bool {
 	absent := func(n *Node) bool { return n == nil || o.Default != nil && o.Default(member, n) }
 	return absent(a) && absent(b) || a != nil && b != nil && a.equal(b)
@@ -37,8 +37,8 @@ func (o UndoOptions) restored(old, have *Node) bool {
 	})
 }
 
-// merged returns the old value of an entry with the later changes of members that do not belong to the change. It
-// returns false if other members were changed.
+// merged returns the old value of an entry, merged with later modifications of members that do not belong to the
+// change. It returns false if other members were modified.
 func (o UndoOptions) merged(old, ours, have *Node) (*Node, bool) {
 	if old == nil || ours == nil || old.Kind != Map || ours.Kind != Map || have.Kind != Map {
 		return nil, false
@@ -68,7 +68,7 @@ func (o UndoOptions) merged(old, ours, have *Node) (*Node, bool) {
 	return out, true
 }
 
-// undoChanged takes back the change of an entry that was edited afterwards.
+// undoChanged undoes the change to an entry that was modified after the change.
 func (u *Undone) undoChanged(l Layout, doc syntax, entry oldEntry, old, have *Node) error {
 	merged := old
 	if !u.options.Force {
@@ -97,7 +97,7 @@ func (u *Undone) undoChanged(l Layout, doc syntax, entry oldEntry, old, have *No
 	return u.setMembers(l, entry.Path, old, merged)
 }
 
-// ours returns the value that the change wrote, or nil if it is not recorded.
+// ours returns the value that the change wrote, or nil if this value is not recorded.
 func (e oldEntry) ours(l Layout) (*Node, error) {
 	if e.Ours == nil {
 		return nil, nil
@@ -105,8 +105,8 @@ func (e oldEntry) ours(l Layout) (*Node, error) {
 	return parseFragment(l, e.Path, *e.Ours)
 }
 
-// setMerged writes an entry in the form of this package. That form has no comments, so if the old value has one,
-// setMerged leaves the entry as it is.
+// setMerged writes an entry with the formatting of this package. This formatting can't include comments. Therefore, if
+// the old value contains a comment, setMerged leaves the entry as it is.
 func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) error {
 	canWrite := checkValue(l.Format, merged) == nil && !hasComment(l.Format, []byte(*entry.Old))
 	if !canWrite {
@@ -123,7 +123,7 @@ func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) e
 	return u.replace(l, doc, entry.Path, merged, splices)
 }
 
-// setMembers changes the members of a restored JSON entry that are different in merged.
+// setMembers sets those members of a restored JSON entry that have different values in merged.
 func (u *Undone) setMembers(l Layout, path []string, old, merged *Node) error {
 	var edits []Edit
 	for _, m := range merged.Members {

@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A clientChange is a change that a client or a person makes in an entry after our change.
+// A clientChange is a modification that a client or a person makes to an entry after the change.
 type clientChange struct {
 	name   string
 	layout configedit.Layout
-	// before, now and want are the sources of the file before our change, before undo and after undo. If want is empty,
-	// undo keeps the entry.
+	// before is the file before the change, now is the file before undo, and the field want is the file after undo. If
+	// the field want is empty, undo must not modify the entry.
 	before, now, want string
-	// forced is the source after undo with Force.
+	// forced is the file after undo with Force.
 	forced string
 }
 
@@ -53,8 +53,8 @@ func clientChanges() []clientChange {
 	}
 }
 
-// A client or a person changes an entry after our change. Undo restores the entry if its command and arguments are still
-// ours, and keeps the members of the client.
+// A client or a person modifies an entry after the change. If the entry still has the command and the arguments that
+// the change wrote, undo restores it and keeps the members that only concern the client.
 func TestUndoWith_MergesWhatAClientChanged(t *testing.T) {
 	t.Parallel()
 	options := configedit.UndoOptions{
@@ -85,8 +85,8 @@ func TestUndoWith_MergesWhatAClientChanged(t *testing.T) {
 	}
 }
 
-// checkUndo takes a change back twice. If want is empty, it expects that the entry is kept, with its old value in the
-// result.
+// checkUndo undoes a change twice. If the parameter want is empty, the entry must stay as it is, and the result must
+// contain the entry's old value.
 func checkUndo(t *testing.T, m *configedit.Manifest, o configedit.UndoOptions, now, want string) {
 	t.Helper()
 	undone, err := m.UndoWith([]byte(now), o)

@@ -10,7 +10,7 @@ import (
 // A Kind is the type of a [Node].
 type Kind int
 
-// The kinds of nodes. Other is a value that JSON does not have, such as a date or a YAML alias.
+// These are the kinds of nodes. Other is a value that JSON can't represent, such as a date or a YAML alias.
 const (
 	Null Kind = iota
 	Bool
@@ -21,14 +21,15 @@ const (
 	Other
 )
 
-// A Node is a value of a parsed file.
+// A Node is a value in a parsed file.
 type Node struct {
 	Kind Kind
-	// Text is the value of a scalar. For a string it is the decoded value, otherwise the form in the file.
+	// Text is the value of a scalar. For a string, it is the decoded value. For any other scalar, it is the source in
+	// the file.
 	Text    string
 	Items   []*Node
 	Members []Member
-	// mark is the anchor and the tag of a YAML value. It begins with a question mark if a key is not a string.
+	// mark contains the anchor and the tag of a YAML value. It begins with a question mark if a key is not a string.
 	mark string
 }
 
@@ -66,7 +67,7 @@ type Entry struct {
 	Value *Node
 }
 
-// Entries returns the entries of the container at path. Items of a list without a name are left out.
+// Entries returns the entries of the container at path. It skips list items that have no name.
 func (n *Node) Entries(l Layout, path ...string) []Entry {
 	container := n.Get(path...)
 	if container == nil {
@@ -94,7 +95,7 @@ func (n *Node) find(l Layout, path []string) *Node {
 	return nil
 }
 
-// missing returns the number of containers of an entry that do not exist.
+// missing returns how many of the containers on the path to an entry do not exist.
 func (n *Node) missing(path []string) int {
 	for i := range len(path) - 1 {
 		if n.Get(path[:i+1]...) == nil {
@@ -104,8 +105,8 @@ func (n *Node) missing(path []string) int {
 	return 0
 }
 
-// with returns a copy of the tree with another value for an entry. If the value is nil, the copy does not have the
-// entry.
+// with returns a copy of the tree in which an entry has the given value. If the value is nil, the copy does not contain
+// the entry.
 func (n *Node) with(l Layout, path []string, value *Node) *Node {
 	if len(path) == 1 && l.NameKey != "" {
 		return n.withItem(l.NameKey, path[0], value)
@@ -164,7 +165,7 @@ func (n *Node) empty() bool {
 	return n.Kind == Null || (n.Kind == Map || n.Kind == List) && len(n.Members)+len(n.Items) == 0
 }
 
-// Equal reports whether two values are equal. The order of members does not count.
+// Equal reports whether two values are equal. It ignores the order of members.
 func (n *Node) Equal(other *Node) bool { return n.equal(other) }
 
 func (n *Node) equal(other *Node) bool { return n.digest() == other.digest() }

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A randomFile is a file with the container m and known positions of its entries.
+// A randomFile is a file with a container m. The positions of the entries in this container are known.
 type randomFile struct {
 	text  strings.Builder
 	t     *rapid.T
 	names []string
-	// spans contains the start and the end of the value of each entry.
+	// spans contains, for each entry, the start and the end of its value.
 	spans [][2]int
 }
 
@@ -33,17 +33,17 @@ func (f *randomFile) number(label string, least, most int) int {
 	return rapid.IntRange(least, most).Draw(f.t, label)
 }
 
-// entryNames draws different names, some of which need quotes.
+// entryNames draws distinct names, some of which need quotes.
 func entryNames(t *rapid.T) []string {
 	return rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c-d", "e.f", "g h", "né", "x\"y", "yes", "12"}), 0, 5, rapid.ID).Draw(t, "names")
 }
 
-// space draws blanks, line breaks and comments.
+// space draws white space and comments.
 func (f *randomFile) space() string {
 	return f.pick("space", "", "", " ", "\n", "\n\n\t", " // c { \" \n", "/* } \n */ ", " /* c */")
 }
 
-// json writes a value.
+// json writes a random JSON value.
 func (f *randomFile) json(depth int) {
 	kinds := []string{"1", "-2.5e3", `"s\u00e9\""`, "true", "null", `"// no comment"`, `"{"`, "object", "array"}
 	kind := f.pick("kind", kinds...)
@@ -137,7 +137,8 @@ func (f *randomFile) tomlFile() {
 	}
 }
 
-// yaml writes the value of a key, beginning after the colon, and returns the offset of the end of its last line.
+// yaml writes the value of a key, beginning immediately after the colon. It returns the offset of the end of the
+// value's last line.
 func (f *randomFile) yaml(indent string, depth int) (end int) {
 	kinds := []string{"1", "s", `"s # no"`, "[1, {x: y}]", "|\nx\n# no comment\n y", ">-\nx\n\ny", "{}", "~", "2001-01-01", "map", "list", "'a\n\n b'"}
 	kind := f.pick("kind", kinds...)
@@ -205,7 +206,8 @@ func (f *randomFile) yamlFile(list bool) {
 	f.write("%s", f.lines())
 }
 
-// bytes returns the file. The spans are adapted to the byte order mark and to line breaks with CR.
+// bytes returns the content of the file. If it adds a byte order mark or changes line breaks to CR LF, it adjusts the
+// spans.
 func (f *randomFile) bytes(bom, crlf bool) []byte {
 	text := f.text.String()
 	prefix := ""
@@ -239,8 +241,8 @@ func drawFile(t *rapid.T, l configedit.Layout) (*randomFile, []byte) {
 	return f, f.bytes(rapid.Bool().Draw(t, "bom"), rapid.Bool().Draw(t, "crlf"))
 }
 
-// TestRandom_EditsAreUndoneToTheByte edits random files. It checks that bytes outside the entries stay, and that undo
-// restores the file. SLUICE_EDITS is the number of edits of each format.
+// TestRandom_EditsAreUndoneToTheByte edits random files. It checks that bytes outside the entries stay unchanged, and
+// that undo restores the file. SLUICE_EDITS is the number of edits for each format.
 func TestRandom_EditsAreUndoneToTheByte(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]configedit.Layout{"JSON": jsonLayout, "TOML": tomlLayout, "YAML": yamlLayout, "list": listLayout} {
@@ -257,7 +259,7 @@ func TestRandom_EditsAreUndoneToTheByte(t *testing.T) {
 	}
 }
 
-// runs returns the value of SLUICE_EDITS, or the default.
+// runs returns the value of SLUICE_EDITS, or the parameter otherwise if the variable is not set.
 func runs(t *testing.T, otherwise int) int {
 	t.Helper()
 	text, ok := os.LookupEnv("SLUICE_EDITS")
@@ -271,7 +273,7 @@ func runs(t *testing.T, otherwise int) int {
 	return n
 }
 
-// editRandomFile returns the number of edits.
+// editRandomFile edits a random file and returns the number of edits.
 func editRandomFile(t *rapid.T, l configedit.Layout) int {
 	f, before := drawFile(t, l)
 	all := append([]string{"new"}, f.names...)
@@ -308,7 +310,7 @@ func editRandomFile(t *rapid.T, l configedit.Layout) int {
 	return len(edits)
 }
 
-// checkOtherBytes checks the bytes outside the edited entry without the parser.
+// checkOtherBytes checks that the bytes outside the edited entry are unchanged. It does not use the parser.
 func checkOtherBytes(t *rapid.T, f *randomFile, name string, removed bool, before, after []byte) {
 	for i, have := range f.names {
 		if have == name && !removed {
@@ -333,8 +335,8 @@ func checkOtherBytes(t *rapid.T, f *randomFile, name string, removed bool, befor
 	}
 }
 
-// undoAfterAnotherChange undoes the edits after another program has added an entry. The result has the old entries and
-// the added one.
+// undoAfterAnotherChange undoes the edits after another program has added an entry. The result contains the old entries
+// and the added entry.
 func undoAfterAnotherChange(t *rapid.T, l configedit.Layout, m *configedit.Manifest, before, data []byte) {
 	added := configedit.Edit{Path: []string{"m", "added"}, Value: configedit.Object{{Name: "name", Value: "added"}}}
 	theirs, err := configedit.Apply(l, data, added)

@@ -18,7 +18,8 @@ type text struct {
 	newline string
 }
 
-// newText checks the rules that all formats have in common.
+// newText returns the content of a file as a text. It returns an error if the content violates a rule that applies to
+// all formats: it must be small enough and valid UTF-8.
 func newText(data []byte) (text, error) {
 	t := text{data: data, newline: "\n"}
 	if len(data) > MaxBytes {
@@ -51,19 +52,19 @@ func (t text) refuse(offset int, message, suggestion string) *EditError {
 	return &EditError{Line: line, Column: column, Message: message, Suggestion: suggestion}
 }
 
-// position returns the line and the column of an offset. The column counts characters.
+// position returns the line and the column of an offset. The column is counted in characters.
 func (t text) position(offset int) (line, column int) {
 	offset = max(t.start, min(offset, len(t.data)))
 	at := max(t.start, t.lineStart(offset))
 	return 1 + bytes.Count(t.data[:offset], []byte{'\n'}), 1 + utf8.RuneCount(t.data[at:offset])
 }
 
-// lineStart returns the offset of the first byte of a line.
+// lineStart returns the offset of the first byte of the line that contains the given offset.
 func (t text) lineStart(offset int) int {
 	return max(t.start, bytes.LastIndexByte(t.data[:offset], '\n')+1)
 }
 
-// lineEnd returns the offset of the line break that ends a line, or of the end of the file.
+// lineEnd returns the offset of the line break that ends the line, or the end of the file if there is none.
 func (t text) lineEnd(offset int) int {
 	at := bytes.IndexByte(t.data[offset:], '\n')
 	if at < 0 {
@@ -76,7 +77,7 @@ func (t text) lineEnd(offset int) int {
 	return at
 }
 
-// nextLine returns the offset of the first byte after a line.
+// nextLine returns the offset of the first byte after the line that contains the given offset.
 func (t text) nextLine(offset int) int {
 	if at := bytes.IndexByte(t.data[offset:], '\n'); at >= 0 {
 		return offset + at + 1
@@ -84,14 +85,16 @@ func (t text) nextLine(offset int) int {
 	return len(t.data)
 }
 
-// indent returns the blanks at the beginning of a line, and whether only blanks precede the offset.
+// indent returns the spaces and tabs at the beginning of a line. first is true if nothing else precedes the offset on
+// this line.
 func (t text) indent(offset int) (blanks string, first bool) {
 	line := t.data[t.lineStart(offset):offset]
 	rest := bytes.TrimLeft(line, " \t")
 	return string(line[:len(line)-len(rest)]), len(rest) == 0
 }
 
-// wholeLines extends a range to whole lines if only blanks are around it. Otherwise it returns the range unchanged.
+// wholeLines extends a range to whole lines if only spaces and tabs are around it. Otherwise it returns the range
+// unchanged.
 func (t text) wholeLines(start, end int) (int, int) {
 	_, first := t.indent(start)
 	eol := t.lineEnd(end)
@@ -101,8 +104,8 @@ func (t text) wholeLines(start, end int) (int, int) {
 	return t.lineStart(start), t.nextLine(eol)
 }
 
-// appended returns the splice that adds lines at the end of the file. The file ends with a line break afterwards if it
-// did before.
+// appended returns the splice that adds lines at the end of the file. If the file ended with a line break, the new file
+// ends with one too.
 func (t text) appended(lines string, blankLine bool) splice {
 	end := len(t.data)
 	body := string(t.body())

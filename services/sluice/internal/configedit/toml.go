@@ -18,12 +18,13 @@ type tomlDocument struct {
 	expressions []tomlExpression
 }
 
-// A tomlExpression is a header or a key with its value.
+// A tomlExpression is a table header, or a key with its value.
 type tomlExpression struct {
 	kind unstable.Kind
-	// key is the whole key, with the keys of the header above.
+	// key is the complete key, including the keys of the table header above the expression.
 	key []string
-	// start is the offset of the expression. end is the offset of the end of its last line, without the line break.
+	// start is the offset of the expression. end is the offset of the end of the expression's last line, without the
+	// line break.
 	start, end int
 }
 
@@ -44,11 +45,11 @@ func parseTOML(t text) (syntax, error) {
 	return d, nil
 }
 
-// maxTOMLKeys is the maximum number of keys in a TOML file, with those of headers and inline tables. The time that the
-// decoder needs to find duplicates is quadratic in this number.
+// maxTOMLKeys is the maximum number of keys in a TOML file, including the keys in headers and inline tables. The time
+// that the decoder needs to find duplicate keys is quadratic in this number.
 const maxTOMLKeys = 10_000
 
-// scan reads the expressions and checks their nesting and the number of keys, because the decoder has no limits.
+// scan reads the expressions. It limits their nesting and the number of keys, because the decoder has no such limits.
 func (d *tomlDocument) scan() error {
 	var p unstable.Parser
 	p.Reset(d.body())
@@ -81,7 +82,8 @@ func (d *tomlDocument) scan() error {
 	return p.Error()
 }
 
-// expression returns the key and the range of an expression below the header table.
+// expression returns an expression with its complete key and its range. The parameter table contains the keys of the
+// table header above the expression.
 func (d *tomlDocument) expression(n *unstable.Node, table []string) tomlExpression {
 	e := tomlExpression{kind: n.Kind}
 	start, end := -1, 0 // of the key
@@ -106,7 +108,8 @@ func (d *tomlDocument) expression(n *unstable.Node, table []string) tomlExpressi
 	return e
 }
 
-// keyParts returns the number of keys in the key of an expression or of a member of an inline table.
+// keyParts returns the number of parts of a dotted key. The key belongs to an expression or to a member of an inline
+// table.
 func keyParts(n *unstable.Node) int {
 	parts := 0
 	for key := n.Key(); key.Next(); {
@@ -115,8 +118,8 @@ func keyParts(n *unstable.Node) int {
 	return parts
 }
 
-// tomlNesting returns the number of nested arrays and inline tables in a value, at most limit. It adds the number of
-// keys down to this depth to keys.
+// tomlNesting returns the depth of nested arrays and inline tables in a value, which is at most limit. It adds the
+// number of keys down to this depth to *keys.
 func tomlNesting(n *unstable.Node, limit int, keys *int) int {
 	if limit == 0 || n.Kind != unstable.Array && n.Kind != unstable.InlineTable {
 		return 0
@@ -162,7 +165,7 @@ func tomlNode(value any) *Node {
 	}
 }
 
-// tomlFloat returns a number that is not an integer in TOML.
+// tomlFloat formats a number so that TOML does not parse it as an integer.
 func tomlFloat(x float64) string {
 	s := strings.ToLower(strconv.FormatFloat(x, 'g', -1, 64))
 	if strings.ContainsAny(s, ".einf") {
@@ -173,16 +176,17 @@ func tomlFloat(x float64) string {
 
 func (d *tomlDocument) tree() *Node { return d.node }
 
-// A tomlBlock is the table of an entry with its subtables.
+// A tomlBlock is the table of an entry, including its subtables.
 type tomlBlock struct {
 	// header is the offset of the table's header.
 	header int
-	// body is the offset of the end of the header's line, and end the end of the last line, both without line break.
+	// body is the offset of the end of the header's line. end is the offset of the end of the block's last line.
+	// Neither offset includes the line break.
 	body, end int
 }
 
-// block returns the table of an entry, or nil if the entry does not exist. It returns an error if the entry is not in
-// one table.
+// block returns the table of an entry, or nil if the entry does not exist. It returns an error if the entry is not a
+// single table.
 func (d *tomlDocument) block(path []string) (*tomlBlock, error) {
 	var b *tomlBlock
 	inside := false

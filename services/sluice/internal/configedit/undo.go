@@ -8,30 +8,30 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// manifestVersion is the version of the form of a [Manifest].
+// manifestVersion is the version of the format of a [Manifest].
 const manifestVersion = 1
 
-// A Manifest describes a [Change] so that it can be taken back later. It can be stored as JSON.
+// A Manifest describes a [Change] so that the change can be undone later. It can be stored as JSON.
 type Manifest struct {
 	Version int    `json:"version"`
 	Layout  Layout `json:"layout"`
-	// Before and After are the SHA-256 digests of the file before and after the change, in hexadecimal digits.
+	// Before and After are the SHA-256 digests, in hexadecimal, of the file before and after the change.
 	Before string `json:"before"`
 	After  string `json:"after"`
 	// Missing is true if the file did not exist before the change.
 	Missing bool `json:"missing,omitempty"`
-	// Ours contains the digests of the values that the change wrote, in the order of the edits. The digest is empty if an
-	// edit removed an entry.
+	// Ours contains the digests of the values that the change wrote, in the order of the edits. If an edit removed an
+	// entry, its digest is empty.
 	Ours []string `json:"ours"`
-	// Old contains the replaced bytes and the old entries, which may include secrets. Its form is private to this package.
-	// The caller may encrypt it in a stored manifest, and must decrypt it before [Manifest.Undo].
+	// Old contains the replaced bytes and the old entries, which may include secrets. Its format is private to this
+	// package. The caller may encrypt Old in a stored manifest, and must then decrypt it before [Manifest.Undo].
 	Old []byte `json:"old"`
 }
 
 // oldFile is the content of Manifest.Old.
 type oldFile struct {
 	Entries []oldEntry `json:"entries"`
-	// Steps contains, for each edit, the splices that restore the bytes before it.
+	// Steps contains, for each edit, the splices that restore the bytes that the edit replaced.
 	Steps [][]oldSplice `json:"steps"`
 }
 
@@ -78,11 +78,12 @@ func (c *Change) Manifest() (*Manifest, error) {
 type Undone struct {
 	// Data is the new content of the file.
 	Data []byte
-	// Exact is true if Data consists of the very bytes before the change.
+	// Exact is true if Data consists of exactly the bytes before the change.
 	Exact bool
-	// Kept lists the entries that were left as they are, because they or their comments were changed after the change.
+	// Kept lists the entries that stay as they are, because they were modified after the change, or a comment was added
+	// to them.
 	Kept []Kept
-	// Gone lists the entries that the change wrote and that do not exist any more. They have no Reason.
+	// Gone lists the entries that the change wrote but that no longer exist. Their Reason is empty.
 	Gone []Kept
 
 	options UndoOptions
@@ -92,13 +93,13 @@ type Undone struct {
 type Kept struct {
 	Path   []string
 	Reason string
-	// Old and Ours are the values of the entry before and after the change, or nil if there was none. OldSource is the
-	// source of Old.
+	// Old is the value of the entry before the change, and Ours is its value after the change. Each is nil if there was
+	// no value. OldSource is the source of Old.
 	Old, Ours *Node
 	OldSource string
 }
 
-// Edited returns the entries that the change edited, in the order of the edits. They have no Reason.
+// Edited returns the entries that the change edited, in the order of the edits. Their Reason is empty.
 func (m *Manifest) Edited() ([]Kept, error) {
 	var old oldFile
 	if err := json.Unmarshal(m.Old, &old); err != nil {
@@ -111,9 +112,9 @@ func (m *Manifest) Edited() ([]Kept, error) {
 	return out, nil
 }
 
-// Undo takes a change back. If now is the content that the change wrote, the result is the content before the change,
-// byte by byte. Otherwise each entry that still has the value of the change gets its old value, unless a comment was
-// added to it. Other entries stay.
+// Undo undoes a change. If now is the content that the change wrote, the result is exactly the content before the
+// change. Otherwise, Undo compares each entry with the value that the change wrote. If they are equal, the entry gets
+// its old value, unless a comment was added to the entry. All other entries stay.
 func (m *Manifest) Undo(now []byte) (*Undone, error) { return m.UndoWith(now, UndoOptions{}) }
 
 // UndoWith is like [Manifest.Undo] with options.
@@ -154,7 +155,7 @@ func (m *Manifest) UndoWith(now []byte, o UndoOptions) (*Undone, error) {
 	return u, nil
 }
 
-// restore takes back all steps, the last one first.
+// restore undoes all steps, the last step first.
 func (o *oldFile) restore(data []byte) ([]byte, error) {
 	for _, step := range slices.Backward(o.Steps) {
 		var splices []splice
@@ -171,7 +172,7 @@ func (o *oldFile) restore(data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// undo takes back one entry.
+// undo undoes the change to one entry.
 func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	if len(entry.Path) == 0 {
 		return errors.New("the manifest is damaged: an entry has no path")
@@ -201,7 +202,7 @@ func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	return u.restore(l, doc, entry, old)
 }
 
-// restore writes the old source of an entry.
+// restore replaces an entry with its old source.
 func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error {
 	splices, err := doc.set(entry.Path, content{fragment: *entry.Old})
 	if err != nil {
@@ -221,7 +222,7 @@ func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error 
 	return u.replace(l, doc, entry.Path, old, splices)
 }
 
-// checkComments returns an error if splices remove a comment, unless undo is forced.
+// checkComments returns an error if the splices would remove a comment, unless undo is forced.
 func (u *Undone) checkComments(l Layout, splices []splice) error {
 	if u.options.Force {
 		return nil
@@ -229,7 +230,7 @@ func (u *Undone) checkComments(l Layout, splices []splice) error {
 	return keepComments(l.Format, u.Data, splices)
 }
 
-// replace applies splices that change the entry at path to want.
+// replace applies splices. It returns an error unless the entry at path then has the value in the parameter want.
 func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splices []splice) error {
 	after, err := checked(l, doc, u.Data, path, want, splices)
 	if err != nil {
@@ -253,7 +254,7 @@ func (e oldEntry) kept(l Layout, reason string) Kept {
 	return k
 }
 
-// removeCreated removes an entry, and then the containers that the change created, if they are empty.
+// removeCreated removes an entry. Then it removes the containers that the change created, if they are empty.
 func (u *Undone) removeCreated(l Layout, doc syntax, entry oldEntry) error {
 	if err := u.remove(l, doc, entry.Path); err != nil {
 		return err
@@ -267,8 +268,8 @@ func (u *Undone) removeCreated(l Layout, doc syntax, entry oldEntry) error {
 	return nil
 }
 
-// removeIfEmpty removes a container if it is empty, and reports whether it did. A container that can't be removed may
-// stay.
+// removeIfEmpty removes a container if it is empty, and reports whether it removed the container. A container that
+// can't be removed stays.
 func (u *Undone) removeIfEmpty(l Layout, path []string) bool {
 	doc, err := parse(l, u.Data)
 	if err != nil {

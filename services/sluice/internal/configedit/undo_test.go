@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A laterChange is a change of another program after ours.
+// A laterChange is a modification that another program makes after the change.
 type laterChange struct {
 	name   string
 	layout configedit.Layout
 	before string
-	// old is replaced by new in the file that we have changed.
+	// The test replaces old with new in the edited file.
 	old, new string
 	// after is the content after undo, or empty if it is not compared.
 	after string
@@ -42,7 +42,8 @@ func laterChanges() []laterChange {
 	}
 }
 
-// TestUndo_KeepsWhatOthersChanged replaces the entry a and inserts the entry new. Then another program changes the file.
+// TestUndo_KeepsWhatOthersChanged replaces the entry a and inserts the entry new. Then another program modifies the
+// file.
 func TestUndo_KeepsWhatOthersChanged(t *testing.T) {
 	t.Parallel()
 	for _, c := range laterChanges() {
@@ -89,7 +90,7 @@ func TestUndo_KeepsWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// storedManifest returns the manifest of a change after it was stored as JSON.
+// storedManifest returns the manifest of a change as it is after it was stored as JSON and read again.
 func storedManifest(t *testing.T, change *configedit.Change) *configedit.Manifest {
 	t.Helper()
 	m, err := change.Manifest()
@@ -107,7 +108,8 @@ func storedManifest(t *testing.T, change *configedit.Change) *configedit.Manifes
 	return &read
 }
 
-// A client reads the file after the change and writes it in its own form. All entries still get their old values.
+// A client reads the file after the change and writes it with different formatting. All entries nevertheless get their
+// old values.
 func TestUndo_AfterTheFileWasReformatted(t *testing.T) {
 	t.Parallel()
 	before := `{"n": 1.50, "m": {"a": {"x": [1, {"y": null}]}}, "p": {"q": {}}}`

@@ -20,7 +20,7 @@ type yamlDocument struct {
 	node *Node
 	// lines contains the offset of each line.
 	lines []int
-	// unit is the number of blanks by which a nested mapping is indented.
+	// unit is the number of spaces by which a nested mapping is indented.
 	unit int
 }
 
@@ -49,7 +49,8 @@ func parseYAML(t text, nameKey string) (syntax, error) {
 	return d, nil
 }
 
-// checkBreaks refuses characters that YAML parsers treat as line breaks but that do not end a line here.
+// checkBreaks refuses characters that YAML parsers treat as line breaks but that this package does not treat as the end
+// of a line.
 func (d *yamlDocument) checkBreaks() error {
 	at := bytes.IndexFunc(d.body(), func(r rune) bool { return r == '\u0085' || r == '\u2028' || r == '\u2029' })
 	for i, b := range d.body() {
@@ -87,7 +88,8 @@ func (d *yamlDocument) load() error {
 	return nil
 }
 
-// explain converts an error of the parser, whose message may contain values.
+// explain converts an error of the parser to an EditError. The message of the parser is omitted, because it may contain
+// values.
 func (d *yamlDocument) explain(err error) error {
 	e := &EditError{Message: "the file is not valid YAML", Suggestion: "correct it"}
 	if invalid, ok := errors.AsType[*yaml.LoadError](err); ok && invalid.Mark.Line > 0 {
@@ -102,7 +104,7 @@ func (d *yamlDocument) refuseNode(n *yaml.Node, message, suggestion string) erro
 
 func (d *yamlDocument) tree() *Node { return d.node }
 
-// offset returns the offset of a node.
+// offset returns the offset at which a node begins.
 func (d *yamlDocument) offset(n *yaml.Node) int {
 	if n.Line < 1 || n.Line > len(d.lines) {
 		return len(d.data)
@@ -115,7 +117,7 @@ func (d *yamlDocument) offset(n *yaml.Node) int {
 	return at
 }
 
-// toNode converts a node. It does not replace aliases by the values that they stand for, so the result is not larger
+// toNode converts a node. It does not replace aliases with the values to which they refer, so the result is not larger
 // than the document.
 func (d *yamlDocument) toNode(n *yaml.Node) (*Node, error) {
 	out := &Node{}
@@ -172,7 +174,7 @@ func (d *yamlDocument) addMembers(out *Node, n *yaml.Node) error {
 	return nil
 }
 
-// keyName returns the name of a key. A name that is not a string begins with its tag.
+// keyName returns the name of a key. If the key is not a string, the name begins with the key's tag.
 func (d *yamlDocument) keyName(key *yaml.Node) (string, error) {
 	switch {
 	case key.Kind == yaml.ScalarNode && key.Tag == "!!str":
@@ -203,7 +205,7 @@ func yamlScalar(n *yaml.Node) (Kind, string) {
 	}
 }
 
-// detectUnit returns the additional indentation of the first nested mapping.
+// detectUnit returns the additional indentation of the first nested mapping in the file.
 func (d *yamlDocument) detectUnit() int {
 	if d.root.Kind != yaml.MappingNode {
 		return 2

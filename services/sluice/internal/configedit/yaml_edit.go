@@ -48,7 +48,7 @@ func (d *yamlDocument) block(c content, indent int) string {
 	return strings.Join(lines, "\n")
 }
 
-// nested returns the lines of an entry at a path of keys. The first line has the indentation indent.
+// nested returns the lines of an entry that is nested in the keys of path. The first line has the indentation indent.
 func (d *yamlDocument) nested(path []string, c content, indent int) string {
 	blanks := strings.Repeat(" ", indent)
 	if len(path) == 0 {
@@ -60,7 +60,7 @@ func (d *yamlDocument) nested(path []string, c content, indent int) string {
 	return blanks + yamlKey(path[0]) + ":" + d.newline + d.nested(path[1:], c, indent+d.unit)
 }
 
-// insert adds an entry after the last entry of a container in block style.
+// insert adds an entry after the last entry of a container that is in block style.
 func (d *yamlDocument) insert(at yamlPlace, rest []string, c content) []splice {
 	n := at.value
 	last := n.Content[len(n.Content)-1]
@@ -73,7 +73,7 @@ func (d *yamlDocument) insert(at yamlPlace, rest []string, c content) []splice {
 }
 
 // fill adds the first entry of a container whose key has no value, the value null, or an empty pair of braces or
-// brackets. It also adds the value of an entry that has none.
+// brackets. It also adds the value of an entry that has no value.
 func (d *yamlDocument) fill(at yamlPlace, rest []string, c content) ([]splice, error) {
 	colon, value, err := d.afterKey(at)
 	if err != nil {
@@ -119,8 +119,8 @@ func (d *yamlDocument) remove(path []string) ([]splice, error) {
 	return out, nil
 }
 
-// parentColon returns the offset after the colon of the key of an entry's container. If the container is the root, it
-// returns -1.
+// parentColon returns the offset after the colon of the key that names the container of an entry. If the container is
+// the root, it returns -1.
 func (d *yamlDocument) parentColon(path []string) (int, error) {
 	if len(path) < 2 {
 		return -1, nil
@@ -145,7 +145,7 @@ func (d *yamlDocument) fragment(path []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The value of a block scalar depends on the line break after its last line.
+	// The fragment includes the last line break, because the value of a block scalar depends on it.
 	end := min(d.nextLine(r.end), r.end+len(d.newline))
 	return strings.Repeat(" ", r.indent) + string(d.data[r.start:end]), nil
 }

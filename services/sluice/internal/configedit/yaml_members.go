@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// SetMembers sets members of an entry of a YAML map. Their values are a bool, an int or a string. All other bytes of the
-// entry stay. If the entry does not exist or can't be edited, the error is an [*EditError].
+// SetMembers sets members of an entry in a YAML map. Each value must be a bool, an int or a string. All other bytes of
+// the entry stay unchanged. If the entry does not exist or can't be edited, the error is an [*EditError].
 func SetMembers(data []byte, path []string, members Object) (*Change, error) {
 	l := Layout{Format: YAML}
 	e := Edit{Path: path, Value: members}
@@ -57,7 +57,8 @@ func (c *Change) setMembers(path []string, members *Node) error {
 	return nil
 }
 
-// sourceWith returns the source of a block mapping with new values of members. It moves these members to the end.
+// sourceWith returns the source of a block mapping in which the given members have new values. It moves these members
+// to the end of the mapping.
 func sourceWith(source string, members *Node) string {
 	indent := source[:len(source)-len(strings.TrimLeft(source, " "))]
 	newline := "\n"

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// SetMembers keeps the other bytes of an entry, and Undo restores all bytes.
+// SetMembers does not change the other bytes of an entry. Undo restores all bytes.
 func TestSetMembers_KeepsTheRestOfTheEntry(t *testing.T) {
 	t.Parallel()
 	for before, after := range map[string]string{

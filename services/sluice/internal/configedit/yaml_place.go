@@ -2,7 +2,7 @@ package configedit
 
 import "go.yaml.in/yaml/v4"
 
-// A yamlPlace is a container or an entry that exists.
+// A yamlPlace is an existing container or entry.
 type yamlPlace struct {
 	// key is nil for the root and for an item of a list.
 	key, value *yaml.Node
@@ -10,8 +10,8 @@ type yamlPlace struct {
 	parent *yaml.Node
 }
 
-// locate returns the deepest value on the path that exists, and the rest of the path. It returns an error if a value
-// on the path can't be edited.
+// locate returns the deepest existing value on the path, and the rest of the path. It returns an error if a value on
+// the path can't be edited.
 func (d *yamlDocument) locate(path []string) (at yamlPlace, rest []string, err error) {
 	at, rest = yamlPlace{value: d.root}, path
 	for at.value != nil && len(rest) > 0 {
@@ -30,7 +30,7 @@ func (d *yamlDocument) locate(path []string) (at yamlPlace, rest []string, err e
 	return at, rest, err
 }
 
-// step returns the entry of a container with the first name of the path.
+// step returns the entry of a container whose name is the first element of path.
 func (d *yamlDocument) step(container *yaml.Node, path []string) (yamlPlace, bool) {
 	for i, n := range container.Content {
 		switch {
@@ -45,7 +45,7 @@ func (d *yamlDocument) step(container *yaml.Node, path []string) (yamlPlace, boo
 	return yamlPlace{}, false
 }
 
-// yamlName returns the name of an item of a list, or "".
+// yamlName returns the name of a list item, or "" if the item has no name.
 func yamlName(item *yaml.Node, nameKey string) string {
 	for i := 0; item.Kind == yaml.MappingNode && i+1 < len(item.Content); i += 2 {
 		if item.Content[i].Value == nameKey && item.Content[i+1].Tag == "!!str" {
@@ -55,7 +55,7 @@ func yamlName(item *yaml.Node, nameKey string) string {
 	return ""
 }
 
-// checkContainer returns an error if entries of a container can't be edited.
+// checkContainer returns an error if the entries of a container can't be edited.
 func (d *yamlDocument) checkContainer(at yamlPlace, list bool) error {
 	n := at.value
 	if err := d.checkPlain(n); err != nil {

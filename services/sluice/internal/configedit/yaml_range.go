@@ -9,9 +9,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// A yamlRange is the block mapping of an entry.
+// A yamlRange is the range of an entry's block mapping.
 type yamlRange struct {
-	// start is the offset of the first key, and end the end of the last line, without its line break.
+	// start is the offset of the first key. end is the offset of the end of the last line, without the line break.
 	start, end int
 	// indent is the indentation of the keys.
 	indent int
@@ -34,7 +34,7 @@ func (d *yamlDocument) entryRange(at yamlPlace) (yamlRange, error) {
 	return yamlRange{start: d.offset(n), end: d.entryEnd(at, n.Line, false), indent: n.Column - 1}, nil
 }
 
-// outerIndent returns the indentation of the key or of the dash of an entry.
+// outerIndent returns the indentation of an entry's key, or of its dash if the entry is a list item.
 func (d *yamlDocument) outerIndent(at yamlPlace) int {
 	if at.key != nil {
 		return at.key.Column - 1
@@ -42,9 +42,9 @@ func (d *yamlDocument) outerIndent(at yamlPlace) int {
 	return at.parent.Column - 1
 }
 
-// contentEnd returns the end of the last line that is indented more than indent, from the line first on. If dashes is
-// true, items of a list with this indentation belong to the content, too. Comments with less indentation do not end the
-// content.
+// contentEnd returns the end of the content that begins on the line with the number first. The content consists of the
+// following lines that are indented by more than indent. If dashes is true, list items that are indented by exactly
+// indent also belong to the content. Comments with less indentation do not end the content.
 func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	end := d.lineEnd(d.lines[first-1])
 	for _, at := range d.lines[first:] {
@@ -63,8 +63,8 @@ func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	return end
 }
 
-// entryEnd returns the end of the last line of an entry, from the line first on. Comments after the last value are not
-// part of the entry, because a person may have written them for the next one.
+// entryEnd returns the end of the last line of an entry that begins on the line with the number first. Comments after
+// the last value are not part of the entry, because a person may have written them for the next entry.
 func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	end := d.contentEnd(first, d.outerIndent(at), dashes)
 	last := d.lastValueEnd(at.value)
@@ -78,7 +78,8 @@ func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	}
 }
 
-// lastValueEnd returns an offset before which all lines belong to a value. Comments are only after this offset.
+// lastValueEnd returns an offset that is in or after the last value of n, but before all comments that follow this
+// value.
 func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
 	for len(n.Content) > 0 {
 		n = n.Content[len(n.Content)-1]
@@ -113,7 +114,7 @@ func (d *yamlDocument) blockScalarEnd(start int) int {
 	return end
 }
 
-// quotedEnd returns the end of a quoted string that begins at start, in any number of lines.
+// quotedEnd returns the end of a quoted string that begins at start. The string may extend over several lines.
 func (d *yamlDocument) quotedEnd(start int) int {
 	for i := start + 1; i < len(d.data); i++ {
 		switch quote := d.data[start]; {
@@ -128,8 +129,8 @@ func (d *yamlDocument) quotedEnd(start int) int {
 	return len(d.data)
 }
 
-// afterKey returns the offset after the colon of a key, and the offset after a null or an empty container in the same
-// line. The two are equal if the key has no value. Any other value is an error.
+// afterKey returns the offset after the colon of a key, and the offset after a null or an empty container on the same
+// line. The two offsets are equal if the key has no value. If the key has any other value, afterKey returns an error.
 func (d *yamlDocument) afterKey(at yamlPlace) (colon, value int, err error) {
 	start := d.keyEnd(at.key)
 	line := string(d.data[start:d.lineEnd(start)])
@@ -152,7 +153,7 @@ func (d *yamlDocument) afterKey(at yamlPlace) (colon, value int, err error) {
 	}
 }
 
-// keyEnd returns the offset after a key that is written in one line.
+// keyEnd returns the offset after a key. The key must be written on one line.
 func (d *yamlDocument) keyEnd(key *yaml.Node) int {
 	at := d.offset(key)
 	line := d.data[at:d.lineEnd(at)]

@@ -26,9 +26,9 @@ type Stats struct {
 	// Posts is the number of HTTP POST requests to /mcp, including requests that the protocol layer refused because
 	// they were not JSON-RPC or named an unknown session. It is 0 over stdio.
 	Posts uint64 `json:"posts"`
-	// Calls is the number of tool calls, which is the sum of Tools and Unknown.
+	// Calls is the number of tool calls. It is the sum of the counts in Tools and Unknown.
 	Calls uint64 `json:"calls"`
-	// Tools is the number of calls by tool. Every tool has an entry.
+	// Tools maps each tool to the number of calls to the tool. Every tool has an entry.
 	Tools map[string]uint64 `json:"tools"`
 	// Unknown is the number of calls to unknown tools.
 	Unknown uint64 `json:"unknown"`
@@ -42,8 +42,8 @@ type Call struct {
 	// Tool is the requested name, truncated to 128 bytes.
 	Tool string    `json:"tool"`
 	Time time.Time `json:"time"`
-	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00): the value in params._meta,
-	// otherwise the value of the HTTP header. It may be empty. It is truncated to 128 bytes and not checked.
+	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00). It is the value in params._meta, or
+	// else the value of the HTTP header. It may be empty. It is truncated to 128 bytes, and is not checked.
 	Traceparent string `json:"traceparent,omitzero"`
 	// Header is the `traceparent` of the HTTP request. It is empty over stdio.
 	Header string `json:"traceparent_header,omitzero"`
@@ -103,7 +103,7 @@ func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 }
 
 // checkArguments returns an error if the arguments are not an object. MCP requires an object. If the arguments are
-// null, the SDK (v1.8.0) panics while it adds the defaults of a schema, which would end the process.
+// null, the SDK (v1.8.0) panics when it adds the defaults of a schema, which would end the process.
 func checkArguments(args []byte) error {
 	if len(args) == 0 || jsontext.Value(args).Kind() == '{' {
 		return nil

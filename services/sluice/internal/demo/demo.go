@@ -1,5 +1,5 @@
-// Package demo is a small MCP server for trying the mesh. It has notes and a few accounts in memory, and tools of every
-// category from harmless to costly. The tools change this data, so the effect of a refusal is visible. The server
+// Package demo is a small MCP server for trying out the mesh. It has notes and a few accounts in memory, and tools of
+// every category from harmless to costly. The tools change this data, so the effect of a refusal is visible. The server
 // counts every tool call that reaches it, so a test can check that a refused call did not reach the server.
 package demo
 
@@ -15,7 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Defaults and bounds of [Config].
+// These are the defaults and bounds of [Config].
 const (
 	// DefaultMaxNotes is the default of [Config.MaxNotes].
 	DefaultMaxNotes = 10_000
@@ -27,22 +27,22 @@ const (
 
 // Config configures a demo server. The zero value is not valid, but [DefaultConfig] returns a valid one.
 type Config struct {
-	// MaxNotes is the maximum number of notes that exist at a time, including the three starting notes. It is from 3 to
-	// 100,000.
+	// MaxNotes is the maximum number of notes that exist at the same time, including the three initial notes. It must
+	// be from 3 to 100,000.
 	MaxNotes int
-	// SessionIdle is the time without a request after which an HTTP session ends. It is above 0. It has no effect if
-	// Stateless is set.
+	// SessionIdle is the time without a request after which an HTTP session ends. It must be greater than 0. It has no
+	// effect if Stateless is set.
 	SessionIdle time.Duration
-	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only a stateless server speaks
-	// MCP 2026-07-28. Otherwise a session starts with `initialize`, and the response to a request of 2026-07-28 is the
-	// error −32022 with the supported revisions.
+	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only a stateless server supports
+	// MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`, and a request in revision
+	// 2026-07-28 gets the error −32022 with the supported revisions.
 	Stateless bool
-	// JSONResponse answers a POST with one application/json body instead of an event stream. In that case, only a
-	// client that has opened the session's GET stream gets progress.
+	// JSONResponse makes the server answer a POST with one application/json body instead of an event stream. In that
+	// case, only a client that has opened the session's GET stream gets progress notifications.
 	JSONResponse bool
 }
 
-// DefaultConfig returns a server with sessions that answers with event streams.
+// DefaultConfig returns the configuration of a server that uses sessions and responds with event streams.
 func DefaultConfig() Config {
 	return Config{MaxNotes: DefaultMaxNotes, SessionIdle: DefaultSessionIdle}
 }
@@ -65,7 +65,7 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-// Server is a demo server. All connections share its state, which is lost when the process ends. Its methods are safe
+// Server is a demo server. All connections share its state, which is lost when the process exits. Its methods are safe
 // for concurrent use.
 type Server struct {
 	cfg    Config
@@ -119,8 +119,8 @@ func (s *Server) Handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection until in or ctx ends, and then returns nil. Each line is a JSON-RPC message of at
-// most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
+// ServeStdio serves one connection until in ends or ctx is done, and then returns nil. Each line is a JSON-RPC message
+// of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {

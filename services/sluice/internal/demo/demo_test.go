@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/demo"
 )
 
-// newServer creates a server with the default configuration, which change may modify. change may be nil.
+// newServer creates a server with the default configuration. If change is not nil, it may modify the configuration.
 func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	t.Helper()
 	cfg := demo.DefaultConfig()
@@ -62,7 +62,7 @@ func connect(t *testing.T, over mcp.Transport, opts *mcp.ClientOptions) *mcp.Cli
 	return session
 }
 
-// call calls a tool and returns the text of its result, and whether the tool failed.
+// call calls a tool and returns the text of the result. It also reports whether the tool failed.
 func call(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) (text string, failed bool) {
 	t.Helper()
 	params := &mcp.CallToolParams{Name: tool}

@@ -29,7 +29,8 @@ func serve(t *testing.T, s *demo.Server) string {
 	return web.URL + "/mcp"
 }
 
-// post sends one message by plain HTTP. header contains names of HTTP headers, each followed by its value.
+// post sends one message over plain HTTP. The parameter header contains names of HTTP headers, each followed by its
+// value.
 func post(t *testing.T, url, body string, header ...string) (resp *http.Response, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -138,7 +139,7 @@ func TestRunReport_ReturnsLargeIntegersExactly(t *testing.T) {
 	if err := json.Unmarshal([]byte(first), &answer, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("%v: %s", err, first)
 	}
-	// FNV-1a of the three starting notes. It changes if their text changes.
+	// This is the FNV-1a hash of the three initial notes. It changes if the text of the notes changes.
 	const want = "12337391613082800222"
 	if got := string(answer.Result.StructuredContent.Fingerprint); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)

@@ -53,14 +53,15 @@ func (l *ledger) refund(customer string, cents int64) (from, to account, err err
 	return account{merchant, formatCents(l.cents[merchant])}, account{customer, formatCents(l.cents[customer])}, nil
 }
 
-// amountPattern is the form of an amount: at most 9 digits, and optionally a point and two digits.
+// amountPattern matches an amount: at most 9 digits, optionally followed by a point and two digits.
 const (
 	amountPattern = `^(0|[1-9][0-9]{0,8})(\.[0-9]{2})?$`
 	wholeDigits   = 9
 	placeDigits   = 2
 )
 
-// parseAmount parses a decimal of the form amountPattern, such as "12.50" or "12", as cents. The result is above 0.
+// parseAmount parses a decimal that matches amountPattern, such as "12.50" or "12", as cents. The result is greater
+// than 0.
 func parseAmount(s string) (int64, error) {
 	whole, places, dotted := strings.Cut(s, ".")
 	if !dotted {

@@ -77,7 +77,7 @@ func (b *noteBook) remove(id string) (note, error) {
 	return n, nil
 }
 
-// page returns at most limit notes from an offset, and the number of all notes.
+// page returns at most limit notes, beginning at offset, and the total number of notes.
 func (b *noteBook) page(offset, limit int) (notes []note, total int) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

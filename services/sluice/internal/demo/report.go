@@ -17,9 +17,9 @@ type report struct {
 	Notes    int         `json:"notes"`
 	Words    int         `json:"words"`
 	TopWords []wordCount `json:"topWords"`
-	// Fingerprint is FNV-1a over ids, titles and bodies in order, each followed by a zero byte.
+	// Fingerprint is the FNV-1a hash of the ids, titles and bodies of all notes in order, each followed by a zero byte.
 	Fingerprint uint64 `json:"fingerprint"`
-	// SavedAs is the id of the note with the report, if the caller requested a note.
+	// SavedAs is the id of the note that contains the report. It is empty unless the caller requested a note.
 	SavedAs string `json:"savedAs,omitzero"`
 }
 
@@ -62,7 +62,8 @@ const (
 }`
 )
 
-// writeReport returns a report on the notes. top is the maximum number of words in the report's list of frequent words.
+// writeReport returns a report on the notes. The parameter top is the maximum number of words in the report's list of
+// frequent words.
 func writeReport(ctx context.Context, notes []note, top int, tell progressFunc) (report, error) {
 	counts := map[string]int{}
 	sum := fnv.New64a()

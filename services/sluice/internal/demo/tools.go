@@ -9,19 +9,19 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The names of the tools, grouped by the effect of a call.
+// These are the names of the tools, grouped by the effect of a call.
 const (
-	// ListNotes, GetNote and ListAccounts only read.
+	// ListNotes, GetNote and ListAccounts only read data.
 	ListNotes    = "list_notes"
 	GetNote      = "get_note"
 	ListAccounts = "list_accounts"
-	// CreateNote writes: it adds a note and changes no other note.
+	// CreateNote writes data: it adds a note and changes no other note.
 	CreateNote = "create_note"
-	// RunReport executes: it computes a report, and also writes a note if the caller requests a note.
+	// RunReport executes a task: it computes a report, and also writes a note if the caller requests a note.
 	RunReport = "run_report"
-	// DeleteNote destroys: a deleted note can't be restored.
+	// DeleteNote destroys data: a deleted note can't be restored.
 	DeleteNote = "delete_note"
-	// Refund is financial: each call moves money.
+	// Refund is a financial tool: each call moves money.
 	Refund = "refund"
 )
 

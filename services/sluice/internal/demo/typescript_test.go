@@ -24,7 +24,7 @@ func TestTypeScriptSDK_UsesTheDemoServer(t *testing.T) {
 			if diff := cmp.Diff(want, client.ListTools().ToolNames(t)); diff != "" {
 				t.Errorf("tools (-want +got):\n%s", diff)
 			}
-			// After listing the tools, the client checks each result against its output schema.
+			// After it has listed the tools, the client checks each result against the tool's output schema.
 			for tool, args := range map[string]map[string]any{
 				demo.ListNotes:    {"limit": 2},
 				demo.GetNote:      {"id": "note-1"},

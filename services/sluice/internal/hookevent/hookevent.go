@@ -1,5 +1,5 @@
-// Package hookevent reads the events that the hooks of MCP clients receive, and writes the outputs that the clients
-// expect. The forms are those of Claude Code 2.1.332, Codex 0.171.0 and Gemini CLI 0.61.0.
+// Package hookevent reads the events that MCP clients send to their hooks, and writes the outputs that the clients
+// expect from the hooks. The formats are those of Claude Code 2.1.332, Codex 0.171.0 and Gemini CLI 0.61.0.
 package hookevent
 
 import (
@@ -20,48 +20,49 @@ type Kind int
 const (
 	// Unknown is an event that could not be read.
 	Unknown Kind = iota
-	// Call comes before a call to a tool, or before a command of a skill, which is a call to a shell.
+	// Call is an event before a call to a tool, or before a skill runs a shell command. The latter counts as a call to
+	// a shell.
 	Call
-	// Permission comes when the client would ask the person about a call.
+	// Permission is an event that a client sends when it is about to ask the person whether to allow a call.
 	Permission
-	// Ignored is an event for which there is no decision.
+	// Ignored is an event of any other kind. The hook does not evaluate it.
 	Ignored
 )
 
-// events maps the names of events to kinds.
+// events maps the names of events to their kinds.
 var events = map[string]Kind{"PreToolUse": Call, "BeforeTool": Call, "PreSkillShellCommand": Call, "PermissionRequest": Permission}
 
-// An Event is an event of a client.
+// An Event is an event that a client sends to the hook.
 type Event struct {
 	Client string
 	Kind   Kind
 	// Name is the name of the event.
 	Name string
-	// Tool is the name of the tool, and Input its arguments, an object.
+	// Tool is the name of the tool. Input is a JSON object with the arguments of the call.
 	Tool  string
 	Input jsontext.Value
-	// ID identifies the call. It is empty if the client has no ids for calls.
+	// ID identifies the call. It is empty if the client does not assign ids to calls.
 	ID string
 	// Session and Turn identify the conversation. Dir is the working directory.
 	Session, Turn, Dir string
-	// MCP describes the server if the tool belongs to an MCP server. It is nil for a tool of the client.
+	// MCP describes the MCP server to which the tool belongs. It is nil if the tool is one of the client's own tools.
 	MCP *Server
 }
 
-// A Server is an MCP server of the client, as far as the event names it.
+// A Server is an MCP server of the client. It contains only what the event says about the server.
 type Server struct {
-	// Name is the name of the server's entry. It is empty if only the name of the tool is known, which contains the name
-	// of the server.
+	// Name is the name of the server's entry. It is empty if the event contains only the name of the tool, which
+	// includes the name of the server.
 	Name string
 	// Command and Args start the server. They are empty if the event does not contain them.
 	Command string
 	Args    []string
-	// Resource is true if the tool is the client's own and reads resources of the server. The event then contains only the
-	// name of the server.
+	// Resource is true if the tool is one of the client's own tools and reads resources of the server. In that case,
+	// the event contains only the name of the server.
 	Resource bool
 }
 
-// input is the form of the events of all clients.
+// input contains the members of the events of all clients.
 type input struct {
 	Session string         `json:"session_id"`
 	Turn    string         `json:"turn_id"`
@@ -77,7 +78,7 @@ type input struct {
 	} `json:"mcp_context"`
 }
 
-// Parse reads an event. If it returns an error, the event is still good for [Event.Failed].
+// Parse reads an event. Even if it returns an error, the returned event can be used for [Event.Failed].
 func Parse(client string, data []byte) (Event, error) {
 	e := Event{Client: client}
 	var in input
@@ -114,8 +115,8 @@ func Parse(client string, data []byte) (Event, error) {
 	return e, nil
 }
 
-// resourceServer returns the server that a tool for resources names in its arguments. It returns nil if they name none,
-// because then the tool may reach all servers of the client.
+// resourceServer returns the server that the arguments of a resource tool name. It returns nil if the arguments name no
+// server, because the tool may then reach all servers of the client.
 func resourceServer(arguments jsontext.Value) *Server {
 	var named struct {
 		Server string `json:"server"`
@@ -126,10 +127,10 @@ func resourceServer(arguments jsontext.Value) *Server {
 	return &Server{Name: named.Server, Resource: true}
 }
 
-// toolPrefix is the prefix of the names of MCP servers' tools in Claude Code and Codex: mcp__SERVER__TOOL.
+// toolPrefix is the prefix of the names of MCP tools in Claude Code and Codex, as in mcp__SERVER__TOOL.
 const toolPrefix = "mcp__"
 
-// Belongs reports whether the tool of an event may belong to the server with this name.
+// Belongs reports whether the tool of an event may belong to the server with the given name.
 func (e Event) Belongs(server string) bool {
 	if e.MCP == nil {
 		return false
@@ -140,14 +141,15 @@ func (e Event) Belongs(server string) bool {
 	return e.isToolOf(server)
 }
 
-// broughtBy contains, by client, the prefixes of the names of servers that are in no file of the user: those of
-// plugins, of accounts at the vendor, and of the client itself. An entry with such a name in a file is another server.
+// broughtBy contains, by client, prefixes of server names. A server whose name begins with such a prefix is in none of
+// the user's files. It belongs to a plugin, to an account at the vendor, or to the client itself. If a file contains an
+// entry with such a name, the entry is for a different server.
 var broughtBy = map[string][]string{
 	"claude-code": {"plugin_", "claude_ai_", "ide__", "claude-in-chrome__", "computer-use__"},
 	"codex":       {"codex_apps__"},
 }
 
-// BroughtByClient reports whether the tool of an event belongs to a server that is in no file of the user.
+// BroughtByClient reports whether the tool of an event belongs to a server that is in none of the user's files.
 func (e Event) BroughtByClient() bool {
 	if e.MCP == nil {
 		return false
@@ -159,7 +161,7 @@ func (e Event) BroughtByClient() bool {
 	return slices.ContainsFunc(broughtBy[e.Client], func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
-// normalized returns the name of a server as it is in the names of its tools.
+// normalized returns the name of a server in the form in which tool names contain it.
 func normalized(server string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -169,17 +171,18 @@ func normalized(server string) string {
 	}, server)
 }
 
-// An Output is what the hook prints, and its exit code.
+// An Output contains what the hook prints and the hook's exit code.
 type Output struct {
 	Stdout, Stderr string
 	Code           int
 }
 
-// Passed returns the output that leaves the decision to the rules of the client.
+// Passed returns the output that leaves the decision to the client's own rules.
 func (Event) Passed() Output { return Output{} }
 
-// Allowed returns the output for a call that a person has approved. Codex has such an output only for [Permission], and
-// Gemini CLI has none, so they get the output of [Event.Passed] otherwise.
+// Allowed returns the output for a call that a person has approved. Codex supports such an output only for
+// [Permission], and Gemini CLI does not support it at all. In the unsupported cases, Allowed returns the same output as
+// [Event.Passed].
 func (e Event) Allowed(reason string) Output {
 	switch {
 	case e.Kind == Permission:
@@ -191,7 +194,7 @@ func (e Event) Allowed(reason string) Output {
 	}
 }
 
-// Denied returns the output that refuses a call. The model reads the reason.
+// Denied returns the output that refuses a call. The reason is shown to the model.
 func (e Event) Denied(reason string) Output {
 	reason = strings.TrimSpace(reason)
 	if reason == "" {
@@ -207,9 +210,9 @@ func (e Event) Denied(reason string) Output {
 	}
 }
 
-// Failed returns the output that refuses a call although the event may not be understood. Exit code 2 with a reason on
-// standard error blocks in Claude Code and Codex. Gemini CLI gets JSON, because it takes other output for consent if the
-// exit code is 0 or 1.
+// Failed returns the output that refuses a call even if the event could not be parsed. In Claude Code and Codex, exit
+// code 2 with a reason on standard error blocks the call. Gemini CLI gets JSON, because it treats other output as
+// permission if the exit code is 0 or 1.
 func (e Event) Failed(reason string) Output {
 	reason = "Sluice denies this call, because it can't be evaluated: " + strings.TrimSpace(reason)
 	if e.Client == "gemini" {
@@ -218,12 +221,12 @@ func (e Event) Failed(reason string) Output {
 	return Output{Stderr: reason + "\n", Code: 2}
 }
 
-// decision returns the output for an event before a call.
+// decision returns the JSON output for an event that comes before a call.
 func (e Event) decision(decision, reason string) object {
 	return object{{"hookSpecificOutput", object{{"hookEventName", e.Name}, {"permissionDecision", decision}, {"permissionDecisionReason", reason}}}}
 }
 
-// object is a JSON object whose members are written in this order.
+// object is a JSON object whose members are written in the order of the slice.
 type object []member
 
 type member struct {
@@ -247,7 +250,7 @@ func (o object) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteToken(jsontext.EndObject)
 }
 
-// printed returns the output with a JSON document. Reasons with invalid UTF-8 are repaired.
+// printed returns an output that prints a JSON document. Invalid UTF-8 in reasons is replaced.
 func printed(document any) Output {
 	raw, err := json.Marshal(document, jsontext.AllowInvalidUTF8(true))
 	if err != nil { // the documents above have no such values

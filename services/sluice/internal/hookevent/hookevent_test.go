@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file")
 
-// The inputs have the forms of the clients' events. The golden file contains what is read from them, and the outputs for
+// The inputs have the formats of the clients' events. The golden file contains the parsed events, and the outputs for
 // each verdict.
 func TestOutputs_AreThoseOfTheClients(t *testing.T) {
 	t.Parallel()

@@ -6,8 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 )
 
-// Codex also replaces hyphens, so a tool of my-notes has the name of one of my_notes. An entry my_notes that is behind the
-// mesh must not make calls of my-notes pass. Claude Code keeps hyphens.
+// Codex also replaces hyphens, so a tool of the server my-notes has the same name as a tool of the server my_notes. If
+// the entry my_notes goes through the mesh, this must not cause calls to my-notes to be allowed. Claude Code does not
+// replace hyphens.
 func TestBelongs_IncludesNamesWithHyphensInCodex(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

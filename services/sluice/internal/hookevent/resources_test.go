@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 )
 
-// A client's own tool for resources reaches the server that its arguments name. Without a name, or in Gemini CLI, which
-// ignores it, the tool may reach any server.
+// A client's own tool for resources reaches the server that the arguments name. If the arguments name no server, the
+// tool may reach any server. The same is true in Gemini CLI, which ignores the name.
 func TestParse_ResourceToolsBelongToTheServerThatTheyName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ client, tool, input, server string }{

@@ -2,5 +2,5 @@ package hooksetup
 
 import "time"
 
-// No client rewrites the files of these tests.
+// settle can be short, because no client rewrites the files in these tests.
 func init() { settle = time.Millisecond } //nolint:gochecknoinits // before all tests

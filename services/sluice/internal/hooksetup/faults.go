@@ -6,8 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// Faults returns the differences between the hook in the settings file and the hook that Install writes, except those
-// of the command. Because of them, the client may run calls without an answer of the hook.
+// Faults returns the differences between the hook in the settings file and the hook that Install would write. Each of
+// them can make the client run calls without waiting for the hook's answer. Faults ignores differences between the
+// commands.
 func (t Target) Faults() ([]string, error) {
 	items, err := t.items()
 	if err != nil {
@@ -25,7 +26,8 @@ func (t Target) Faults() ([]string, error) {
 	return out, nil
 }
 
-// faultsOf returns the differences between an item and the item that Install writes with the same command.
+// faultsOf returns the differences between an item in the settings and the item that Install would write with the same
+// command.
 func (t Target) faultsOf(item *configedit.Node) []string {
 	return differences(item, nodeOf(t.item(commandOf(item))))
 }
@@ -33,13 +35,13 @@ func (t Target) faultsOf(item *configedit.Node) []string {
 // commandOf returns the command of an item for which isOurs returns true.
 func commandOf(item *configedit.Node) string { return item.Get(hooksKey).Items[0].Get("command").Text }
 
-// differences returns the differences between an item for which isOurs returns true and the item want.
+// differences returns the differences between two items. The function isOurs must return true for the first item.
 func differences(item, want *configedit.Node) []string {
 	return append(membersOf(item, want), membersOf(item.Get(hooksKey).Items[0], want.Get(hooksKey).Items[0])...)
 }
 
-// membersOf returns the differences between the members of two objects, except those of their lists. It names no values
-// of the first object, because they may be secrets.
+// membersOf returns the differences between the members of two objects. It ignores members of want whose value is a
+// list. The result contains no values of the first object, because they may be secrets.
 func membersOf(have, want *configedit.Node) (out []string) {
 	for _, m := range want.Members {
 		switch v := have.Get(m.Name); {

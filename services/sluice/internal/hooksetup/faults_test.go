@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// Someone narrows the hook or lets it fail open. Faults names the change, and a second install repairs it.
+// The hook is changed so that it applies to fewer calls, or so that calls run if the hook fails. Faults describes the
+// change, and a second install repairs the hook.
 func TestInstall_RepairsAHookThatLetsCallsPass(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -33,7 +34,8 @@ func TestInstall_RepairsAHookThatLetsCallsPass(t *testing.T) {
 	}
 }
 
-// checkRepaired replaces change[0] by change[1] in the settings with the hook of a client.
+// checkRepaired replaces change[0] with change[1] in a client's settings that contain the hook. Then it checks that
+// Install repairs the settings.
 func checkRepaired(t *testing.T, client string, change [2]string, want string) {
 	t.Helper()
 	target, data := newTarget(t, client, "{}")
@@ -58,7 +60,8 @@ func checkRepaired(t *testing.T, client string, change [2]string, want string) {
 	checkSame(t, good, content(t, target.Path))
 }
 
-// checkFaults checks that a fault contains a fragment, or that there is no fault if the fragment is empty.
+// checkFaults checks that one of the faults contains a fragment. If the fragment is empty, it checks that there is no
+// fault.
 func checkFaults(t *testing.T, faults func() ([]string, error), fragment string) {
 	t.Helper()
 	got, err := faults()
@@ -68,7 +71,8 @@ func checkFaults(t *testing.T, faults func() ([]string, error), fragment string)
 	}
 }
 
-// A second item of the hook does no harm if the first one is as Install writes it.
+// The settings contain two items with Sluice's hook, and one of them is the item that Install writes. Faults reports no
+// fault, because the second item does no harm.
 func TestFaults_AreThoseOfTheBestItem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

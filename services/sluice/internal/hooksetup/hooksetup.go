@@ -1,4 +1,5 @@
-// Package hooksetup registers the hook of Sluice in the settings of MCP clients, and takes that back to the byte.
+// Package hooksetup registers Sluice's hook in the settings of MCP clients. It can also remove the hook so that the
+// settings have exactly the same bytes as before.
 package hooksetup
 
 import (
@@ -24,29 +25,30 @@ import (
 )
 
 const (
-	// Timeout is the time after which a client ends the hook. It is longer than [Hold], so that the hook denies a call
-	// before the client would run it.
+	// Timeout is the time after which a client stops the hook. It is longer than [Hold], so that the hook can deny a
+	// call before the client would run it.
 	Timeout = 300 * time.Second
-	// Hold is the time for which a call waits for people.
+	// Hold is the maximum time for which a call waits for people.
 	Hold = 240 * time.Second
 )
 
-// settle is the time after which a changed file is read again, because clients rewrite their files.
+// settle is the time after which Sluice reads a file again that it has changed. The client may have rewritten the file
+// meanwhile.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
 type Target struct {
 	Client string
 	Path   string
-	// Project is the directory of the project, or empty for the settings of the user.
+	// Project is the directory of the project. It is empty for the settings of the user.
 	Project string
-	// Config is the absolute path of the configuration of the person's mesh. The hook uses only this mesh, whatever the
-	// environment of the client says.
+	// Config is the absolute path of the configuration of the person's mesh. The hook uses only this mesh, regardless
+	// of the client's environment.
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If project is not empty, it is the file for this project that belongs
-// to the user alone.
+// TargetOf returns the settings file of a client. If project is not empty, it returns the user's private settings file
+// in this project, which is not shared with other people.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
 	user := client.Files(sys, "")[0].Path
@@ -73,7 +75,7 @@ func TargetOf(client clientconfig.Client, sys clientconfig.System, project strin
 	return t, nil
 }
 
-// Events returns the events in which the hook is registered.
+// Events returns the names of the events for which the hook is registered.
 func (t Target) Events() []string {
 	switch t.Client {
 	case "codex":
@@ -85,7 +87,7 @@ func (t Target) Events() []string {
 	}
 }
 
-// item returns the entry of the hook in the list of an event. Clients run the command in a shell.
+// item returns the item that registers the hook in the list of an event. Clients run the command in a shell.
 func (t Target) item(command string) configedit.Object {
 	seconds := int(Timeout / time.Second)
 	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: command}}
@@ -101,12 +103,12 @@ func (t Target) item(command string) configedit.Object {
 	return configedit.Object{{Name: "hooks", Value: list}}
 }
 
-// Command returns the command of the hook.
+// Command returns the command line that starts the hook.
 func (t Target) Command(data, program string) string {
 	return quoted(program) + " hook " + t.Client + " --config " + quoted(t.Config) + " --data " + quoted(data)
 }
 
-// nodeOf converts an object of strings, integers and nodes.
+// nodeOf converts an object whose values are strings, integers and nodes.
 func nodeOf(o configedit.Object) *configedit.Node {
 	n := &configedit.Node{Kind: configedit.Map}
 	for _, f := range o {
@@ -124,7 +126,7 @@ func nodeOf(o configedit.Object) *configedit.Node {
 	return n
 }
 
-// quoted returns a path as one word of a shell.
+// quoted returns a path as a single word for a shell.
 func quoted(path string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`/._-+:\`, r)
@@ -139,7 +141,7 @@ func quoted(path string) string {
 	}
 }
 
-// isOurs reports whether an item of a list of hooks contains only the hook of Sluice.
+// isOurs reports whether an item in a list of hooks contains only Sluice's hook.
 func (t Target) isOurs(n *configedit.Node) bool {
 	hooks := n.Get("hooks")
 	if hooks == nil || hooks.Kind != configedit.List || len(hooks.Items) != 1 {
@@ -149,7 +151,7 @@ func (t Target) isOurs(n *configedit.Node) bool {
 	return command != nil && IsHook(command.Text, t.Client)
 }
 
-// IsHook reports whether a command starts the hook of Sluice for a client.
+// IsHook reports whether a command starts Sluice's hook for a client.
 func IsHook(command, client string) bool {
 	program, flags, ok := strings.Cut(strings.TrimSpace(command), " hook "+client)
 	ok = ok && (flags == "" || strings.HasPrefix(flags, " --config "))
@@ -163,7 +165,8 @@ const hooksKey = "hooks"
 
 func path(event string) []string { return []string{hooksKey, event} }
 
-// Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
+// Registered returns, for each event, the command of the hook in a settings file. The command is "" if the hook is not
+// registered for the event.
 func (t Target) Registered() ([]string, error) {
 	items, err := t.items()
 	if err != nil {
@@ -178,8 +181,9 @@ func (t Target) Registered() ([]string, error) {
 	return out, nil
 }
 
-// items returns the item of the hook for each event, or nil for an event without it. If an event has several, the item
-// is the first one that has the form of Install, otherwise the first one.
+// items returns, for each event, the item that contains the hook, or nil if the hook is not registered for the event.
+// If an event has several such items, items returns the first one that is exactly as Install writes it. If there is
+// none, it returns the first item.
 func (t Target) items() ([]*configedit.Node, error) {
 	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
@@ -207,31 +211,34 @@ func (t Target) items() ([]*configedit.Node, error) {
 	return out, nil
 }
 
-// A Record describes what Install has changed, so that Remove can take it back. It contains no content of the file.
+// A Record describes what Install has changed, so that Remove can undo the change. It contains no content of the file.
 type Record struct {
 	Client  string `json:"client"`
 	Path    string `json:"path"`
 	Project string `json:"project,omitzero"`
-	// Missing is true if the file did not exist, and has contained nothing but the hook since.
+	// Missing is true if the file did not exist before Install, and only Install has added content to it.
 	Missing bool `json:"missing,omitzero"`
-	// Before is the digest of the file before the first change since which nothing else has changed the file.
+	// Before is the digest of the file before Install. If several installs in a row were the only changes to the file,
+	// it is the digest before the first of them.
 	Before string `json:"before,omitzero"`
-	// After is the digest of the file after the change.
+	// After is the digest of the file after the newest call to Install.
 	After string `json:"after"`
-	// Steps are the changes in their order.
+	// Steps contains the changes in the order in which they were made.
 	Steps []Step `json:"steps"`
 }
 
-// A Step is one item that was added. Created is the manifest of the list if it did not exist.
+// A Step records one item that Install added to a list. If the list did not exist, Created is the manifest of the
+// change that created the list.
 type Step struct {
 	Event   string               `json:"event"`
 	Created *configedit.Manifest `json:"created,omitzero"`
-	// Parent is true if the object of all hooks did not exist.
+	// Parent is true if Install also created the object that contains all lists of hooks.
 	Parent bool `json:"parent,omitzero"`
 }
 
-// keep adds the steps of an earlier Install, with another path of the program. They remain true if others have changed
-// the file: a manifest is only used for the very content that its step wrote, and only empty lists are removed.
+// keep adds the steps of an earlier call to Install that registered another path of the program. The earlier steps stay
+// valid even if other programs have changed the file: a manifest is used only if the file has exactly the content that
+// the step wrote, and only empty lists are removed.
 func (r *Record) keep(earlier []Step) {
 	for _, step := range earlier {
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })
@@ -246,7 +253,7 @@ func (r *Record) keep(earlier []Step) {
 	}
 }
 
-// recordPath returns the path of the record of a target.
+// recordPath returns the path of the record for a target.
 func (t Target) recordPath(data string) string {
 	name := t.Client
 	if t.Project != "" {
@@ -288,7 +295,8 @@ func (t Target) writer(data string) *atomicfile.Writer {
 	return &atomicfile.Writer{Lock: filepath.Join(data, "hooks", "lock"), Settle: settle, Within: t.Project}
 }
 
-// Preview returns the content of the settings file before and after Install, which are equal if the hook is registered.
+// Preview returns the content of the settings file before and after Install. The two are equal if the hook is already
+// registered.
 func (t Target) Preview(data, program string) (before, after []byte, err error) {
 	before, err = regularfile.Read(t.Path, configedit.MaxBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -298,7 +306,7 @@ func (t Target) Preview(data, program string) (before, after []byte, err error) 
 	return before, after, err
 }
 
-// Install registers the hook. changed is false if it is registered already. Hooks of others stay.
+// Install registers the hook. changed is false if the hook is already registered. Hooks of other programs stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
 	before, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -340,7 +348,8 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	return true, nil
 }
 
-// add returns the settings with the hook. An item with another command is replaced.
+// add returns the settings with the hook added. If an item contains the hook with a different command, add replaces
+// this item.
 func (t Target) add(before []byte, command string, record *Record) ([]byte, error) {
 	want := t.item(command)
 	data := before
@@ -371,12 +380,13 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 type Removal struct {
 	// Found is false if the hook was not registered.
 	Found bool
-	// Exact is true if the file has the very bytes that it had before Install. Deleted is true if Install had created the
-	// file, and nothing else has changed it.
+	// Exact is true if the file has exactly the bytes that it had before Install. Deleted is true if Remove has deleted
+	// the file, because Install had created it and nothing else has changed it.
 	Exact, Deleted bool
 }
 
-// Remove takes back what Install has changed. If the file has changed since, only the items of Sluice are removed.
+// Remove undoes what Install has changed. If the file was changed after Install, Remove removes only the items that
+// Sluice added.
 func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	now, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -408,8 +418,8 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	return Removal{Found: true, Exact: digest(after) == record.Before}, t.forget(data)
 }
 
-// isEmpty reports whether settings have no member. A record of an earlier version can say that a file was missing to
-// which others have added content.
+// isEmpty reports whether the settings have no members. This check is necessary because a record of an earlier version
+// can say that a file was missing even if other programs have added content to it.
 func isEmpty(settings []byte) bool {
 	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, settings)
 	return err == nil && (root == nil || root.Kind == configedit.Map && len(root.Members) == 0)
@@ -437,7 +447,7 @@ func (t Target) without(now []byte, record Record) ([]byte, error) {
 	return t.pruned(data, record)
 }
 
-// pruned removes the lists that Install has created, and the object that contains them, if they are empty.
+// pruned removes lists that Install has created, and the object that contains them, if they are empty.
 func (t Target) pruned(data []byte, record Record) (_ []byte, err error) {
 	parent := false
 	for _, step := range record.Steps {
@@ -456,7 +466,7 @@ func (t Target) pruned(data []byte, record Record) (_ []byte, err error) {
 	return withoutEmpty(data, func(hooks *configedit.Node) bool { return hooks.Kind == configedit.Map && len(hooks.Members) == 0 }, hooksKey)
 }
 
-// withoutEmpty returns the settings without the value at path if isEmpty returns true for it.
+// withoutEmpty removes the value at path from the settings if isEmpty returns true for the value.
 func withoutEmpty(data []byte, isEmpty func(*configedit.Node) bool, path ...string) ([]byte, error) {
 	l := configedit.Layout{Format: configedit.JSON}
 	root, err := configedit.Parse(l, data)
@@ -474,7 +484,7 @@ func withoutEmpty(data []byte, isEmpty func(*configedit.Node) bool, path ...stri
 	return change.After, nil
 }
 
-// record reads the record of a target. It is empty if there is none.
+// record reads the record for a target. It returns an empty record if there is none.
 func (t Target) record(data string) (record Record, err error) {
 	raw, err := os.ReadFile(t.recordPath(data))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,8 +18,8 @@ import (
 
 const program = "/opt/sluice/bin/sluice"
 
-// newTarget returns the settings of a client, with the content of the file, and a data directory. If content is
-// missing, the file does not exist.
+// newTarget returns the settings file of a client, with the given content, and a data directory. If content is missing,
+// the file does not exist.
 func newTarget(t *testing.T, client, content string) (target hooksetup.Target, data string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,7 +65,8 @@ func remove(t *testing.T, target hooksetup.Target, data string) hooksetup.Remova
 	return done
 }
 
-// checkRegistered checks that each event of a target has a command that starts a program, or none if program is empty.
+// checkRegistered checks that each event of a target has a command that starts the program. If program is empty, it
+// checks that no event has a command.
 func checkRegistered(t *testing.T, target hooksetup.Target, program string) {
 	t.Helper()
 	commands, err := target.Registered()
@@ -90,7 +91,8 @@ func records(t *testing.T, data string) []string {
 	return paths
 }
 
-// others are settings with hooks of other programs. Each has an item for all events of Sluice's hook.
+// others contains settings with hooks of other programs. It has an item for each event for which Sluice's hook is
+// registered.
 const others = `{
     "theme": "dark",   "hooks": {
         "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "lint"}]}],
@@ -147,7 +149,8 @@ func checkRestored(t *testing.T, client, before string) {
 	}
 }
 
-// If the earlier path stayed, the hook would run twice, or a client would start a program that does not exist.
+// If the item with the earlier path stayed, the hook would run twice, or a client would start a program that does not
+// exist.
 func TestInstall_ReplacesAnEarlierPathOfTheProgram(t *testing.T) {
 	t.Parallel()
 	for _, client := range []string{"claude-code", "codex", "gemini"} {
@@ -201,7 +204,8 @@ func TestRemove_KeepsWhatOthersChangedSinceInstall(t *testing.T) {
 	}
 }
 
-// A person may delete the settings, or the hook, before Remove. Remove then only deletes its record.
+// A person may delete the settings file or the hook before Remove is called. In that case, Remove only deletes its
+// record.
 func TestRemove_ForgetsAHookThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]string{"file": missing, "hook": `{"theme": "dark"}`} {
@@ -235,7 +239,7 @@ func TestTarget_RefusesSettingsThatItCantEdit(t *testing.T) {
 	}
 }
 
-// A repository may have a link in .claude that leads to a file of the person.
+// A repository may contain a link in .claude that leads to one of the person's files outside the project.
 func TestInstall_RefusesALinkOutOfTheProject(t *testing.T) {
 	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "settings.json")
@@ -249,7 +253,8 @@ func TestInstall_RefusesALinkOutOfTheProject(t *testing.T) {
 	}
 }
 
-// The time-outs have the units of the clients. Claude Code runs a call if its hook fails, unless onFailure is "block".
+// The timeouts have the units that the clients use. If the hook fails, Claude Code runs the call unless onFailure is
+// "block".
 func TestInstall_WritesTheFormOfTheClient(t *testing.T) {
 	t.Parallel()
 	for client, want := range map[string]map[string]any{
@@ -282,7 +287,7 @@ func TestInstall_WritesTheFormOfTheClient(t *testing.T) {
 	}
 }
 
-// Clients run the command in a shell. The test expects that the shell reads each path as one word.
+// Clients run the command in a shell. The shell must read each path as one word.
 func TestInstall_QuotesThePathOfTheProgramForAShell(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/a b/sluice", "/it's/sluice", "/$HOME/`x`/sluice", `/"/sluice`, "/a;b&c|d>e/sluice", "/~*?[]/sluice"} {

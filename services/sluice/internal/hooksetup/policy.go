@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// shellRate and changeRate are the limits of the policy, in calls in a minute.
+	// shellRate and changeRate are the rate limits in the policy, in calls per minute.
 	shellRate  = 60
 	changeRate = 120
 )
 
-// guardReason is the reason for which a change of a protected file is denied.
+// guardReason is the reason why a change to a protected file is denied.
 const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
-// secretReason is the reason for which a tool may not read a file with tokens or secrets of Sluice.
+// secretReason is the reason why a tool may not read a file that contains Sluice's tokens or secrets.
 const secretReason = "this file has tokens or secrets of Sluice, with which a program can approve its own calls"
 
-// shellReason is the reason for which a command that contains the name of Sluice needs approval. The condition finds
-// only commands that spell the name.
+// shellReason is the reason why a command needs approval if it contains the name sluice. The condition does not detect
+// commands that run Sluice without containing its name literally.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
-// Policy returns the policy document for the tools of a client. It denies the calls that [Protected] marks.
+// Policy returns the policy document for a client's own tools. The policy denies the calls that [Protected] marks.
 func Policy(client string) ([]byte, error) {
 	tools, err := hosttools.Tools(client)
 	if err != nil {
@@ -52,7 +52,7 @@ tools:
 	return out.Bytes(), nil
 }
 
-// entryOf returns the entry of a tool.
+// entryOf returns the entry for a tool in the policy document.
 func entryOf(tool hosttools.Tool) (string, error) {
 	var d struct {
 		Schema struct {
@@ -86,11 +86,11 @@ func entryOf(tool hosttools.Tool) (string, error) {
 	return limited(changeRate), nil
 }
 
-// unmarked is true for calls that [Protected.Mark] has not marked.
+// unmarked is a condition that is true for calls that [Protected.Mark] has not marked.
 const unmarked = "!has(args." + hosttools.ProtectedFile + ")"
 
-// conditional returns an entry that allows calls for which condition is true, and applies action to other calls. A rate
-// of 0 is no limit.
+// conditional returns an entry that allows calls for which condition is true, and applies action to other calls. If
+// rate is 0, the allowed calls are not limited.
 func conditional(condition string, rate int, action, reason string) string {
 	limit := ""
 	if rate > 0 {

@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// A command that names sluice could approve the agent's own calls, so each tool that executes a command needs an
-// approval for it. Codex patches files with an argument of the same name, which is not a command.
+// A command that names sluice could approve the agent's own calls. Therefore each tool that executes commands needs an
+// approval for such a command. The tool that Codex uses to patch files also has an argument with the name command, but
+// it does not execute commands.
 func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -42,8 +43,9 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 	}
 }
 
-// A client's own tools for resources of MCP servers reach servers that are not behind the mesh. The hook lets a call pass
-// if it names a server behind the mesh, so policy only evaluates the others.
+// A client's own tools for resources of MCP servers can also reach servers that do not go through the mesh. The hook
+// itself allows a call that names a server behind the mesh. Therefore the policy needs to evaluate only the other
+// calls, and these need approval.
 func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
 	t.Parallel()
 	for client, want := range map[string][]string{

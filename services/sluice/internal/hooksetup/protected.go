@@ -18,31 +18,34 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// Protected finds calls that would change files of Sluice, or files with which a client finds its hooks and MCP
-// servers. It also finds calls that would read tokens and secrets of Sluice.
+// Protected detects calls that would change Sluice's own files, or files that configure a client's hooks and MCP
+// servers. It also detects calls that would read Sluice's tokens and secrets.
 type Protected struct {
 	System clientconfig.System
 	// Client is the id of the client that makes the calls.
 	Client string
-	// Own are the files and directories of Sluice.
+	// Own contains the paths of Sluice's own files and directories.
 	Own []string
-	// Data is the data directory, which has the tokens and secrets. If it is empty, calls that read are not marked.
+	// Data is the data directory, which contains the tokens and secrets. If it is empty, calls that read files are not
+	// marked.
 	Data string
 }
 
-// settingsPatterns match files of clients in any directory, in addition to those that [clientconfig] knows.
+// settingsPatterns match the last elements of the paths of clients' settings files. They are used in addition to the
+// files that [clientconfig] knows.
 var settingsPatterns = []string{
 	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
 }
 
-// settingsDirs are directories of clients in any directory. The definitions below them contain MCP servers, hooks and
-// commands of shells.
+// settingsDirs lists directories that clients read wherever they are. The files in them can define MCP servers, hooks
+// and shell commands.
 var settingsDirs = []string{
 	".claude/agents", ".claude/commands", ".claude/plugins", ".claude/skills", ".claude/workflows",
 	".gemini/agents", ".gemini/commands", ".gemini/extensions", ".gemini/policies", ".codex",
 }
 
-// clientDirs are the directories of clients in which TargetOf finds their settings. Variables can name others.
+// clientDirs contains the default names of the directories in which TargetOf finds the clients' settings. Environment
+// variables can name other directories.
 var clientDirs = map[string]string{"claude-code": ".claude", hosttools.Codex: ".codex", "gemini": ".gemini"}
 
 // maxLinks is the maximum number of symbolic links in a path.
@@ -50,11 +53,11 @@ const maxLinks = 255
 
 var errLinks = errors.New("the path has too many symbolic links")
 
-// unknown is the path of a protected file if the arguments of a call do not name the file.
+// unknown is used as the path of a protected file if the arguments of a call do not name the file.
 const unknown = "unknown, because the arguments do not name the file"
 
 // Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file or
-// read a secret, or if the arguments do not name a file. dir is the working directory of the client.
+// read a secret, or if the arguments do not name a file. The parameter dir is the working directory of the client.
 func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Value, error) {
 	if !filepath.IsAbs(dir) {
 		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
@@ -85,7 +88,7 @@ func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Va
 	return json.Marshal(all, json.Deterministic(true))
 }
 
-// targetsOf returns the paths of the files that a call changes, as the arguments contain them.
+// targetsOf returns the paths of the files that a call changes, in the form in which the arguments contain them.
 func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	var a struct {
 		File     string `json:"file_path"`
@@ -109,8 +112,8 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find returns the first target that is protected, with its symbolic links resolved, or "". If there are no targets, it
-// returns unknown.
+// find checks the paths in targets, and returns the protected path to which the first protected target leads. It
+// returns "" if no target is protected. If there are no targets, it returns unknown.
 func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
 	if len(targets) == 0 {
 		return unknown
@@ -125,8 +128,8 @@ func (p Protected) find(dir string, targets []string, isProtected func(form stri
 	return ""
 }
 
-// forms returns the absolute paths that a client may mean by a path. Clients remove `..` before or after they follow
-// symbolic links, and some replace `~`.
+// forms returns the absolute paths to which a client may resolve a path. Clients remove `..` before or after they
+// follow symbolic links, and some replace `~`.
 func (p Protected) forms(dir, target string) (out []string) {
 	starts := []string{target, strings.TrimSpace(target)}
 	if rest, ok := strings.CutPrefix(strings.TrimSpace(target), "~"); ok {
@@ -143,8 +146,9 @@ func (p Protected) forms(dir, target string) (out []string) {
 	return slices.Compact(out)
 }
 
-// paths returns the protected paths, also with symbolic links resolved: those of Sluice, the files of clients, and the
-// files of clients in the working directory and above.
+// paths returns the protected paths: Sluice's own files, the clients' files that belong to the user, and the clients'
+// files in the working directory and in all directories above it. For a path with symbolic links, it also returns the
+// resolved path.
 func (p Protected) paths(dir string) []string {
 	out := slices.Clone(p.Own)
 	for _, c := range clientconfig.Clients() {
@@ -177,8 +181,8 @@ func (p Protected) paths(dir string) []string {
 	return out
 }
 
-// physical returns an absolute path with all symbolic links resolved. Elements that do not exist stay. It returns the
-// path itself if the links are a loop, because then no program can open the file.
+// physical returns an absolute path with all symbolic links resolved. Elements that do not exist are kept. If the links
+// form a loop, physical returns the path itself, because no program can open the file in that case.
 func physical(name string) string {
 	if real, err := resolve(name); err == nil {
 		return real
@@ -223,8 +227,9 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns the form of a path that file systems compare if they ignore case, compatible forms and invisible
-// characters. It also removes what Windows ignores: dots and spaces at the end of a name, and names of streams.
+// folded returns a form of a path that is the same for all paths that a file system may treat as equal. Some file
+// systems ignore case, differences between compatible characters, and invisible characters. Windows also ignores dots
+// and spaces at the end of a name, and the name of a stream after a colon.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
@@ -245,7 +250,7 @@ func folded(name string) string {
 	return strings.Join(elements, "/")
 }
 
-// isWithin reports whether a path is one of those in paths, or below it.
+// isWithin reports whether a path is equal to one of the given paths, or is below one of them.
 func isWithin(name string, paths []string) bool {
 	name = folded(name)
 	return slices.ContainsFunc(paths, func(p string) bool {
@@ -254,7 +259,8 @@ func isWithin(name string, paths []string) bool {
 	})
 }
 
-// matchesSettings reports whether a path is a file of a client in any directory, or below a directory of a client.
+// matchesSettings reports whether a path can be a client's settings file, or can be below a directory that clients
+// read, wherever that directory is.
 func (p Protected) matchesSettings(name string) bool {
 	elements := strings.Split(folded(name), "/")
 	for _, dir := range settingsDirs {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// newProtected returns a home directory with a project and links, and the files that are protected there.
+// newProtected returns a Protected for a new home directory, which contains a project and links.
 func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
 	t.Helper()
 	home, err := filepath.EvalSymlinks(t.TempDir())
@@ -41,7 +41,7 @@ func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
 	}, home
 }
 
-// marked returns the path with which a call is marked, or "".
+// marked returns the path that Mark adds to the arguments of a call, or "" if it adds none.
 func marked(t *testing.T, p hooksetup.Protected, dir, tool string, arguments map[string]any) string {
 	t.Helper()
 	raw, err := json.Marshal(arguments)
@@ -97,7 +97,8 @@ func TestProtected_MarksChangesOfSettings(t *testing.T) {
 	}
 }
 
-// Agents, skills, commands, plugins and extensions contain MCP servers, hooks and commands of shells.
+// Definitions of agents, skills, commands, plugins and extensions can contain MCP servers, hooks and shell commands.
+// Therefore changes to them are marked.
 func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
@@ -126,7 +127,7 @@ func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
 	}
 }
 
-// APFS ignores the case as Unicode folds it, which is more than lower case.
+// APFS ignores case according to Unicode case folding, which does more than a conversion to lower case.
 func TestProtected_FoldsNamesAsFileSystemsDo(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
@@ -173,7 +174,8 @@ func TestProtected_MarksCallsWithoutAFile(t *testing.T) {
 	}
 }
 
-// Tokens in the data directory approve calls, so no tool of a client may read them. What people edit stays readable.
+// A program that knows the tokens in the data directory can approve calls. Therefore no tool of a client may read these
+// tokens. Files that people edit stay readable.
 func TestProtected_MarksReadsOfSecrets(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// In a repository, .claude/settings.local.json may be a pipe or a link to a device. Opening a pipe waits for a writer,
-// and reading a device may not end.
+// In a repository, .claude/settings.local.json may be a pipe or a link to a device. Opening a pipe blocks until another
+// program writes to it, and reading a device may never end.
 func TestTarget_ReadsRegularFilesOnly(t *testing.T) {
 	t.Parallel()
 	for name, create := range map[string]func(path string) error{

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// The client or the person changes another setting between install and remove, so that the file can't be restored to the
-// byte. Nothing that install has added stays.
+// The client or the person changes another setting between install and remove, so the exact bytes of the file can't be
+// restored. Nothing that install has added stays.
 func TestRemove_LeavesNothingInAChangedFile(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -67,8 +67,8 @@ func comma(object string) string {
 
 func squeezed(text string) string { return strings.Join(strings.Fields(text), "") }
 
-// The first install creates the file, others add to it, and a second install replaces the path of the program. The
-// record of the second install must not take the content of others for the hook.
+// The first install creates the file, other programs add content to it, and a second install replaces the path of the
+// program. After the second install, the added content must not count as part of the hook, so Remove keeps it.
 func TestRemove_KeepsAFileThatOthersChangedBetweenInstalls(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -90,7 +90,7 @@ func TestRemove_KeepsAFileThatOthersChangedBetweenInstalls(t *testing.T) {
 	}
 }
 
-// If only Sluice has changed the file, a second install does not make remove keep it.
+// If only Sluice has changed the file, remove deletes it even after a second install.
 func TestRemove_DeletesAFileThatTwoInstallsWrote(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -105,7 +105,8 @@ func TestRemove_DeletesAFileThatTwoInstallsWrote(t *testing.T) {
 	}
 }
 
-// Remove says that the file is as before only if it is. A second install leaves white space that the first one did not.
+// Remove reports that the file has the same bytes as before Install only if this is true. After a second install, white
+// space may remain that was not there before.
 func TestRemove_IsExactOnlyIfTheBytesAreThoseBeforeInstall(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {

@@ -20,7 +20,8 @@ const maxBytes = 1 << 20
 
 // UntrustedError is the reason why an existing file was not read.
 type UntrustedError struct {
-	// Why describes the problem with the file or its directory. Do describes how to correct it, and may be empty.
+	// Why describes the problem with the file or its directory. Do describes how to correct the problem, and may be
+	// empty.
 	Why, Do string
 }
 
@@ -43,8 +44,8 @@ func Digest(dir string, content []byte) string {
 // Agreed stores the digests to which a user of this machine has agreed. The zero value stores nothing.
 type Agreed struct{ dir string }
 
-// OpenAgreed returns the digests to which the user has agreed. It returns the error of [os.UserConfigDir], if there is
-// one.
+// OpenAgreed returns the digests to which the user has agreed. If [os.UserConfigDir] returns an error, OpenAgreed
+// returns this error.
 func OpenAgreed() (Agreed, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -53,7 +54,7 @@ func OpenAgreed() (Agreed, error) {
 	return Agreed{filepath.Join(dir, "sluice", "agreed")}, nil
 }
 
-// Has reports whether the user agreed to a digest. It returns false if another user may have written the agreement.
+// Has reports whether the user has agreed to a digest. It returns false if another user may have stored the agreement.
 func (a Agreed) Has(digest string) bool {
 	if a.dir == "" {
 		return false
@@ -66,7 +67,7 @@ func (a Agreed) Has(digest string) bool {
 	return err == nil && file.Mode().IsRegular() && isOwnerOnly(file)
 }
 
-// Add stores a digest.
+// Add stores a digest to which the user has agreed.
 func (a Agreed) Add(digest string) error {
 	if a.dir == "" {
 		return nil

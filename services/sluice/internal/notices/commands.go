@@ -1,5 +1,5 @@
-// Package notices notifies the user of this machine of calls that wait for approval. Notices consist of fixed words,
-// counts and identifiers. Only the standard input of a command may contain strings from agents and servers.
+// Package notices notifies the user of this machine about calls that wait for approval. Notices consist of fixed words,
+// counts and identifiers. Strings from agents and servers may be passed only on the standard input of a command.
 package notices
 
 import (
@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	// maxCommands is the maximum number of commands that run at the same time, and maxQueued is the maximum number of
+	// maxCommands is the maximum number of commands that run at the same time. maxQueued is the maximum number of
 	// further jobs that wait.
 	maxCommands = 4
 	maxQueued   = 100
-	// commandTimeout limits the run of a command.
+	// commandTimeout is the maximum time for which a command may run.
 	commandTimeout = 30 * time.Second
-	// outputDelay is the time for which the output of the processes that a command leaves behind is still copied.
+	// outputDelay is the time for which output is still copied if a command has exited but has left other processes
+	// running.
 	outputDelay = time.Second
 )
 
@@ -35,7 +36,7 @@ type Job struct {
 	Input []byte
 }
 
-// Commands runs a command for approvals.
+// Commands runs a command once for each job.
 type Commands struct {
 	argv    []string
 	output  io.Writer
@@ -44,8 +45,9 @@ type Commands struct {
 	workers sync.WaitGroup
 }
 
-// StartCommands returns a Commands that runs argv until ctx ends. output receives the output of the command, and one
-// line for each run that fails. It must be safe for concurrent use. The caller must end ctx and call [Commands.Wait].
+// StartCommands returns a Commands that runs argv until ctx is done. The writer output receives the output of the
+// command, and one line for each run that fails. The writer must be safe for concurrent use. The caller must cancel ctx
+// and call [Commands.Wait].
 func StartCommands(ctx context.Context, argv []string, output io.Writer) (*Commands, error) {
 	if _, err := exec.LookPath(argv[0]); err != nil {
 		return nil, fmt.Errorf("find the command: %w", err)
@@ -61,7 +63,7 @@ func startCommands(ctx context.Context, argv []string, output io.Writer, timeout
 	return c
 }
 
-// Add adds a job, and reports whether it was added. It was not added if too many jobs wait.
+// Add adds a job, unless too many jobs are already waiting. It reports whether it added the job.
 func (c *Commands) Add(j Job) bool {
 	select {
 	case c.queue <- j:
@@ -71,10 +73,10 @@ func (c *Commands) Add(j Job) bool {
 	}
 }
 
-// Full reports whether so many jobs wait that no job can be added.
+// Full reports whether no more jobs can be added, because too many jobs are waiting.
 func (c *Commands) Full() bool { return len(c.queue) == cap(c.queue) }
 
-// Wait waits until no command runs. The context of [StartCommands] must have ended.
+// Wait waits until no command is running. The context of [StartCommands] must be done.
 func (c *Commands) Wait() { c.workers.Wait() }
 
 func (c *Commands) work(ctx context.Context) {
@@ -90,7 +92,7 @@ func (c *Commands) work(ctx context.Context) {
 	}
 }
 
-// run runs the command once. It returns a description of a failure, or "" if there was none.
+// run runs the command once. If the run fails, it returns a description of the failure. Otherwise it returns "".
 func (c *Commands) run(ctx context.Context, j Job) string {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

@@ -43,7 +43,7 @@ func (l *lines) next(t *testing.T) string {
 	}
 }
 
-// run starts a Commands with a shell script, which ends with the test.
+// run starts a Commands that runs a shell script. The Commands is stopped at the end of the test.
 func run(t *testing.T, timeout time.Duration, script string, args ...string) (*Commands, *lines) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,8 +79,8 @@ func TestCommands_FailuresAreReported(t *testing.T) {
 	}
 }
 
-// The command starts processes and waits for them. They hold the write end of a FIFO, which the test reads until all of
-// them have ended.
+// The command starts processes and waits for them. These processes hold the write end of a FIFO. The test reads from
+// the FIFO until all of the processes have exited.
 func TestCommands_AreKilledWithTheirProcessesAfterTheTimeout(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fifo")
@@ -105,7 +105,7 @@ func TestCommands_AreKilledWithTheirProcessesAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// All commands wait until a file exists. Four of them run, and 100 wait. The next job is not added.
+// Each command waits until a file exists. Four commands run, and 100 jobs wait. The next job is not added.
 func TestCommands_AreBounded(t *testing.T) {
 	t.Parallel()
 	open := filepath.Join(t.TempDir(), "open")

@@ -4,5 +4,5 @@ package notices
 
 import "os/exec"
 
-// killDescendants does nothing: the end of a command's context kills only the command itself.
+// killDescendants does nothing. On this system, only the command itself is killed when its context is done.
 func killDescendants(*exec.Cmd) {}

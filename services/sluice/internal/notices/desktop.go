@@ -9,17 +9,18 @@ import (
 
 const (
 	desktopTitle = "Sluice"
-	// desktopTimeout limits the time for one notice.
+	// desktopTimeout is the maximum time to show one notice.
 	desktopTimeout = 5 * time.Second
 )
 
 // A Desktop shows notices on the desktop of the user. Its zero value is ready to use. It is not safe for concurrent use.
 type Desktop struct {
-	// shown is the id of the previous notice on D-Bus, which the next one replaces. It is 0 if there is none.
+	// shown is the id of the previous notice on D-Bus, which the next notice replaces. It is 0 if there is no previous
+	// notice.
 	shown uint32
 }
 
-// Show shows a notice without buttons. body must contain fixed words, counts and identifiers only.
+// Show shows a notice without buttons. body must contain only fixed words, counts and identifiers.
 func (d *Desktop) Show(ctx context.Context, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, desktopTimeout)
 	defer cancel()
@@ -29,18 +30,20 @@ func (d *Desktop) Show(ctx context.Context, body string) error {
 	return nil
 }
 
-// A program is a program of the system that shows a notice.
+// A program describes how to start a program of the system that shows a notice.
 type program struct{ argv, env []string }
 
-// appleScript gets the body and the title as arguments, so that it does not contain them.
+// appleScript returns a program that runs an AppleScript. The script gets the body and the title as arguments, so that
+// they are not part of the script itself.
 func appleScript(body string) program {
 	return program{argv: []string{
 		"/usr/bin/osascript", "-e", "on run argv", "-e", "display notification (item 1 of argv) with title (item 2 of argv)", "-e", "end run", body, desktopTitle,
 	}}
 }
 
-// toastScript is for Windows PowerShell 5.1, which is part of Windows. Newer versions can't load the types. Windows shows
-// the notice as one of PowerShell, because this program has no identifier in the start menu.
+// toastScript is a script for Windows PowerShell 5.1, which is part of Windows. Newer versions of PowerShell can't load
+// the types that the script uses. Windows shows the notice as a notice of PowerShell, because this program has no
+// identifier in the start menu.
 const toastScript = `$ErrorActionPreference = 'Stop'
 [void][Windows.UI.Notifications.ToastNotificationManager, Windows.UI.Notifications, ContentType = WindowsRuntime]
 $toast = [Windows.UI.Notifications.ToastNotificationManager]::GetTemplateContent([Windows.UI.Notifications.ToastTemplateType]::ToastText02)
@@ -50,8 +53,8 @@ $lines = $toast.GetElementsByTagName('text')
 $sender = '{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powershell.exe'
 [Windows.UI.Notifications.ToastNotificationManager]::CreateToastNotifier($sender).Show([Windows.UI.Notifications.ToastNotification]::new($toast))`
 
-// powerShell gets the body and the title in variables, so that the script does not contain them. windows is the directory
-// of Windows.
+// powerShell returns a program that runs toastScript. The script gets the body and the title in environment variables,
+// so that they are not part of the script itself. The parameter windows is the directory of Windows.
 func powerShell(windows, body string) program {
 	return program{
 		argv: []string{windows + `\System32\WindowsPowerShell\v1.0\powershell.exe`, "-NoProfile", "-NonInteractive", "-Command", strings.ReplaceAll(toastScript, "\n", "; ")},

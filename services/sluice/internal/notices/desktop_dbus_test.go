@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/notices"
 )
 
-// The second notice replaces the first. Notices have no buttons.
+// The second notice replaces the first notice. Notices have no buttons.
 func TestDesktop_ShowsNoticesOnTheSessionBus(t *testing.T) {
 	address := keychaintest.StartBus(t)
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", address)
@@ -37,7 +37,7 @@ func TestDesktop_ShowsNoticesOnTheSessionBus(t *testing.T) {
 	}
 }
 
-// A bus that does not respond delays a notice only until the context ends.
+// A bus that does not respond delays a notice only until the context is done.
 func TestDesktop_ShowEndsWithTheContext(t *testing.T) {
 	address := keychaintest.StartBus(t)
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", address)

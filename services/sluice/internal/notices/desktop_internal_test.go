@@ -10,7 +10,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The programs of macOS and Windows get the text of the notice as an argument or a variable, and not in their scripts.
+// On macOS and Windows, the programs get the text of the notice in an argument or a variable, and not as part of their
+// scripts.
 func TestPrograms_MatchTheGoldenFiles(t *testing.T) {
 	t.Parallel()
 	const body = "1 call waits for approval: `sluice approvals show f83835f6`"

@@ -14,16 +14,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// An Elsewhere is a mesh of another operator, such as a team.
+// An Elsewhere is a remote mesh that another operator runs, for example the mesh of a team.
 type Elsewhere struct {
-	// URL is the base URL: without /mcp and without a slash at the end.
+	// URL is the base URL, without /mcp and without a slash at the end.
 	URL string
 
 	dir string
 }
 
-// Elsewhere returns the mesh at a URL, which may end with /mcp. The URL must begin with https, unless its host is this
-// machine.
+// Elsewhere returns the remote mesh at a URL, which may end with /mcp. The URL must begin with https, unless its host
+// is this machine.
 func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -45,7 +45,7 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/mcp")
 	u.RawPath = ""
 	e := Elsewhere{URL: strings.TrimRight(u.String(), "/")}
-	// The host makes the name readable, and the digest makes it unique.
+	// The host's name makes the directory's name readable, and the digest makes it unique.
 	sum := sha256.Sum256([]byte(e.URL))
 	name := strings.ReplaceAll(strings.ToLower(u.Hostname()), ":", "-")
 	const longest = 64
@@ -53,25 +53,27 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	return e, nil
 }
 
-// plainHost matches host names in ASCII and IP addresses.
+// plainHost matches IP addresses and host names in ASCII.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
-// IsCleartext reports whether the token is sent without TLS, to a port of this machine.
+// IsCleartext reports whether the token is sent without TLS. This is possible only if the URL names a port of this
+// machine.
 func (e Elsewhere) IsCleartext() bool { return strings.HasPrefix(e.URL, "http://") }
 
-// Token returns the path of the file with the token of a client for this mesh.
+// Token returns the path of the file that contains a client's token for this mesh.
 func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, client) }
 
-// Authority returns the path of the file with the certificate authority of this mesh. The file exists only if the mesh
-// has its own. No client is named ca.pem.
+// Authority returns the path of the file that contains the certificate authority of this mesh. The file exists only if
+// the mesh has its own certificate authority. The path can't be the path of a token, because no client has the name
+// ca.pem.
 func (e Elsewhere) Authority() string { return filepath.Join(e.dir, "ca.pem") }
 
-// Address returns the path of the file with the URL of this mesh. The file must exist before a token is read. No client
-// has the name of the file.
+// Address returns the path of the file that contains the URL of this mesh. The file must exist before a token is read.
+// The path can't be the path of a token, because no client has the name mesh.url.
 func (e Elsewhere) Address() string { return filepath.Join(e.dir, "mesh.url") }
 
-// ReadToken returns the content of the file with the token of a client. If the directory does not belong to the URL of
-// this mesh, ReadToken returns an error and does not read the token. If the client has no token, the error wraps
+// ReadToken returns the content of the file that contains a client's token. If the directory does not belong to the URL
+// of this mesh, ReadToken returns an error and does not read the token. If the client has no token, the error wraps
 // fs.ErrNotExist.
 func (e Elsewhere) ReadToken(client string) ([]byte, error) {
 	stored, err := os.ReadFile(e.Address())

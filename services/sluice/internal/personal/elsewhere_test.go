@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// URLs of one mesh have one form, and the directories of two meshes differ.
+// Different spellings of a mesh's URL result in the same URL. Different meshes have different directories.
 func TestElsewhere_HasOneFormOfTheURL(t *testing.T) {
 	t.Parallel()
 	p := personal.Paths{Data: filepath.Join("x", "data")}
@@ -59,7 +59,8 @@ func TestElsewhere_RefusesOtherURLs(t *testing.T) {
 	}
 }
 
-// 32 bits of a digest can be found by trying, so the name of the directory contains all of them.
+// The name of the directory contains the whole digest. If it contained only 32 bits, another URL with the same bits
+// could be found by trial and error.
 func TestElsewhere_NamesTheDirectoryAfterTheWholeDigest(t *testing.T) {
 	t.Parallel()
 	e, err := personal.Paths{Data: "x"}.Elsewhere("https://mesh.example.com")

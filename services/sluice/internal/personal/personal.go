@@ -11,16 +11,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// Paths are the locations of a person's mesh.
+// Paths contains the locations of a person's mesh.
 type Paths struct {
-	// Config is the path of the configuration file. Its directory also has the policies.
+	// Config is the path of the configuration file. Its directory also contains the policies.
 	Config string
-	// Data is the data directory, for state and tokens.
+	// Data is the data directory, which contains state and tokens.
 	Data string
 }
 
-// Find returns the locations for the user of this process. They may not exist. On Linux, they follow the XDG Base
-// Directory Specification: $XDG_CONFIG_HOME/sluice/sluice.yaml and $XDG_DATA_HOME/sluice.
+// Find returns the locations for the user of this process. The files may not exist. On Linux, the locations follow the
+// XDG Base Directory Specification: $XDG_CONFIG_HOME/sluice/sluice.yaml and $XDG_DATA_HOME/sluice.
 func Find() (Paths, error) {
 	config, err := os.UserConfigDir()
 	if err != nil {
@@ -55,19 +55,19 @@ func dataDir() (string, error) {
 	return filepath.Join(base, "sluice"), nil
 }
 
-// Policies returns the directory with the policies of the mesh.
+// Policies returns the directory that contains the policies of the mesh.
 func (p Paths) Policies() string { return filepath.Join(filepath.Dir(p.Config), "policies") }
 
-// Token returns the path of the file with the token of a client, such as claude-code.
+// Token returns the path of the file that contains the token of a client, such as claude-code.
 func (p Paths) Token(client string) string { return filepath.Join(p.Data, "tokens", "agents", client) }
 
-// OperatorToken returns the path of the file with the operator's token.
+// OperatorToken returns the path of the file that contains the operator's token.
 func (p Paths) OperatorToken() string { return filepath.Join(p.Data, "tokens", "operator") }
 
 var clientName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// CheckClient returns an error if a string is not a name of a client: 1 to 32 lower-case letters, digits or hyphens. A
-// name that passes this check is a safe file name.
+// CheckClient returns an error unless a string is a valid client name, which consists of 1 to 32 lower-case letters,
+// digits or hyphens. A name that passes this check is a safe file name.
 func CheckClient(name string) error {
 	if !clientName.MatchString(name) {
 		return fmt.Errorf("%q is not the name of a client: use 1 to 32 lower-case letters, digits or hyphens, such as claude-code", name)

@@ -22,7 +22,7 @@ func Read(path string, maximum int64) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &os.PathError{Op: "read", Path: path, Err: errNotRegular}
 	}
-	// Another program may have replaced the file by a pipe. Without O_NONBLOCK, opening a pipe waits for a writer.
+	// Another program may have replaced the file with a pipe. Without O_NONBLOCK, opening a pipe waits for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

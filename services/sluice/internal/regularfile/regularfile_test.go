@@ -35,7 +35,7 @@ func TestRead_ReturnsTheContentOfRegularFiles(t *testing.T) {
 	}
 }
 
-// The test would not end if Read waited for a writer of the pipe, or read all of a device.
+// The test would not end if Read waited for a writer of the pipe, or if it read the device to its end.
 func TestRead_RefusesWhatIsNotARegularFileOfTheMaximumSize(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -28,8 +28,8 @@ const (
 	maxRetryWait = 30 * time.Second
 )
 
-// errSessionNotFound means that the gateway does not know the session: it was idle for too long, or the gateway was
-// restarted.
+// errSessionNotFound means that the gateway does not know the session. The session was idle for too long, or the
+// gateway was restarted.
 var errSessionNotFound = errors.New("the session has ended")
 
 // rpcError is an error from the gateway, as raw JSON.
@@ -37,8 +37,8 @@ type rpcError struct{ raw jsontext.Value }
 
 func (e *rpcError) Error() string { return string(e.raw) }
 
-// send sends one HTTP request in a session. last is the id of the event after which a stream continues. It may be
-// empty.
+// send sends one HTTP request in a session. The parameter last is the id of the event after which a stream continues.
+// It may be empty.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
 	url, err := r.cfg.Endpoint(ctx, method == http.MethodPost) // a mesh is not started for a stream, or to end a session
 	if err != nil {
@@ -95,7 +95,8 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	return answered, err
 }
 
-// storeSession stores the session that the response to initialize opens. id is the Mcp-Session-Id of the HTTP response.
+// storeSession stores the session that the response to initialize opens. The parameter id is the Mcp-Session-Id of the
+// HTTP response.
 func (r *Relay) storeSession(answer *message, id string) {
 	if id == "" {
 		return
@@ -159,8 +160,9 @@ func readEvents(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session that replaces lost, which has ended. It sends the initialize request and the initialized
-// notification of the client. The client is not notified, because its session over the pipe continues.
+// reopen opens a session that replaces the ended session in the parameter lost. It sends the initialize request and the
+// initialized notification of the client again. The client does not notice this, because its session over the pipe
+// continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,8 +223,8 @@ func (r *Relay) listen(ctx context.Context) {
 	r.listenLocked(ctx)
 }
 
-// listenLocked starts to read the GET stream of the current session, and ends the stream of the previous session. The
-// caller must hold r.mu.
+// listenLocked starts reading the GET stream of the current session, and stops reading the stream of the previous
+// session. The caller must hold r.mu.
 func (r *Relay) listenLocked(all context.Context) {
 	if r.stopListening != nil {
 		r.stopListening()
@@ -233,9 +235,9 @@ func (r *Relay) listenLocked(all context.Context) {
 	r.streams.Go(func() { r.readStream(all, ctx, in) })
 }
 
-// readStream writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. If
-// the stream ends, readStream reopens it after the last event. If the mesh no longer has the session, readStream opens
-// another session.
+// readStream writes the events of a session's GET stream to the client, until ctx is done. It returns early if the
+// server has no stream. If the stream ends, readStream opens it again, and continues after the last event. If the mesh
+// no longer has the session, readStream opens another session.
 func (r *Relay) readStream(all, ctx context.Context, in session) {
 	last, wait := "", minRetryWait
 	for {

@@ -25,18 +25,19 @@ const (
 	closeTimeout = 2 * time.Second
 )
 
-// Config configures a Relay. All fields except for NewToken are required.
+// Config configures a Relay. All fields except NewToken are required.
 type Config struct {
-	// Endpoint returns the URL of a server behind the mesh. If start is true and the mesh does not run, Endpoint may start
-	// it. Endpoint is called before each request, because a mesh that was started again may have another address.
+	// Endpoint returns the URL of a server behind the mesh. If start is true and the mesh is not running, Endpoint may
+	// start the mesh. Endpoint is called before each request, because the mesh may have another address after a
+	// restart.
 	Endpoint func(ctx context.Context, start bool) (string, error)
 	// Token is the agent's token.
 	Token string
-	// NewToken is the command that stores another token. If it is not empty, it is part of the error that the client gets
-	// when the mesh refuses the token.
+	// NewToken is the command that stores another token. If it is not empty, it is part of the error that the client
+	// gets if the mesh refuses the token.
 	NewToken string
 	// Client sends the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout,
-	// because calls may take long.
+	// because calls may take a long time.
 	Client *http.Client
 	// Log receives failures for which the client can't get a response.
 	Log *slog.Logger
@@ -48,7 +49,7 @@ type Relay struct {
 
 	outMu  sync.Mutex // guards output
 	output io.Writer
-	// cancel ends Run with an error when the client no longer reads.
+	// cancel makes Run return an error if the client no longer reads.
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
@@ -56,12 +57,12 @@ type Relay struct {
 	// again to reopen a session. They are nil until the client has sent them.
 	initialize, initialized []byte
 	current                 session // the current session
-	// stopListening ends the GET stream of the current session. streams waits for all GET streams.
+	// stopListening stops reading the GET stream of the current session. streams is used to wait for all GET streams.
 	stopListening context.CancelFunc
 	streams       sync.WaitGroup
 }
 
-// session is the session that initialize opened. The zero value means that there is no session.
+// session is the session that the initialize request opened. The zero value means that there is no session.
 type session struct{ id, version string }
 
 // message contains the members of a JSON-RPC message that the relay uses.
@@ -81,8 +82,8 @@ func (m *message) isResponseTo(other *message) bool {
 	return m.Method == "" && bytes.Equal(m.ID, other.ID)
 }
 
-// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends first, if
-// the client no longer reads, or if a line is too long. At the end, Run ends the session.
+// Run relays messages until from ends and all requests have their responses. It returns an error if ctx is done first,
+// if the client no longer reads, or if a line is too long. Before it returns, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config except for NewToken is required")
@@ -181,7 +182,7 @@ func (r *Relay) currentSession(line []byte, m *message) session {
 	return r.current
 }
 
-// internalError returns the JSON-RPC error for a request whose response did not arrive.
+// internalError returns the JSON-RPC error for a request whose response was not received.
 func internalError(err error) jsontext.Value {
 	raw, marshalErr := json.Marshal(struct {
 		Code    int    `json:"code"`
@@ -193,8 +194,8 @@ func internalError(err error) jsontext.Value {
 	return raw
 }
 
-// write writes a message to the client as one line. It replaces line breaks with spaces. JSON allows line breaks only
-// between tokens.
+// write writes a message to the client as one line. It replaces line breaks with spaces. This does not change the
+// message, because JSON allows line breaks only between tokens.
 func (r *Relay) write(text []byte) {
 	line := append(bytes.Clone(bytes.TrimSpace(text)), '\n')
 	for i, c := range line[:len(line)-1] {

@@ -152,7 +152,7 @@ const (
 )
 
 // The client's messages arrive unchanged in the session that the client opened. Each response is one line. When the
-// client ends, the session is ended.
+// client closes its output, the relay ends the session.
 func TestRun_ForwardsMessagesUnchanged(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -198,8 +198,8 @@ func TestRun_ForwardsMessagesUnchanged(t *testing.T) {
 	}
 }
 
-// The mesh no longer has the session, and the client sends several requests. The relay opens only one new session, with
-// the client's own messages.
+// The mesh no longer has the session, and the client sends several requests. The relay opens only one new session, for
+// which it uses the client's own messages.
 func TestRun_OpensALostSessionAgainOnce(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -246,7 +246,8 @@ func TestRun_ReadsTheStreamAgainAfterItEnds(t *testing.T) {
 	}
 }
 
-// A session ends and is replaced. A client that sends no request receives the events of the new session.
+// The current session ends, and the relay opens a new one. The client receives the events of the new session, although
+// it sends no request.
 func TestRun_ReadsTheStreamOfANewSession(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -287,7 +288,8 @@ func TestRun_AnswersUndeliverableRequestsWithErrors(t *testing.T) {
 	}
 }
 
-// The gateway knows only that the token is not valid. The person also needs to know where the token is stored.
+// The gateway's error says only that the token is not valid. The person also needs to know how to replace the token, so
+// the relay adds the command to the error.
 func TestRun_NamesTheCommandThatReplacesARefusedToken(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -303,8 +305,8 @@ func TestRun_NamesTheCommandThatReplacesARefusedToken(t *testing.T) {
 	}
 }
 
-// Run returns an error when it is cancelled, when the client no longer reads, and when the client writes a line that is
-// too long.
+// Run returns an error if it is canceled, if the client no longer reads, or if the client writes a line that is too
+// long.
 func TestRun_ReturnsAnErrorWhenItCannotContinue(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -337,7 +339,8 @@ func at(url string) func(context.Context, bool) (string, error) {
 	return func(context.Context, bool) (string, error) { return url, nil }
 }
 
-// A mesh that was started again has another address. A message that finds no mesh may start it, but a stream does not.
+// After a restart, the mesh has another address, which the relay finds. If no mesh is running, a message may start the
+// mesh, but opening a stream may not.
 func TestRun_FindsAMeshThatWasStartedAgain(t *testing.T) {
 	t.Parallel()
 	first, second := newFakeMesh(t), newFakeMesh(t)

@@ -1,6 +1,6 @@
-// Package running tells the commands of a person where the person's mesh is listening. A mesh with a free port announces
-// its addresses in its data directory, and holds a lock as long as it runs. Without the lock, the addresses are not
-// used, because another program may have got the port since.
+// Package running finds the running mesh of a person. A mesh that uses free ports announces its addresses in its data
+// directory, and holds a lock as long as it is running. If the lock is not held, the addresses are not used, because
+// another program may be using the ports by now.
 package running
 
 import (
@@ -18,41 +18,43 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// Mesh describes a mesh that runs.
+// Mesh describes a running mesh.
 type Mesh struct {
-	// MCP and GRPC are its addresses, as HOST:PORT.
+	// MCP and GRPC are the addresses of the mesh, as HOST:PORT.
 	MCP  string `json:"mcp"`
 	GRPC string `json:"grpc"`
-	// PID is the ID of its process.
+	// PID is the ID of the mesh's process.
 	PID int `json:"pid"`
-	// OnDemand is true if the mesh was started by a client, and ends when it is idle.
+	// OnDemand is true if a client started the mesh. Such a mesh exits when it is idle.
 	OnDemand bool   `json:"on_demand"`
 	Version  string `json:"version"`
-	// Started is the time at which it was ready.
+	// Started is the time at which the mesh was ready.
 	Started time.Time `json:"started"`
-	// Idle is the time without clients after which a mesh on demand ends, such as 30m0s.
+	// Idle is the time without clients after which a mesh exits if a client started it, such as 30m0s.
 	Idle string `json:"idle,omitzero"`
 }
 
 const (
 	addressesFile = "addresses.json"
 	lockFile      = "running"
-	// lockRetry is the interval at which a lock is tried again. A command that looks for the mesh holds the lock only for
-	// an instant.
+	// lockRetry is the interval between attempts to get a lock. A command that looks for the mesh holds the lock only
+	// briefly.
 	lockRetry = 5 * time.Millisecond
 )
 
-// An Announcement is the claim of a process to be the mesh of a data directory.
+// An Announcement says which process is running the mesh of a data directory.
 type Announcement struct {
 	path string
 	lock *flock.Flock
 }
 
-// Announce says that this process is the mesh of a data directory. The caller must have locked the directory, see
-// [datadir.Open]. Announce waits, until ctx ends, for another mesh to withdraw its announcement.
+// Announce announces that this process is running the mesh of a data directory. The caller must have locked the
+// directory with [datadir.Open]. If another mesh has not withdrawn its announcement yet, Announce waits until it has,
+// or until ctx is done.
 func Announce(ctx context.Context, data string, m Mesh) (*Announcement, error) {
 	a := &Announcement{filepath.Join(data, addressesFile), flock.New(filepath.Join(data, lockFile), flock.SetPermissions(0o600))}
-	// The addresses of a killed mesh must be gone before the lock makes them credible.
+	// The addresses of a killed mesh must be removed before this process holds the lock. Otherwise Find would return
+	// them.
 	if err := os.Remove(a.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("announce the addresses of the mesh: %w", err)
 	}
@@ -78,7 +80,7 @@ func (a *Announcement) Close() error {
 	return errors.Join(err, a.lock.Unlock())
 }
 
-// Find returns the mesh of a data directory. found is false if no mesh runs.
+// Find returns the running mesh of a data directory. found is false if no mesh is running.
 func Find(data string) (m Mesh, found bool, err error) {
 	path := filepath.Join(data, lockFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // TryRLock would create the file
@@ -105,7 +107,7 @@ func Find(data string) (m Mesh, found bool, err error) {
 	return m, true, nil
 }
 
-// WaitEnded waits until no mesh runs. If ctx ends first, it returns the error of ctx.
+// WaitEnded waits until no mesh is running. If ctx is done first, it returns the context's error.
 func WaitEnded(ctx context.Context, data string) error {
 	tick := time.NewTicker(lockRetry)
 	defer tick.Stop()

@@ -35,7 +35,8 @@ func TestFind_ReturnsTheMeshWhileItRuns(t *testing.T) {
 	}
 }
 
-// A killed mesh leaves its addresses, and another program may get its port.
+// A killed mesh does not remove its addresses, and another program may get its port. Therefore Find ignores the
+// addresses.
 func TestFind_IgnoresAddressesWithoutLock(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

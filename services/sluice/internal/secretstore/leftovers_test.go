@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// A killed process has left temporary files. Only they are removed, and the directory that has nothing else.
+// A killed process has left temporary files. Only these files are removed, and also a directory that contains nothing
+// else.
 func TestRemoveLeftovers_RemovesTemporaryFiles(t *testing.T) {
 	withoutKeychain(t)
 	data := filepath.Join(t.TempDir(), "a[b]*")

@@ -10,7 +10,7 @@ import (
 // sealedVersion is the first byte of a sealed value. It selects AES-256-GCM with a random nonce.
 const sealedVersion = 1
 
-// Seal encrypts a value with a key of a [Store]. purpose, such as the path of a file, is not secret and not stored.
+// Seal encrypts a value with a key of a [Store]. The purpose, such as the path of a file, is neither secret nor stored.
 // [OpenSealed] succeeds only with the same purpose.
 func Seal(key, value []byte, purpose string) ([]byte, error) {
 	sealer, err := newSealer(key)
@@ -20,8 +20,8 @@ func Seal(key, value []byte, purpose string) ([]byte, error) {
 	return sealer.Seal([]byte{sealedVersion}, nil, value, []byte(purpose)), nil //nolint:gosec // the first argument is a prefix; the sealer adds the nonce
 }
 
-// OpenSealed decrypts a value. It returns an error if the value was changed, or was sealed with another key or for
-// another purpose.
+// OpenSealed decrypts a value. It returns an error if the value was changed, or if it was sealed with another key or
+// for another purpose.
 func OpenSealed(key, sealed []byte, purpose string) ([]byte, error) {
 	sealer, err := newSealer(key)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package secretstore stores secrets of MCP servers, and returns references to them for the mesh's configuration. It
-// stores them in the keychain of the operating system, or in files if there is no keychain.
+// Package secretstore stores secrets of MCP servers, and returns references for the mesh's configuration. It stores the
+// secrets in the keychain of the operating system, or in files if there is no keychain.
 package secretstore
 
 import (
@@ -21,20 +21,20 @@ import (
 // Kind is the place where a [Store] stores secrets.
 type Kind string
 
-// The kinds of stores.
+// These are the kinds of stores.
 const (
 	Keychain Kind = "keychain"
 	Files    Kind = "files"
 )
 
 const (
-	// probeTimeout is the maximum time to find out whether the keychain works.
+	// probeTimeout is the maximum time for the check whether the keychain works.
 	probeTimeout = 3 * time.Second
-	// keyServer is the place of keys, where the name of a server would be. No server has this name.
+	// keyServer takes the place of a server's name in the names of keys. No server has this name.
 	keyServer = ".keys"
 	probes    = ".probes"
 	folder    = "secrets"
-	// temporary is the pattern of the names of files that are being written. No secret has such a name.
+	// temporary is the pattern for the names of files that are being written. No secret has such a name.
 	temporary = ".new-*"
 	keyBytes  = 32
 )
@@ -42,15 +42,15 @@ const (
 // ErrNoKey means that a store has no key with the given name.
 var ErrNoKey = errors.New("the key does not exist")
 
-// Store stores secrets. Its methods may be called concurrently, and by several processes, but [Store.Key] only by one
-// process at a time.
+// Store stores secrets. Its methods may be called concurrently, even by several processes. Only [Store.Key] may not be
+// called by several processes at the same time.
 type Store struct {
 	data string
 	kind Kind
 }
 
 // Open returns the store for the data directory of a mesh, which must be an absolute path. It selects the keychain if a
-// random value can be stored in it, read and deleted within 3 s and before ctx ends. Otherwise it selects files in
+// random value can be stored, read and deleted there within 3 s and before ctx is done. Otherwise it selects files in
 // DATA/secrets and logs the reason.
 func Open(ctx context.Context, data string, log *slog.Logger) (*Store, error) {
 	s, err := OpenKind(data, Keychain)
@@ -66,8 +66,8 @@ func Open(ctx context.Context, data string, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// OpenKind returns the store of a kind, such as the one that an earlier process used. It does not check that the store
-// works.
+// OpenKind returns the store of the given kind, such as the kind that an earlier process used. It does not check that
+// the store works.
 func OpenKind(data string, kind Kind) (*Store, error) {
 	switch {
 	case !filepath.IsAbs(data) || strings.ContainsAny(data, "${}\n"):
@@ -78,7 +78,7 @@ func OpenKind(data string, kind Kind) (*Store, error) {
 	return &Store{data: filepath.Clean(data), kind: kind}, nil
 }
 
-// Kind returns the kind of the store. A value that is too large for the keychain is stored in a file in any case.
+// Kind returns the kind of the store. A value that is too large for the keychain is always stored in a file.
 func (s *Store) Kind() Kind { return s.kind }
 
 func probe(ctx context.Context) error {
@@ -98,8 +98,8 @@ func probe(ctx context.Context) error {
 	return nil
 }
 
-// Put stores a secret of a server and returns the reference to it for the configuration. name is the name of the
-// variable or header that contains the secret. An earlier secret with the same names is replaced.
+// Put stores a secret of a server and returns a reference for the configuration. The parameter name is the name of the
+// variable or header that contains the secret. An earlier secret with the same server and name is replaced.
 func (s *Store) Put(ctx context.Context, server, name, value string) (reference string, err error) {
 	if err := keychain.CheckName(server + "/" + name); err != nil {
 		return "", err
@@ -140,8 +140,8 @@ func (s *Store) fitsKeychain(value string) bool {
 	return s.kind == Keychain && len(value) <= keychain.MaxBytes
 }
 
-// Delete deletes the secret of a reference that [Store.Put] has returned, of a store of any kind with the same data
-// directory. It succeeds if the secret does not exist. It refuses all other references.
+// Delete deletes a secret. The reference must be one that [Store.Put] has returned, for a store of any kind with the
+// same data directory. Delete refuses all other references. It succeeds if the secret does not exist.
 func (s *Store) Delete(ctx context.Context, reference string) error {
 	entry, inKeychain := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${keychain:")
 	path, inFile := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${file:")
@@ -164,8 +164,8 @@ func (s *Store) Delete(ctx context.Context, reference string) error {
 	return nil
 }
 
-// Key returns a random key of 32 bytes, for [Seal]. It creates the key if it does not exist. name follows the rules of
-// [Store.Put].
+// Key returns a random key of 32 bytes for [Seal]. It creates the key if it does not exist. The name follows the same
+// rules as for [Store.Put].
 func (s *Store) Key(ctx context.Context, name string) ([]byte, error) {
 	key, err := s.ExistingKey(ctx, name)
 	if !errors.Is(err, ErrNoKey) {
@@ -179,7 +179,8 @@ func (s *Store) Key(ctx context.Context, name string) ([]byte, error) {
 	return s.ExistingKey(ctx, name)
 }
 
-// ExistingKey returns a key that [Store.Key] has created in a store of the same kind, or [ErrNoKey].
+// ExistingKey returns a key that [Store.Key] has created in a store of the same kind. If there is no such key, it
+// returns [ErrNoKey].
 func (s *Store) ExistingKey(ctx context.Context, name string) ([]byte, error) {
 	if err := checkKey(name); err != nil {
 		return nil, err
@@ -231,7 +232,7 @@ func (s *Store) DeleteKey(ctx context.Context, name string) error {
 }
 
 // RemoveLeftovers removes the temporary files of killed processes, which contain secrets. No other process may store
-// secrets meanwhile.
+// secrets at the same time.
 func (s *Store) RemoveLeftovers() error {
 	root := os.DirFS(filepath.Join(s.data, folder))
 	found, err := fs.Glob(root, "*/"+temporary)
@@ -248,7 +249,8 @@ func (s *Store) RemoveLeftovers() error {
 	return nil
 }
 
-// writeFile writes a file with access for its owner only. After a crash the file has its old or its new content.
+// writeFile writes a file that only its owner can access. After a crash, the file has either its old or its new
+// content.
 func writeFile(path, value string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

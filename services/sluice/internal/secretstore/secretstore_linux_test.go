@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// withoutKeychain makes the test's process find no session bus.
+// withoutKeychain changes the environment so that the test's process finds no session bus.
 func withoutKeychain(t *testing.T) {
 	t.Helper()
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path="+t.TempDir()+"/none")
@@ -51,7 +51,7 @@ func put(t *testing.T, s *secretstore.Store, server, name, value string) string 
 	return reference
 }
 
-// resolve returns the value that the configuration has for a reference.
+// resolve returns the value to which the configuration resolves a reference.
 func resolve(t *testing.T, reference string) string {
 	t.Helper()
 	f := config.Default()

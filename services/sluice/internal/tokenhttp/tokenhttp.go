@@ -1,5 +1,5 @@
-// Package tokenhttp sends the HTTP requests that contain a caller's token. It sends no token to another machine without
-// TLS, and follows no redirect.
+// Package tokenhttp sends the HTTP requests that contain a caller's token. It sends the token to another machine only
+// with TLS, and does not follow redirects.
 package tokenhttp
 
 import (
@@ -15,15 +15,16 @@ import (
 // maxTarget is the maximum length of an untrusted string in an error message, in bytes.
 const maxTarget = 200
 
-// RefusedError is the reason why a request was not sent or a redirect was not followed. The token was not sent.
+// RefusedError is the reason why a request was not sent or a redirect was not followed. The token was not sent to the
+// refused address.
 type RefusedError struct{ why string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.why }
 
-// New returns a client that trusts these roots, or the system's roots if roots is nil. The client sends the token
-// without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token may not be sent
-// to the URL of a request, the client's error wraps a [RefusedError].
+// New returns a client that trusts the root certificates in roots, or the system's if roots is nil. The client sends
+// the token without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token may
+// not be sent to the URL of a request, the client's error wraps a [RefusedError].
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
 	t := &transport{plain: base(), cleartext: base(), secure: base(), cleartextTo: cleartextTo}
 	t.plain.Proxy, t.plain.DialContext = nil, loopback.Dial // a proxy would read the token

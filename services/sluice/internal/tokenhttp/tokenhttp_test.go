@@ -40,8 +40,8 @@ func send(t *testing.T, client *http.Client, url string) (*http.Response, error)
 	return client.Do(req)
 }
 
-// Without TLS, the client sends the token only to loopback addresses, whatever a URL looks like. The proxy in the
-// environment represents an attacker on the network, who can read every other request without TLS.
+// Without TLS, the client sends the token only to real loopback addresses, and not to a URL that only looks like one.
+// The proxy in the environment represents an attacker on the network, who can read every other request without TLS.
 func TestNew_SendsTheTokenWithoutTLSOnlyToLoopback(t *testing.T) {
 	proxy := newTokenCounter(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {
@@ -124,8 +124,8 @@ func TestNew_FollowsNoRedirect(t *testing.T) {
 	}
 }
 
-// Without TLS, the client sends the token only to the named host. The host does not exist, so the request fails, but it
-// is not refused.
+// Without TLS, the client sends the token only to the named host. This host does not exist, so the request fails with a
+// network error, but the client does not refuse to send it.
 func TestNew_SendsCleartextOnlyToTheNamedHost(t *testing.T) {
 	proxy := newTokenCounter(t)
 	t.Setenv("HTTP_PROXY", proxy.URL)

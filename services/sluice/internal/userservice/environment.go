@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// variable is a variable of the service's environment.
+// variable is an environment variable of the service.
 type variable struct{ Name, Value string }
 
-// inherited are the variables that the service gets from the environment of Install. Services do not get them from the
-// person's shell, and servers need PATH to find programs such as npx. Variables of the session, such as
-// DBUS_SESSION_BUS_ADDRESS, come from the manager of services.
+// inherited lists the variables that the service gets from the environment of Install. A service does not get the
+// variables of the person's shell, but servers need PATH to find programs such as npx. Variables of the session, such
+// as DBUS_SESSION_BUS_ADDRESS, come from the service manager.
 var inherited = []string{
 	"PATH", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 }
 
-// environment returns the variables of the service. It returns an error for a value that a definition should not or
-// can't contain.
+// environment returns the variables of the service. It returns an error if a variable has a value that the service's
+// definition can't or should not contain.
 func (s *Service) environment() ([]variable, error) {
 	var out []variable
 	for _, name := range inherited {

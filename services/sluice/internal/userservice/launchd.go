@@ -11,7 +11,7 @@ import (
 
 const agentLabel = "com.github.sluice-mesh.sluice"
 
-// launchd runs the service as a LaunchAgent, which has the person's keychain.
+// launchd runs the service as a LaunchAgent, which can access the person's keychain.
 type launchd struct{ s *Service }
 
 func (m launchd) path() string {
@@ -28,7 +28,7 @@ func (m launchd) body(env []variable) (string, error) {
 <dict>
 `)
 	fmt.Fprintf(&b, "\t<key>Label</key>\n\t<string>%s</string>\n\t<key>ProgramArguments</key>\n\t<array>\n", agentLabel)
-	// launchd does not limit the size of the log, so only warnings are logged.
+	// launchd does not limit the size of the log. Therefore the service logs only warnings and errors.
 	for _, arg := range []string{m.s.Program, "up", "--config", m.s.Config, "--log-level", "warn"} {
 		fmt.Fprintf(&b, "\t\t<string>%s</string>\n", escapeXML(arg))
 	}

@@ -11,20 +11,21 @@ import (
 
 const taskName = `\Sluice\mesh`
 
-// scheduler runs the service as a task of the Windows Task Scheduler. A Windows service would run without the person's
+// scheduler runs the service as a task of the Windows Task Scheduler. A Windows service could not access the person's
 // keychain.
 type scheduler struct{ s *Service }
 
 func (m scheduler) path() string { return filepath.Join(m.s.Data, "service.xml") }
 
-// task returns the name of the task. Tasks of all persons are in the same directory.
+// task returns the name of the task. The name contains the user, because the tasks of all users are in the same
+// directory.
 func (m scheduler) task() string {
 	return taskName + " of " + strings.NewReplacer(`\`, " ", "/", " ").Replace(m.s.User)
 }
 
-// body ignores the environment: a task gets the variables that the person has set for the user and the system.
+// body ignores the environment, because a task gets the variables that are set for the user and the system.
 //
-// Without conhost --headless, a window of the console would be open as long as the mesh runs.
+// Without conhost --headless, a console window would be open as long as the mesh is running.
 func (m scheduler) body([]variable) (string, error) {
 	if strings.Contains(m.s.Program+m.s.Config, `"`) {
 		return "", fmt.Errorf("the path %s or %s has a quotation mark", m.s.Program, m.s.Config)
@@ -106,14 +107,14 @@ func (m scheduler) exists(ctx context.Context) bool {
 	return err == nil
 }
 
-// active can't read the state of the task, whose name depends on the language of Windows. The mesh itself is found by
-// its announcement.
+// active reports whether the task exists. It can't read the state of the task, because the name of the state depends on
+// the language of Windows. The announcement of the mesh shows whether the mesh is running.
 func (m scheduler) active(ctx context.Context) bool { return m.exists(ctx) }
 
 func (m scheduler) logCommand() string { return "" }
 
-// encodeUTF16 returns the encoding that schtasks reads: little endian, with a byte order mark and the line ends of
-// Windows.
+// encodeUTF16 returns text in the encoding that schtasks reads: little endian, with a byte order mark and Windows line
+// endings.
 func encodeUTF16(text string) []byte {
 	out := []byte{0xff, 0xfe}
 	for _, unit := range utf16.Encode([]rune(strings.ReplaceAll(text, "\n", "\r\n"))) {

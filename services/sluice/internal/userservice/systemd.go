@@ -24,17 +24,17 @@ func (m systemd) body(env []variable) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[Unit]\nDescription=Sluice, the mesh for your MCP clients\n")
 	fmt.Fprintf(&b, "ConditionPathExists=%s\n\n", escapeSpecifiers(m.s.Config))
-	// The colon turns off the replacement of variables. Without it, a path with $ would be another path.
+	// The colon disables the substitution of variables. Without it, systemd would interpret a $ in the path.
 	fmt.Fprintf(&b, "[Service]\nExecStart=%s up --config %s\n", quoteUnit(":"+m.s.Program), quoteUnit(m.s.Config))
 	for _, v := range env {
 		fmt.Fprintf(&b, "Environment=%s\n", quoteUnit(v.Name+"="+v.Value))
 	}
-	// Only the mesh gets SIGTERM, because it ends its servers itself after their requests.
+	// Only the mesh gets SIGTERM. The mesh itself stops its servers after their requests have ended.
 	b.WriteString("KillMode=mixed\nTimeoutStopSec=60\nRestart=on-failure\nRestartSec=5\n\n[Install]\nWantedBy=default.target\n")
 	return b.String(), nil
 }
 
-// quoteUnit returns a word of a unit file.
+// quoteUnit quotes a word for a unit file.
 func quoteUnit(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(escapeSpecifiers(word)) + `"`
 }

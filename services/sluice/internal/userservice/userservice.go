@@ -1,6 +1,6 @@
-// Package userservice makes the mesh of one person a service of that person: a systemd user unit on Linux, a
-// LaunchAgent on macOS, and a task on Windows that starts at log-on. A service of the system would run without the
-// person's keychain.
+// Package userservice installs the mesh of one person as a service of that person: a systemd user unit on Linux, a
+// LaunchAgent on macOS, and a task that starts at log-on on Windows. A system service could not access the person's
+// keychain.
 package userservice
 
 import (
@@ -19,30 +19,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// ErrForeign means that another program or a person has written or changed the definition of the service.
+// ErrForeign means that another program or a person has written or changed the file that defines the service.
 var ErrForeign = errors.New("was not written by this command, or was changed since")
 
-// ErrNoManager means that this session has no manager of services.
+// ErrNoManager means that this session has no service manager.
 var ErrNoManager = errors.New("no manager of services")
 
-// A Service is the mesh of one person as a service.
+// A Service describes the service that runs the mesh of one person.
 type Service struct {
-	// OS is the system, such as [runtime.GOOS].
+	// OS is the operating system, with a name as in [runtime.GOOS].
 	OS string
 	// Program, Config and Data are the absolute paths of the program, the configuration and the data directory.
 	Program, Config, Data string
-	// Home is the home directory of the person, User the name, and UID the numeric ID, which Windows does not have.
+	// Home is the home directory of the person, and User is the name. UID is the numeric ID, which does not exist on
+	// Windows.
 	Home, User, UID string
-	// Getenv returns a variable of the environment, as [os.Getenv].
+	// Getenv returns the value of an environment variable, as [os.Getenv] does.
 	Getenv func(string) string
-	// Run runs a program of the system and returns its output, as [Run].
+	// Run runs a program of the system and returns its output, as the function [Run] does.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 }
 
-// A State describes the definition of the service in the file system.
+// A State describes the file that defines the service, such as a systemd unit. The comments call this file the
+// definition.
 type State int
 
-// States of the definition.
+// These are the states of the definition.
 const (
 	// Absent means that there is no definition.
 	Absent State = iota
@@ -54,7 +56,7 @@ const (
 	Foreign
 )
 
-// Run runs a program of the system. Its error contains what the program printed.
+// Run runs a program of the system and returns its output. If the program fails, the error contains its output.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
 	raw, err := exec.CommandContext(ctx, name, args...).CombinedOutput() //nolint:gosec // the callers name a program of the system
 	out := strings.TrimSpace(string(raw))
@@ -64,24 +66,24 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 	return out, nil
 }
 
-// manager starts and stops services on one system.
+// manager starts and stops services on one operating system.
 type manager interface {
-	// path is the location of the definition.
+	// path returns the path of the file that defines the service.
 	path() string
-	// body returns the definition without the last line, in UTF-8.
+	// body returns the text that defines the service, in UTF-8 and without the last line, which contains a digest.
 	body(env []variable) (string, error)
-	// check returns an error if this session has no manager of services.
+	// check returns an error if this session has no service manager.
 	check(ctx context.Context) error
-	// start makes the manager read the definition, and starts the service now and at each log-on. If changed is true, the
-	// service may run with an earlier definition.
+	// start makes the manager read the service's definition, and starts the service now and at each log-on. If changed
+	// is true, the service may be running with an earlier definition.
 	start(ctx context.Context, changed bool) error
-	// stop ends the service. It is not started again at log-on.
+	// stop stops the service, and prevents the manager from starting it again at log-on.
 	stop(ctx context.Context) error
-	// forget is called after the definition was removed.
+	// forget is called after the file that defines the service was removed.
 	forget(ctx context.Context) error
-	// active reports whether the service runs.
+	// active reports whether the service is running.
 	active(ctx context.Context) bool
-	// logCommand describes where the output of the service is.
+	// logCommand describes where to find the output of the service.
 	logCommand() string
 }
 
@@ -98,7 +100,7 @@ func (s *Service) manager() (manager, error) {
 	}
 }
 
-// Path returns the path of the definition.
+// Path returns the path of the file that defines the service.
 func (s *Service) Path() (string, error) {
 	m, err := s.manager()
 	if err != nil {
@@ -107,8 +109,8 @@ func (s *Service) Path() (string, error) {
 	return m.path(), nil
 }
 
-// Installed reports whether a definition of the service exists, of any state. It returns false if the system has no
-// services.
+// Installed reports whether a definition of the service exists, in any state. It returns false if this operating system
+// is not supported.
 func (s *Service) Installed() bool {
 	path, err := s.Path()
 	if err != nil {
@@ -118,7 +120,7 @@ func (s *Service) Installed() bool {
 	return err == nil
 }
 
-// Definition returns the definition of the service, as Install writes it, but in UTF-8 on every system.
+// Definition returns the definition of the service that Install writes, but in UTF-8 on every system.
 func (s *Service) Definition() (string, error) {
 	m, err := s.manager()
 	if err != nil {
@@ -140,7 +142,7 @@ func (s *Service) Definition() (string, error) {
 	return body + s.mark(body), nil
 }
 
-// State compares the definition in the file system with the one that Install would write.
+// State compares the definition in the file system with the definition that Install would write.
 func (s *Service) State() (State, error) {
 	want, err := s.Definition()
 	if err != nil {
@@ -149,7 +151,7 @@ func (s *Service) State() (State, error) {
 	return s.compare(want)
 }
 
-// written is like State, but needs no valid environment. It does not return Current.
+// written is like State, but does not need a valid environment. It never returns Current.
 func (s *Service) written() (State, error) { return s.compare("") }
 
 func (s *Service) compare(want string) (State, error) {
@@ -174,8 +176,8 @@ func (s *Service) compare(want string) (State, error) {
 	}
 }
 
-// Install writes the definition, and starts the service now and at each log-on. If nothing has changed, Install only
-// starts the service.
+// Install writes the file that defines the service, and starts the service now and at each log-on. If the file has not
+// changed, Install only starts the service.
 func (s *Service) Install(ctx context.Context) error {
 	m, err := s.manager()
 	if err != nil {
@@ -203,7 +205,7 @@ func (s *Service) Install(ctx context.Context) error {
 	return m.start(ctx, state != Current)
 }
 
-// write creates the directory of the definition like other programs do, and writes the definition.
+// write creates the directory of the file that defines the service, with the usual permissions, and writes the file.
 func (s *Service) write(path string, raw []byte) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
@@ -215,7 +217,8 @@ func (s *Service) write(path string, raw []byte) error {
 	return nil
 }
 
-// Remove ends the service and removes the definition, if Install has written it. removed is false if there was no definition.
+// Remove stops the service and removes the file that defines it. It returns an error if the state of the file is
+// Foreign. removed is false if there was no such file.
 func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 	m, err := s.manager()
 	if err != nil {
@@ -243,11 +246,11 @@ func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 // A Status describes the service.
 type Status struct {
 	State State
-	// Active is true if the manager runs the service.
+	// Active is true if the service is running according to the manager.
 	Active bool
-	// Manager is nil, or the reason why this session has no manager of services.
+	// Manager is the reason why this session has no service manager, or nil if it has one.
 	Manager error
-	// Log describes where the output of the service is.
+	// Log describes where to find the output of the service.
 	Log string
 }
 
@@ -269,7 +272,8 @@ func (s *Service) Status(ctx context.Context) (Status, error) {
 
 const markText = "written by `sluice service install`; sha256 of the lines above: "
 
-// mark returns the last line of a definition. With its digest, a definition that was changed is detected.
+// mark returns the last line of a service's definition. The line contains a digest, so that changes to the definition
+// can be detected.
 func (s *Service) mark(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	if s.OS == "linux" {
@@ -278,7 +282,7 @@ func (s *Service) mark(body string) string {
 	return "<!-- " + markText + hex.EncodeToString(sum[:]) + " -->\n"
 }
 
-// isOurs reports whether Install has written a definition, and it was not changed since.
+// isOurs reports whether Install wrote this definition of the service and the definition was not changed since then.
 func (s *Service) isOurs(text string) bool {
 	last := strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n') + 1
 	return last > 0 && text[last:] == s.mark(text[:last])

@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// system is a system whose manager of services records what it is asked.
+// system is an operating system whose service manager records the commands that are sent to it.
 type system struct {
 	calls []string
-	// fails contains the beginnings of calls that fail.
+	// fails contains the beginnings of the commands that fail.
 	fails []string
 }
 
@@ -37,7 +37,7 @@ func (s *system) run(_ context.Context, name string, args ...string) (string, er
 	return "", nil
 }
 
-// newService returns a service with paths that have the special characters of all formats.
+// newService returns a service whose paths contain the special characters of all formats.
 func newService(t *testing.T, goos string, sys *system) *userservice.Service {
 	t.Helper()
 	home := t.TempDir()
@@ -93,7 +93,7 @@ func checkXML(t *testing.T, goos, text string) {
 	}
 }
 
-// systemd itself reads the unit. The program must exist for this check.
+// The test lets systemd check the unit. For this check, the program must exist.
 func TestDefinition_IsAValidUnit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -132,7 +132,7 @@ func TestDefinition_IsAValidUnit(t *testing.T) {
 
 func TestInstall_CanBeRepeatedAndRemoved(t *testing.T) {
 	t.Parallel()
-	// These calls fail on a system on which the service is not installed yet.
+	// The calls in missing fail on a system on which the service is not installed yet.
 	missing := map[string]string{"darwin": "launchctl print gui/501/", "windows": `schtasks /Query /TN \Sluice`}
 	for _, goos := range systems {
 		sys := &system{}

@@ -1,5 +1,6 @@
-// Package abi defines the messages between a guest and its host (ABI 1). The messages are JSON envelopes. In each step,
-// a guest gets one envelope and returns one envelope. Package sdk/guest implements the guest's side of the ABI.
+// Package abi defines the messages that a guest and its host exchange (ABI 1). The messages are JSON envelopes. In each
+// step, a guest receives one envelope and returns one envelope. Package sdk/guest implements the guest's side of the
+// ABI.
 package abi
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The kinds of envelopes that a guest gets.
+// The kinds of envelopes that a guest receives.
 const (
 	Start  = "start"
 	Prompt = "prompt"
@@ -45,8 +46,8 @@ type HostEnvelope struct {
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input is set for the kind Prompt.
 	Input string `json:"input,omitzero"`
-	// Result and Error are set for the kind Result. Exactly one of them is set: the JSON value of the result, or the
-	// reason why the effect failed.
+	// Result and Error are set for the kind Result. Exactly one of them is set. Result is the JSON value of the result.
+	// Error is the reason that the effect failed.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
 	// Reason is set for the kind Cancel.
@@ -60,7 +61,7 @@ type Message struct {
 	Content string `json:"content"`
 }
 
-// Error is the reason why an effect was not carried out.
+// Error describes why an effect was not carried out.
 type Error struct {
 	// Code is a stable code, for example file_unknown.
 	Code    string `json:"code"`
@@ -72,8 +73,8 @@ type GuestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Model, Messages and Tools are used for the kind Model. The field Model is the name of the model. If it is empty,
-	// the agent's model is asked.
+	// Model, Messages and Tools are used for the kind Model. The field Model is the name of the model to ask. If it is
+	// empty, the agent's own model is asked.
 	Model    string         `json:"model"`
 	Messages jsontext.Value `json:"messages"`
 	Tools    jsontext.Value `json:"tools"`
@@ -107,7 +108,8 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// JSONError returns a description of a JSON error with its position, but without the names of Go types.
+// JSONError returns a description of a JSON error. The description includes the position of the error, but no names of
+// Go types.
 func JSONError(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
 	switch {

@@ -1,6 +1,6 @@
-// Package agent implements a single agent: its states, its turns, and its stored form. The package carries out or
-// refuses each effect that the agent's guest requests, and records the effect in the agent's journal. The wasmagent
-// service uses the package.
+// Package agent implements a single agent, including its states, its turns and its stored form. When the agent's guest
+// requests an effect, the package carries out or refuses the effect and records it in the agent's journal. The
+// wasmagent service uses the package.
 package agent
 
 import (
@@ -21,7 +21,7 @@ import (
 // Tombstone is the time during which a terminated agent can be resumed.
 const Tombstone = time.Hour
 
-// Errors of an agent, for [errors.Is].
+// Errors of an agent. Compare with [errors.Is].
 var (
 	// ErrBusy means that the agent is working on another prompt.
 	ErrBusy = errors.New("the agent works on another prompt")
@@ -33,7 +33,7 @@ var (
 	ErrFailed = errors.New("the agent failed")
 	// ErrTurnFailed means that the guest reported that its turn failed. The turn is not undone.
 	ErrTurnFailed = errors.New("the turn failed")
-	// ErrTurnsSpent means that the agent has used all turns of its max_turns.
+	// ErrTurnsSpent means that the agent has used all the turns that its max_turns allows.
 	ErrTurnsSpent = errors.New("the agent has used all of its turns: raise max_turns")
 	// ErrStoppedByOperator means that an operator stopped the agent. Only an operator can resume it.
 	ErrStoppedByOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
@@ -42,9 +42,10 @@ var (
 	ErrPromptsFull = errors.New("the prompt can't start")
 	// ErrUnavailable means that guests can't run at the moment. Nothing was changed.
 	ErrUnavailable = errors.New("agents can't be run now")
-	// ErrNotStored means that storing failed. The change may have been stored or not.
+	// ErrNotStored means that an attempt to store a change failed. The change may or may not have been stored.
 	ErrNotStored = errors.New("agents can't be stored now")
-	// ErrTurnLost replaces [ErrUnavailable] or [ErrNotStored] if the turn has made calls, which can't be undone.
+	// ErrTurnLost replaces [ErrUnavailable] or [ErrNotStored] if the turn has already made calls. Calls can't be
+	// undone.
 	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
 	// ErrTodosInvalid means that a todo list is invalid. ErrTodosFull means that it has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
@@ -65,11 +66,12 @@ var (
 	ErrNotCovered = errors.New("the agent's journal does not record all of its stored parts, because an earlier release created it: an archive of the agent is signed only with accept_not_covered (agents export --not-covered)")
 )
 
-// Limits bounds the work of an agent.
+// Limits limits the resources that an agent may use.
 type Limits struct {
 	// Memory bounds the memory of the guest, in bytes.
 	Memory int64
-	// Fuel, Effects and Deadline apply to each turn. The time that a turn waits does not count towards its deadline.
+	// Fuel, Effects and Deadline apply to each turn. Time that a turn spends waiting does not count towards its
+	// deadline.
 	Fuel     int64
 	Effects  int
 	Deadline time.Duration
@@ -86,7 +88,7 @@ type Spec struct {
 	Guest, ModuleDigest string
 	// Instructions is the first message of each conversation. It may be empty.
 	Instructions string
-	// MaxTurns bounds the number of turns of the agent. Resuming the agent can raise the bound.
+	// MaxTurns is the maximum number of turns of the agent. A caller that resumes the agent can raise the maximum.
 	MaxTurns int
 	// Config is the configuration from the request.
 	Config *wasmagentv1.AgentConfig
@@ -98,8 +100,8 @@ type Spec struct {
 	// ForkedFrom is the id of the agent from which this agent was forked, or empty. ImportedDigest is the digest of the
 	// archive from which this agent was imported, or empty.
 	ForkedFrom, ImportedDigest string
-	// JournalID is the id of the agent whose creation is the first event of the journal. For a copy, it is the id of the
-	// original agent. JournalCreatedAt is the time of that creation.
+	// JournalID is the id of the agent whose creation is the first event of the journal. For a copy, that agent is the
+	// original agent. JournalCreatedAt is the time at which that agent was created.
 	JournalID        string
 	JournalCreatedAt time.Time
 }
@@ -109,8 +111,8 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// YieldAfter is the time after which the guest releases its slot while its turn waits for a call or sleeps. If it
-	// is 0, the guest releases the slot at once.
+	// YieldAfter is how long a turn must wait for a call or sleep before the guest releases its slot. If YieldAfter is
+	// 0, the guest releases the slot at once.
 	YieldAfter time.Duration
 }
 
@@ -121,7 +123,7 @@ func (d Deps) validate() error {
 	return nil
 }
 
-// Agent is an agent. It is safe for concurrent use. Methods that only read do not wait for a running turn.
+// Agent is a single agent. It is safe for concurrent use. Methods that only read do not wait for a running turn.
 type Agent struct {
 	Spec
 	Deps
@@ -132,14 +134,14 @@ type Agent struct {
 	state
 	savedRecord *wasmstorev1.Record
 	// turn is the running turn, or nil if no turn runs in this process. changeDone is closed when the current change to
-	// the agent ends. It is nil if the agent is not being changed.
+	// the agent ends. changeDone is nil if the agent is not being changed.
 	turn       *turn
 	changeDone chan struct{}
-	// snapshotBytes is the size of the guest's snapshot while the guest has released its slot. inventoryBytes is the size
-	// of the journal's inventory. Both are in bytes.
+	// snapshotBytes is the size of the guest's snapshot. It is only set while the guest has released its slot.
+	// inventoryBytes is the size of the journal's inventory. Both sizes are in bytes.
 	snapshotBytes, inventoryBytes int
 	// runsElsewhere is true if another process runs the agent's turn. In that case, elsewhereWaiting describes the
-	// turn's approval. It is nil if the turn does not wait for an approval.
+	// approval that the turn waits for. elsewhereWaiting is nil if the turn does not wait for an approval.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
 	// stale is true if the agent in memory may differ from the stored agent. A stale agent must be loaded again.
@@ -151,18 +153,18 @@ type Agent struct {
 	// eventsStored is closed when further events have been stored. It is nil if no caller waits for them.
 	eventsStored chan struct{}
 
-	// journal may be used only by the turn, or by the holder of changeDone. mu does not guard it.
+	// journal may be used only by the running turn, or by the goroutine that has set changeDone. mu does not guard it.
 	journal journal
 }
 
-// Rights returns the rights of the manifest and of the grants.
+// Rights returns the agent's rights from its manifest and its grants.
 func (a *Agent) Rights() *manifest.Rights {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return manifest.New(a.Manifest, a.grants...)
 }
 
-// Position returns the position of the agent in the order of creation. A later agent has a higher position.
+// Position returns the agent's position in the order in which agents were created. Later agents have higher positions.
 func (a *Agent) Position() int64 { return a.position }
 
 // Size returns the size of the agent in memory, in bytes.
@@ -205,8 +207,8 @@ func (a *Agent) RunsElsewhere() bool {
 	return a.runsElsewhere
 }
 
-// Version returns the version of the agent's row when this process last read or wrote it. The version also increases
-// while a turn runs.
+// Version returns the version of the agent's database row when this process last read or wrote the row. The version
+// also increases while a turn runs.
 func (a *Agent) Version() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

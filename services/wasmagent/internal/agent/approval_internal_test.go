@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// slowHost is a host whose calls wait for an approval. The approval is granted at the time approved.
+// slowHost is a host whose calls wait for an approval. The field approved is the time at which the approval is granted.
 type slowHost struct {
 	Host
 
 	approved time.Time
-	// failures is the number of requests that fail before one succeeds. If loseAnswer is set, the call runs, but its
-	// first answer is lost.
+	// failures is the number of requests that fail before one succeeds. If loseAnswer is set, the call runs, but the
+	// first answer to it is lost.
 	failures   int
 	loseAnswer bool
 
@@ -54,8 +54,8 @@ func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, pollTime t
 	return ToolResult{Text: "paid"}, nil
 }
 
-// A call that is approved after 30 s, an hour or a day runs once. While the call waits, the agent sends the host one
-// request every 10 min.
+// A call that is approved after 30 s, an hour or a day runs exactly once. While the call waits, the agent sends one
+// request to the host every 10 min.
 func TestPollApproval_CallRunsOnceAfterLongWait(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{30 * time.Second, time.Hour, 24 * time.Hour} {

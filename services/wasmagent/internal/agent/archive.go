@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another version of the
-// fuel meter.
+// ErrABI means that the guest uses another version of the ABI, or that another version of the fuel meter counted its
+// fuel.
 var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
 
-// ExportDetail returns the details of the stored agent that only exports contain.
+// ExportDetail returns the details of the stored agent that only exports include.
 func (a *Agent) ExportDetail() (*wasmagentv1.ExportedState, error) {
 	list, err := a.ListFiles("")
 	if err != nil {
@@ -36,7 +36,7 @@ func (a *Agent) ExportDetail() (*wasmagentv1.ExportedState, error) {
 	}, nil
 }
 
-// FileProtos converts a list of files to the messages for responses.
+// FileProtos converts a list of files to protobuf messages for responses.
 func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 	for _, f := range list {
 		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
@@ -45,7 +45,7 @@ func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 }
 
 // ArchiveContent returns the content of an archive of the stored agent. It first compares the agent with its whole
-// journal. If allowUncovered is set, the journal need not record the content of every part of the agent. Errors:
+// journal. If allowUncovered is set, the content of some parts of the agent may be missing from the journal. Errors:
 // [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], [ErrNotCovered] unless allowUncovered is set, or an error
 // from the store.
 func (a *Agent) ArchiveContent(ctx context.Context, allowUncovered bool) (c archive.Content, err error) {
@@ -92,9 +92,10 @@ func (a *Agent) ArchiveContent(ctx context.Context, allowUncovered bool) (c arch
 	return c, err
 }
 
-// Import creates an agent from an archive's content. The agent is stopped until it is resumed. Its id, creator, guest,
-// manifest, limits, creation time and archive digest come from s. Everything else comes from the archive. The parameter
-// limits contains the maximum numbers of agents. Errors: [archive.ErrInvalid], [ErrABI], or an error from the store.
+// Import creates an agent from an archive's content. The agent is stopped until it is resumed. The agent's id, creator,
+// guest, manifest, limits, creation time and archive digest come from s. Everything else comes from the archive. The
+// parameter limits contains the maximum numbers of agents. Errors: [archive.ErrInvalid], [ErrABI], or an error from the
+// store.
 func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -126,7 +127,7 @@ func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.Ag
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &current, head), "", limits)
 }
 
-// archiveCoverage checks the journal in an archive, and compares the rest of the archive with that journal.
+// archiveCoverage checks the journal in an archive, and compares the other parts of the archive with the journal.
 func archiveCoverage(c archive.Content) (*coverage, error) {
 	exported, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
 	covered := &coverage{head: events.EmptyHead(exported.GetJournalId())}
@@ -156,7 +157,7 @@ func archiveCoverage(c archive.Content) (*coverage, error) {
 	return covered, differenceError(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
 }
 
-// checkImportedState returns an error if an imported state exceeds this installation's bounds on agents. Errors:
+// checkImportedState returns an error if an imported state exceeds the limits on agents in this installation. Errors:
 // [archive.ErrInvalid], [ErrTodosInvalid], [ErrTodosFull].
 func checkImportedState(current *state, stored *wasmstorev1.State, bounds files.Bounds) error {
 	if len(current.messages) > maxMessages || current.messageBytes > maxMessageBytes {

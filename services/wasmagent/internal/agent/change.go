@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// lockForChange locks the agent for a change. unlockChange unlocks the agent. lockForChange returns an error if the
-// journal is damaged, and [ErrBusy] if a turn runs. If allowElsewhere is set, a turn in another process is not an
-// error.
+// lockForChange locks the agent for a change. The caller must unlock the agent with unlockChange. lockForChange returns
+// an error if the journal is damaged, and [ErrBusy] if a turn runs. If allowElsewhere is set, a turn that runs in
+// another process is not an error.
 func (a *Agent) lockForChange(ctx context.Context, allowElsewhere bool) error {
 	if err := a.lockUnchecked(ctx, allowElsewhere); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (a *Agent) unlockChange() {
 	a.changeDone = nil
 }
 
-// changeState changes an agent that has no running turn. do changes a copy of the state and returns the event that
-// records the change. If do returns a nil event, nothing is stored.
+// changeState changes an agent that has no running turn. The function do changes a copy of the state and returns the
+// event that records the change. If do returns a nil event, nothing is stored.
 func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.lockForChange(ctx, false); err != nil {
 		return err
@@ -82,20 +82,21 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 	return nil
 }
 
-// changeError is the cancellation cause of a turn that was cancelled because the agent must be changed. The turn makes
-// the change when it ends, so that no other change can be made before.
+// changeError is the cancellation cause of a turn that was cancelled because the agent must be changed. The turn itself
+// makes the change when it ends, so that no other change can be made before.
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)
-	// isMade is true if the change was made. Otherwise err is the reason.
+	// isMade is true if the change was made. If isMade is false, err is the reason.
 	isMade bool
 	err    error
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the error that the changeError wraps.
 func (f *changeError) Unwrap() error { return f.error }
 
-// forceChange is like changeState, but cancels a running turn with cause. The turn is then undone.
+// forceChange is like changeState, but if a turn runs, forceChange cancels it with the given cause. A turn that is
+// cancelled in this way is undone.
 func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.changeState(ctx, do)
@@ -125,7 +126,7 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 	}
 }
 
-// takeOverTurn undoes a turn that runs in another process. That process can then no longer store changes to the agent.
+// takeOverTurn undoes a turn that runs in another process. Afterwards, that process can't store changes to the agent.
 func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	if err := a.lockForChange(ctx, true); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	return a.undoAbandoned(ctx, reason)
 }
 
-// Invalidate cancels the running turn after another process has changed the agent, because the turn can no longer be
+// Invalidate cancels the running turn, because another process has changed the agent and the turn can no longer be
 // stored.
 func (a *Agent) Invalidate() {
 	a.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// continueDetached continues a turn whose process has ended. It replays the guest up to the end of the journal, and
-// then continues the turn. It sends no call twice. The caller must not have shared the agent with other goroutines.
+// continueDetached continues a turn whose process has exited. It replays the guest up to the end of the journal, and
+// then continues the turn. It sends no call twice. No other goroutine may be using the agent yet.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
@@ -87,7 +87,7 @@ func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (envelope a
 
 // replayStep sends the guest an envelope from the journal. input is the event that contains the envelope, and emitted
 // is the event that contains the guest's answer. The guest must return the same answer again. If emitted is nil, the
-// journal does not contain the answer yet, and replayStep records it.
+// journal does not contain an answer yet, and replayStep records the new answer.
 func (a *Agent) replayStep(t *turn, input, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (envelope abi.GuestEnvelope, err error) {
 	in, err := abi.DecodeHost(input.GetEnvelope())
 	if err != nil {

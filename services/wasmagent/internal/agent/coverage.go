@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxFullCheckBytes is the maximum size of a journal that is checked completely when its agent is loaded, in bytes. If
-// a journal is larger, only its last event is checked at that time. The whole journal is checked before the first
+// maxFullCheckBytes is the maximum size, in bytes, of a journal that is checked completely when its agent is loaded. If
+// a journal is larger, only its last event is checked at that time, and the whole journal is checked before the first
 // change to the agent.
 const maxFullCheckBytes = 8 << 20
 
-// A coverage contains the digests that an agent's journal records for the stored agent.
+// A coverage contains the digests of the stored parts of an agent, as recorded in the agent's journal.
 type coverage struct {
 	inventory.Covered
 
 	// head is the position after the last event that was read. stored is the position after the last event of the kind
-	// STORED.
+	// STORED that was read.
 	head, stored *wasmstorev1.Head
 }
 
@@ -52,8 +52,8 @@ func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 	return nil
 }
 
-// compare compares a record and a state with the journal. It returns nil if they are equal, or if the journal does not
-// record the stored content.
+// compare compares a stored record and a stored state with the journal. It returns nil if they match the journal, or if
+// the journal does not record the stored content.
 func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
 	if c.List == nil {
 		return nil
@@ -71,7 +71,7 @@ func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmage
 	return nil
 }
 
-// differenceError returns a difference as an error, or nil if there is no difference.
+// differenceError converts a difference to an error. It returns nil if there is no difference.
 func differenceError(d *wasmagentv1.StoredDifference) error {
 	if d == nil {
 		return nil
@@ -79,7 +79,7 @@ func differenceError(d *wasmagentv1.StoredDifference) error {
 	return fmt.Errorf("%w: %s", ErrStateDiffers, d.GetMessage())
 }
 
-// notCovered returns the names of the agent's parts whose content is not completely recorded in the journal.
+// notCovered returns the names of the agent's parts whose content the journal does not record completely.
 func (c *coverage) notCovered() []string {
 	if c.List == nil {
 		return inventory.Parts()
@@ -104,8 +104,8 @@ func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head,
 }
 
 // checkStored compares a loaded record and state with the journal. It checks the whole journal if whole is set or if
-// the journal has at most maxFullCheckBytes. Otherwise it checks only the last event. Errors: [events.ErrChain],
-// [ErrStateDiffers], or an error from the store.
+// the size of the journal is at most maxFullCheckBytes. Otherwise, it checks only the last event. Errors:
+// [events.ErrChain], [ErrStateDiffers], or an error from the store.
 func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole bool) error {
 	r := a.savedRecord
 	if whole || r.GetHead().GetBytes() <= maxFullCheckBytes {
@@ -131,7 +131,7 @@ func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole boo
 	return nil
 }
 
-// checkLastEvent compares the record with the last event of the journal. isStored is false if the last event is not of
+// checkLastEvent compares the record with the last event of the journal. isStored reports whether the last event is of
 // the kind STORED.
 func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	head := a.savedRecord.GetHead()
@@ -161,7 +161,7 @@ func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	return true, nil
 }
 
-// checkJournalOnce checks the whole journal before the first change of a loaded agent. The caller must have locked the
+// checkJournalOnce checks the whole journal before the first change to a loaded agent. The caller must have locked the
 // agent for a change.
 func (a *Agent) checkJournalOnce(ctx context.Context) error {
 	if a.journal.isChecked {

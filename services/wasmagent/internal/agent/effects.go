@@ -47,8 +47,8 @@ func (a *Agent) runEffect(t *turn, envelope abi.GuestEnvelope) (abi.HostEnvelope
 	return in, nil
 }
 
-// GuestErrorCode returns the guest's error code for an error of files, todos, results or sleep. For any other error it
-// returns `failed`.
+// GuestErrorCode returns the guest's error code for an error that concerns files, todos, results or sleep. For any
+// other error, it returns `failed`.
 func GuestErrorCode(err error) string {
 	for _, c := range []struct {
 		err  error
@@ -115,7 +115,7 @@ func TodoStatus(name string) wasmagentv1.TodoStatus {
 	}[name]
 }
 
-// sleep waits until d has passed, the turn ends, or its caller gives up.
+// sleep waits until d has passed, the turn ends, or the turn's caller gives up.
 func (a *Agent) sleep(t *turn, d time.Duration) error {
 	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.setWaiting(t, nil)
@@ -128,7 +128,8 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// setWaiting sets the state of the turn to waiting, or to running if waiting is nil.
+// setWaiting marks the turn as waiting, and records why it waits. If waiting is nil, setWaiting marks the turn as
+// running.
 func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -51,7 +51,8 @@ func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err 
 	return Answer{}, err
 }
 
-// leaveTurn stores a turn without a caller for the next process, because this process stops.
+// leaveTurn stores a turn that has no caller, so that the next process can continue the turn. It is called when this
+// process stops.
 func (a *Agent) leaveTurn(t *turn) error {
 	err := a.flushEvents(t.ctx, store.DetachedTurn)
 	a.mu.Lock()
@@ -60,9 +61,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the last events of a turn, if they apply: that the turn was undone, the output of a failed step,
-// and the change to the agent's state. err is the turn's error, or nil. If forced is not nil, recordEnd makes the
-// forced change.
+// recordEnd records the last events of a turn, as far as they apply: that the turn was undone, the output of a failed
+// step, and a change to the agent's state. err is the turn's error, or nil. If forced is not nil, recordEnd also makes
+// the forced change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
@@ -105,7 +106,7 @@ func (a *Agent) setEndState(next state) (isStale bool) {
 	return a.stale
 }
 
-// finishTurn changes the state at the end of a turn that is not undone. It returns [ErrTurnFailed] if the guest reports
+// finishTurn updates the state at the end of a turn that is not undone. It returns [ErrTurnFailed] if the guest reports
 // that the turn failed.
 func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	s.status = wasmagentv1.AgentState_AGENT_STATE_IDLE
@@ -126,14 +127,14 @@ func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	return err
 }
 
-// WithdrawalReason returns the message to approvers about a withdrawn approval. reason is the reason why the agent no
-// longer waits.
+// WithdrawalReason returns the message that approvers see when an approval is withdrawn. reason says why the agent no
+// longer waits for the approval.
 func WithdrawalReason(reason string) string {
 	return "the agent no longer waits for the call, so the call would not run: " + reason
 }
 
-// undoReason returns the reason for undoing a turn, as the journal records it. It does not contain internal errors,
-// because callers can read the journal.
+// undoReason returns the reason for undoing a turn in the form in which the journal records it. The text does not
+// contain internal errors, because callers can read the journal.
 func undoReason(err error) string {
 	for _, known := range []error{ErrFailed, ErrStopped, ErrCallsStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, known) {
@@ -143,8 +144,8 @@ func undoReason(err error) string {
 	return "agents can't be run now"
 }
 
-// undoTurn returns the state before the turn, together with the reason for undoing the turn, and the error for the
-// caller.
+// undoTurn returns the state before the turn, changed to show why the turn was undone. It also returns the error for
+// the caller.
 func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
 	next.usage = current.usage

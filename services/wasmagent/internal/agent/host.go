@@ -19,37 +19,38 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// A Host connects agents with the service and, through it, with the gateway. It is safe for concurrent use.
+// A Host connects agents to the wasmagent service and, through that service, to the gateway. It is safe for concurrent
+// use.
 type Host interface {
-	// Allow counts a call against the rights of an agent and of the agents in its chain. giveBack undoes this counting.
-	// If the rights do not include the call, refused is the reason. An error means that the rights could not be
-	// checked.
+	// Allow counts a call against the rights of an agent and of the agents in its delegation chain. giveBack reverses
+	// the count. If the rights do not allow the call, refused is the reason. An error means that the rights could not
+	// be checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
-	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits at
-	// most pollTime for the decision. An error means that the outcome of the call is unknown.
+	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
+	// the decision for at most pollTime. An error means that the outcome of the call is unknown.
 	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
-	// Model returns the name of the model for an agent's question: asked, or the agent's default model if asked is
-	// empty. ok is false if no provider is configured for the model.
+	// Model returns the name of the model for an agent's question. It returns asked, or the agent's default model if
+	// asked is empty. ok is false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
-	// Server returns the name of the server that offers [AskTool], or an empty string if there is no such server.
+	// Server returns the name of the server that has the tool [AskTool], or an empty string if there is no such server.
 	Server() string
-	// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in
-	// its chain. nanos is the cost in billionths of a US dollar.
+	// CountModelUse counts the tokens and the cost of a question to a model against the rights of an agent and of the
+	// agents in its delegation chain. nanos is the cost in billionths of a US dollar.
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
-	// Tools returns the tools on servers that an agent may call.
+	// Tools returns the tools of all servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// AcquireSlot waits for a slot in which a guest can run. leave releases the slot. hadSlot is true if the turn had a
-	// slot before. A turn that had a slot takes precedence over others, and waits until ctx is cancelled. Errors:
+	// slot before. Such a turn takes precedence over other turns, and waits until ctx is done. Errors:
 	// [ErrPromptsFull], or the error of ctx.
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
-	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's current
-	// module or of an earlier one.
+	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's
+	// current module or of an earlier module.
 	EnsureModule(ctx context.Context, a *Agent, digest string) error
 	// ReserveSnapshot reserves memory for the snapshot of a guest that releases its slot while it waits for a call.
-	// giveBack releases the memory. ok is false if the memory for snapshots is used up.
+	// giveBack releases the memory. ok is false if not enough memory for snapshots is left.
 	ReserveSnapshot(a *Agent, bytes int) (giveBack func(), ok bool)
-	// WithdrawApproval cancels an approval for which an agent no longer waits. Approvers can read the reason.
-	// WithdrawApproval returns within seconds. If its request fails, the request is retried in the background.
+	// WithdrawApproval cancels an approval that an agent no longer waits for. Approvers can read the reason.
+	// WithdrawApproval returns within seconds. If the cancellation fails, it is retried in the background.
 	WithdrawApproval(ctx context.Context, a *Agent, approval, reason string)
 	// LogPanic logs a panic in this program during a turn of an agent. stack is the stack of the goroutine that
 	// panicked.
@@ -62,44 +63,45 @@ type Host interface {
 // ToolCall is a tool call that a guest requests.
 type ToolCall struct {
 	Server, Tool string
-	// Arguments are a JSON object.
+	// Arguments is a JSON object.
 	Arguments []byte
 	// ApprovalID is the id of the call's approval. It is empty if the call does not wait for an approval yet.
 	ApprovalID string
-	// Model is the name of the model if the call is a question to a model, otherwise empty.
+	// Model is the name of the model if the call is a question to a model. Otherwise, it is empty.
 	Model string
-	// Progress receives progress messages until the call ends. Another goroutine may call it.
+	// Progress receives progress messages until the call ends. It may be called from another goroutine.
 	Progress func(string)
 }
 
 // ToolResult is the result of a call.
 type ToolResult struct {
-	// Text contains the text parts of the tool's content, and Structured contains the structured content. IsError is true
+	// Text contains the text parts of the tool's content. Structured contains the structured content. IsError is true
 	// if the tool reports an error.
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
-	// Failure is the status that the gateway returns if the called tool belongs to a service of the mesh and the call
+	// Failure is the status that the gateway returned, if the tool belongs to a service of the mesh and the call
 	// failed.
 	Failure Failure `json:"-"`
-	// Refused is the reason why there is no result, or nil if there is a result. HasRun is true if the call has no
-	// result but ran, or may have run.
+	// Refused is the reason that there is no result, or nil if there is a result. HasRun is true if there is no result,
+	// but the call ran or may have run.
 	Refused *abi.Error `json:"-"`
 	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
 	Retryable bool `json:"-"`
-	// DecisionID is the id of the gateway's decision, and Code is the code of its refusal. Both may be empty.
+	// DecisionID is the id of the gateway's decision on the call. Code is the code of the refusal if the gateway
+	// refused the call. Both fields may be empty.
 	DecisionID string        `json:"-"`
 	Code       commonv1.Code `json:"-"`
 	// IsDenied is true if policy or the agent's rights deny the call.
 	IsDenied bool `json:"-"`
-	// Waiting describes the approval that the call needs. It is nil if the call does not wait.
+	// Waiting describes the approval that the call waits for. It is nil if the call does not wait.
 	Waiting *wasmagentv1.Waiting `json:"-"`
 }
 
 // Failure is a gRPC status as the gateway encodes it in JSON.
 type Failure struct {
-	// Reason and Metadata are the fields of the status's google.rpc.ErrorInfo. They are empty if the status has no
+	// Reason and Metadata are the fields of the google.rpc.ErrorInfo in the status. They are empty if the status has no
 	// ErrorInfo.
 	Reason   string            `json:"reason"`
 	Metadata map[string]string `json:"metadata"`
@@ -110,18 +112,18 @@ const (
 	approvalPollTime = 10 * time.Minute
 	// minPollInterval is the minimum time between two requests to the host for the same call.
 	minPollInterval = time.Second
-	// maxRestores is the maximum number of attempts to restore a guest if workers fail.
+	// maxRestores is the maximum number of attempts to restore a guest when workers fail.
 	maxRestores = 5
 )
 
 // outcomeUnknown is the guest's error code for a call that may or may not have run.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
-// ErrCallsStopped means that a prompt was undone because an operator has stopped its call. The agent itself is not
-// stopped: it accepts prompts, and they succeed after an operator has resumed the calls.
+// ErrCallsStopped means that a prompt was undone because an operator has stopped the agent's calls. The agent itself is
+// not stopped: it still accepts prompts. Prompts succeed again after an operator has resumed the calls.
 var ErrCallsStopped = errors.New("the prompt has ended at a call that was refused, and the agent is as before the prompt")
 
-// earlierCalls describes the calls that a turn has made before it ended.
+// earlierCalls returns a text about the calls that a turn made before it ended. The text is empty if there were none.
 func (t *turn) earlierCalls() string {
 	if !t.madeCalls {
 		return ""
@@ -131,7 +133,7 @@ func (t *turn) earlierCalls() string {
 
 var errDenied = errors.New("policy denied a call, and the agent's manifest has stop_on_denial")
 
-// Principal returns the principal of the agent's calls, including its chain.
+// Principal returns the principal of the agent's calls, including its delegation chain.
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
@@ -149,11 +151,11 @@ func (s *Spec) Principal() *identityv1.Principal {
 	return p
 }
 
-// Subject returns the subject of the agent with this id.
+// Subject returns the subject of the agent with the given id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// interruptedCall describes an effect that was interrupted because the process ended, according to the journal. sent is
-// true if the call was sent. approval is the id of the approval for which the call waits, or empty.
+// interruptedCall describes an effect that, according to the journal, was interrupted because the process exited. sent
+// is true if the call was sent. approval is the id of the approval that the call waits for, or empty.
 type interruptedCall struct {
 	sent     bool
 	approval string
@@ -172,7 +174,7 @@ func (a *Agent) callTool(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 	return a.makeCall(t, call)
 }
 
-// makeCall makes a call for a guest. The call is recorded in the journal before it is sent. If the call needs an
+// makeCall makes a call for a guest. It records the call in the journal before it sends the call. If the call needs an
 // approval, the turn waits for the decision.
 func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
@@ -224,8 +226,8 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 	return a.guestResult(t, call, result, lostErr)
 }
 
-// guestResult converts the result of a call to the envelope for the guest. lostErr is not nil if the outcome of the
-// call is unknown.
+// guestResult converts the result of a call to the envelope for the guest. If the outcome of the call is unknown,
+// lostErr is the error; otherwise it is nil.
 func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr error) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
@@ -256,7 +258,7 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr e
 }
 
 // awaitApproval waits for the decision on an approval. The guest releases its slot during the wait. The turn continues
-// without its caller, even if this process ends.
+// without its caller, even if this process exits.
 func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
 	t.approval = call.ApprovalID
@@ -287,14 +289,14 @@ func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiti
 	return result, err
 }
 
-// mayHaveRun reports whether a refusal with this code may mean that the call has already run and its answer was lost.
-// This is possible if the approval was used, or if policy allowed the call without the approval and cancelled the
-// approval.
+// mayHaveRun reports whether a call that is refused with the given code may have run before, so that only its answer
+// was lost. This is possible if the approval was used, or if policy allowed the call without the approval and cancelled
+// the approval.
 func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }
 
-// pollApproval waits for the decision on an approval and returns the result of the call. It retries the request until
+// pollApproval waits for the decision on an approval and returns the result of the call. It repeats the request until
 // the result is final. mayBeLost is true if an earlier answer to the call may have been lost.
 func (a *Agent) pollApproval(t *turn, call ToolCall, mayBeLost bool) (ToolResult, error) {
 	for {

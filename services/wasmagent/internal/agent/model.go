@@ -22,10 +22,10 @@ import (
 // AskTool is the name of the tool that asks models.
 const AskTool = "wasm_model_ask"
 
-// ErrNoModel means that the guest asked a model although no model is configured.
+// ErrNoModel means that the guest asked a model, but no model is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one when the agent is created, or under agents.model, and its provider under agents.providers")
 
-// maxCallName is the maximum length of a tool call's name and of its id, in bytes. A model requests the tool call.
+// maxCallName is the maximum length, in bytes, of the name and of the id in a tool call that a model requests.
 const maxCallName = 128
 
 const noModelCode = "no_model_configured"
@@ -106,7 +106,7 @@ type guestAnswerCall struct {
 	Arguments jsontext.Value `json:"arguments"`
 }
 
-// askModel asks a model on behalf of a guest, by a call to [AskTool].
+// askModel asks a model on behalf of a guest by calling [AskTool].
 func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
 	name, ok := a.Host.Model(a, envelope.Model)
 	if !ok {
@@ -120,7 +120,7 @@ func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 	return a.makeCall(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Progress: t.progress})
 }
 
-// questionOf converts a guest's question to the arguments of [AskTool].
+// questionOf converts a guest's question to the JSON arguments of [AskTool].
 func questionOf(model string, envelope abi.GuestEnvelope) ([]byte, error) {
 	var asked guestQuestion
 	if err := json.Unmarshal(envelope.Messages, &asked.messages); err != nil {
@@ -195,15 +195,15 @@ func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// unchargedReasons contains the reasons of errors after which the provider charges nothing, because it did not process
-// the question.
+// unchargedReasons contains the error reasons for which the provider charges nothing, because it did not process the
+// question.
 var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// modelError returns the guest's error for a question without an answer. It counts the tokens and the cost that the
-// service reports, or an estimate if the service reports none.
+// modelError returns the error that the guest receives for a question that got no answer. It counts the tokens and the
+// cost that the service reports, or an estimate if the service reports none.
 func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, metadata := result.Failure.Reason, result.Failure.Metadata
 	if input, err := strconv.ParseInt(metadata["input_tokens"], 10, 32); err == nil && input >= 0 {
@@ -219,10 +219,10 @@ func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error
 	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
 }
 
-// bytesPerToken is the number of bytes that an estimate counts as one token.
+// bytesPerToken is the assumed number of bytes in one token when tokens are estimated.
 const bytesPerToken = 4
 
-// countEstimate estimates and counts the tokens of a question whose usage is unknown.
+// countEstimate counts an estimated number of tokens for a question whose real usage is unknown.
 func (a *Agent) countEstimate(t *turn, call ToolCall) {
 	tokens := int64(len(call.Arguments) / bytesPerToken)
 	a.mu.Lock()
@@ -248,8 +248,8 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	return in, nil
 }
 
-// CheckModelRights returns nil if an agent's rights, and the rights of every agent in its chain, allow a question to a
-// model and are not used up. priced is true if the model has a configured price. Errors: [manifest.ErrNotAllowed],
+// CheckModelRights returns nil if the agent and every agent in its delegation chain may ask a model, and their rights
+// are not used up. priced is true if a price is configured for the model. Errors: [manifest.ErrNotAllowed],
 // [manifest.ErrSpent], or an error from the store.
 func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, member := range lineage {
@@ -280,8 +280,8 @@ func spentError(isUnspent bool, model string) error {
 	return fmt.Errorf("%w: the tokens or the cost of %s are used up", manifest.ErrSpent, model)
 }
 
-// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in its
-// chain.
+// CountModelUse counts the tokens and the cost of a question to a model against the rights of an agent and of the
+// agents in its delegation chain.
 func CountModelUse(ctx context.Context, db *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
 	var spends []store.ModelUse
 	for _, member := range lineage {

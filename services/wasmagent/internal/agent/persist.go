@@ -35,7 +35,7 @@ type Caller struct {
 type journal struct {
 	version int64
 	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting
-	// contains the later events, which are not stored yet.
+	// contains the events after storedPosition, which are not stored yet.
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
@@ -45,7 +45,8 @@ type journal struct {
 	isChecked bool
 }
 
-// add appends an event and its envelope, which may be nil. The event is stored together with the next change.
+// add appends an event and its envelope to the journal. envelope may be nil. The event is stored together with the next
+// change.
 func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	stored, head := events.Append(j.head, e, envelope)
 	j.head, j.waiting = head, append(j.waiting, stored)
@@ -58,13 +59,14 @@ func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Eve
 }
 
 // beginsEpoch marks an event as the first event of a new epoch. start is the earlier journal position from which the
-// epoch continues, or nil if the epoch does not continue from an earlier position.
+// epoch continues, or nil if there is no such position.
 func beginsEpoch(e *wasmagentv1.Event, next *state, start *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, start.GetEpoch(), start.GetSequence()
 	return e
 }
 
-// New creates and stores an agent. The parameter limits bounds the number of agents. New returns errors from the store.
+// New creates and stores an agent. The parameter limits contains the maximum numbers of agents. New returns errors from
+// the store.
 func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -78,8 +80,8 @@ func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, er
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
-// create stores a new agent. If from is not empty, the journal begins with a copy of the events of the agent with this
-// id. first is the first event after the copied events.
+// create stores a new agent. If from is not empty, the journal starts with a copy of the events of the agent with that
+// id. first is the event that follows the copied events.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
@@ -104,7 +106,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// storeError adds [ErrNotStored] to an error from the store if the error means that a change could not be stored.
+// storeError adds [ErrNotStored] to an error from the store, if the error means that a change could not be stored.
 func storeError(err error) error {
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -112,9 +114,9 @@ func storeError(err error) error {
 	return err
 }
 
-// Open returns a stored agent. If the process that ran the agent's turn has ended, Open continues or undoes the turn.
-// It continues the turn if the turn has no caller and mayRun is set. mayRun is true if this process can run the agent's
-// module. Open returns errors from the store.
+// Open returns a stored agent. If the process that ran the agent's turn has exited, Open either continues or undoes the
+// turn. It continues the turn only if the turn has no caller and mayRun is set. mayRun is true if this process can run
+// the agent's module. Open returns errors from the store.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -157,7 +159,7 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// approvalElsewhere returns the approval of a turn that waits in another process, according to the journal. It returns
+// approvalElsewhere returns the approval that a turn in another process waits for, according to the journal. It returns
 // nil if the turn does not wait for an approval.
 func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
@@ -174,13 +176,13 @@ func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, er
 const damageAdvice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
-// isDamage reports whether an error means that the journal or the stored agent was changed by another program.
+// isDamage reports whether an error means that another program has changed the journal or the stored agent.
 func isDamage(err error) bool {
 	return errors.Is(err, events.ErrChain) || errors.Is(err, ErrStateDiffers)
 }
 
-// markDamaged prevents further changes to the agent in memory after an error. If isDamage is true for the error, the
-// agent can still be read, verified and terminated. After any other error, the agent must be loaded again.
+// markDamaged prevents further changes to the agent in memory after an error. If isDamage(err) is true, the agent can
+// still be read, verified and terminated. After any other error, the agent must be loaded again.
 func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,15 +197,15 @@ func (a *Agent) markDamaged(err error) {
 	}
 }
 
-// defaultFiles bounds the files of each agent. A manifest can only lower the bounds.
+// defaultFiles contains the default limits on the files of each agent. A manifest can only lower these limits.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
-// BoundsOf returns the file bounds in a manifest, each capped at the installation's default.
+// BoundsOf returns the limits on files in a manifest. Each limit is at most the default of the installation.
 func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// readTail calls do for each stored event after head. These are the events of an unfinished turn. readTail returns the
+// readTail calls do for each stored event after head. These events belong to an unfinished turn. readTail returns the
 // position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
@@ -220,7 +222,7 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 	}
 }
 
-// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller must
+// undoAbandoned undoes a turn whose process has exited. The events of the turn stay in the journal. The caller must
 // prevent other changes to the agent.
 func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	before := a.journal.head
@@ -253,8 +255,8 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// approvalAfter returns the id of the approval that a turn waits for after an event. before is the id before the event.
-// An empty id means that the turn does not wait.
+// approvalAfter returns the id of the approval that a turn waits for after the event e. before is the id of the
+// approval that the turn waited for before e. An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
@@ -269,8 +271,8 @@ func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// saveState stores a state together with the waiting events. It adds an event of the kind STORED, which records the
-// content of the state.
+// saveState stores a state, together with the events that are not stored yet. It adds an event of the kind STORED,
+// which records the content of the state.
 func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.BasisPrevious
 	if a.journal.inventory == nil {

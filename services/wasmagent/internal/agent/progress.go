@@ -2,9 +2,9 @@ package agent
 
 import "sync"
 
-// progressListener forwards the progress of an agent to the caller of its prompt until the prompt returns. A turn that
-// continues without its caller still calls the listener, which then drops the messages. A progressListener is safe for
-// concurrent use.
+// progressListener forwards an agent's progress messages to the caller of a prompt until the prompt returns. A turn
+// that continues without its caller still sends messages to the listener, but the listener drops them. A
+// progressListener is safe for concurrent use.
 type progressListener struct {
 	mu sync.Mutex
 	// progress may be nil.
@@ -20,7 +20,7 @@ func (l *progressListener) send(text string) {
 	}
 }
 
-// stop stops the listener. When stop returns, progress is not running and will not be called again.
+// stop stops the listener. After stop returns, progress is not running and will not be called again.
 func (l *progressListener) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

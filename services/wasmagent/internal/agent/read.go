@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// Proto converts the agent to its message in responses.
+// Proto converts the agent to a protobuf message for responses.
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	return out
 }
 
-// RecordProto converts a stored agent to its message in responses.
+// RecordProto converts the record of a stored agent to a protobuf message for responses.
 func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	current := r.GetState()
 	return &wasmagentv1.Agent{
@@ -38,7 +38,7 @@ func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	}
 }
 
-// CurrentMaxTurns returns the current bound on the agent's turns.
+// CurrentMaxTurns returns the current maximum number of the agent's turns.
 func (a *Agent) CurrentMaxTurns() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,15 +68,15 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// ListFiles returns the agent's files below a directory, or all files if below is empty.
+// ListFiles returns the agent's files in the directory below, or all files if below is empty.
 func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files.List(below)
 }
 
-// ReadFiles calls do with the agent's files, which do must not change. Errors: [ErrTerminated], [ErrBusy] while a turn
-// runs, or an error from do.
+// ReadFiles calls do with the agent's files. do must not change the files. Errors: [ErrTerminated], [ErrBusy] while a
+// turn runs, or an error from do.
 func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +113,7 @@ func (a *Agent) SavedRecord() *wasmstorev1.Record {
 	return a.savedRecord
 }
 
-// EventsStored returns a channel that is closed when this process has stored further events of the journal.
+// EventsStored returns a channel that is closed as soon as this process has stored further events of the journal.
 func (a *Agent) EventsStored() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

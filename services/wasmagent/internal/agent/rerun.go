@@ -13,31 +13,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// rerun reruns an agent's modules with the inputs from its journal.
+// rerun runs an agent's modules again with the inputs that the journal contains.
 type rerun struct {
 	*Agent
 	replayPlan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// current is the next event to be processed. It is processed once the event after it is known.
+	// current is the next event to process. It is processed as soon as the event that follows it is known.
 	current  *wasmstorev1.StoredEvent
 	instance *worker.Instance
-	// startFuel is the fuel that the guest used when it started. answer and fuel are the results of the newest step.
+	// startFuel is the fuel that the guest used while it started. answer and fuel are the results of the newest step.
 	startFuel int64
 	answer    []byte
 	fuel      int64
-	// undoneMemory is the guest's memory before a turn that is undone later. memories contains the guest's memory at each
-	// journal position to which the agent returns later. In both fields, nil means that the guest was not started yet.
+	// undoneMemory is the guest's memory before a turn that is undone later. memories contains the guest's memory at
+	// each journal position to which the agent returns later. In both fields, a nil memory means that the guest had not
+	// been started yet.
 	undoneMemory []byte
 	memories     map[journalPosition][]byte
-	// memoryDiffers is true if the guest's memory differs from the stored one.
+	// memoryDiffers is true if the guest's memory differs from the stored memory.
 	memoryDiffers bool
 	// memoryBytes is the total size of memories, in bytes.
 	memoryBytes int
 }
 
-// addEvent processes the previously added event, now that the event after it is known. next is that event, or nil at
-// the end of the journal.
+// addEvent adds the event next, and processes the event that was added before it. next is nil at the end of the
+// journal.
 func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.current
 	if r.current = next; e == nil || r.resp.GetFirstDifference() != nil {
@@ -59,7 +60,7 @@ func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) err
 	return nil
 }
 
-// process processes an event. next is the event after it, or nil at the end of the journal.
+// process processes the event e. next is the event after e, or nil at the end of the journal.
 func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
 	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // events of other kinds do not concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
@@ -134,7 +135,8 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.hostError(err)
 }
 
-// hostError returns err, or nil if the guest caused err. The comparison with the journal detects failures of the guest.
+// hostError returns err, or nil if the guest caused err. Errors that the guest causes are found by the comparison with
+// the journal instead.
 func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
@@ -145,7 +147,7 @@ func (r *rerun) hostError(err error) error {
 	return nil
 }
 
-// guestMemory returns a snapshot of the guest, or nil if the guest was not started yet.
+// guestMemory returns a snapshot of the guest, or nil if the guest has not been started yet.
 func (r *rerun) guestMemory(ctx context.Context) ([]byte, error) {
 	if r.instance == nil {
 		return nil, nil
@@ -154,7 +156,7 @@ func (r *rerun) guestMemory(ctx context.Context) ([]byte, error) {
 	return memory, r.hostError(err)
 }
 
-// restoreGuest replaces the guest with a guest that has this memory. If memory is nil, the next step starts a new
+// restoreGuest replaces the guest with a guest that has the given memory. If memory is nil, the next step starts a new
 // guest.
 func (r *rerun) restoreGuest(ctx context.Context, memory []byte) (err error) {
 	r.closeGuest(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueProgressInterval is the interval of progress messages to the caller of a prompt that waits for a slot. The
-// gateway extends the deadline of a call that reports progress.
+// queueProgressInterval is the interval at which a prompt that waits for a slot sends progress messages to its caller.
+// The gateway extends the deadline of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
 // acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.
@@ -35,7 +35,7 @@ func (a *Agent) acquireSlot(t *turn, hadSlot bool) (err error) {
 	return err
 }
 
-// reportQueued sends progress to the caller of a prompt that waits for a slot, until stop is called.
+// reportQueued sends progress messages to the caller of a prompt that waits for a slot, until stop is called.
 func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -58,9 +58,9 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 	}
 }
 
-// awaitCall runs the function call, which makes a call for the guest, and waits until it returns. If the call takes
-// longer than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the guest
-// can't continue. In that case, the call may have run.
+// awaitCall runs the function call, which makes a call for the guest, and waits until the function returns. If this
+// takes longer than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the
+// guest can't continue, although the call may have run.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any
@@ -87,7 +87,7 @@ func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 }
 
 // yieldSlot releases the guest's slot until done is closed. The guest keeps its slot if its snapshot can't be taken, or
-// if the memory for snapshots is used up.
+// if not enough memory for snapshots is left.
 func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// parkTurn releases the guest's slot while the function wait waits for an approval.
+// parkTurn releases the guest's slot while the function wait runs. wait waits for an approval.
 func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxMessages and maxMessageBytes bound a conversation. If a conversation exceeds a bound, its oldest messages are
-	// dropped, except for the instructions.
+	// maxMessages is the maximum number of messages in a conversation, and maxMessageBytes is their maximum total size.
+	// If a conversation exceeds a maximum, its oldest messages are dropped, except for the instructions.
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
 	// maxTodos is the maximum number of entries in a todo list, and maxTodoBytes is the maximum size of an entry, in
@@ -26,12 +26,12 @@ const (
 	maxTodoBytes = 4096
 	maxSnapshots = 32
 	maxGrants    = 64
-	// maxForkedJournal is the maximum size of a journal that is copied to a fork, in bytes.
+	// maxForkedJournal is the maximum size, in bytes, of a journal that can be copied to a fork.
 	maxForkedJournal = 64 << 20
 )
 
-// state is the mutable part of an agent. A value behind a pointer is replaced and never modified, except for the files
-// during a turn.
+// state is the mutable part of an agent. A value behind a pointer is never modified, only replaced. The files are an
+// exception: a turn may modify them.
 type state struct {
 	status     wasmagentv1.AgentState
 	stopReason wasmagentv1.StopReason
@@ -48,14 +48,15 @@ type state struct {
 	// sequence is the number of the newest envelope that the guest has received, counted from 1. It is 0 before the
 	// first envelope.
 	sequence int64
-	// module is the digest of the guest's module. memory is the snapshot of the guest, or nil before its first turn.
+	// module is the digest of the guest's module. memory is the snapshot of the guest, or nil before the guest's first
+	// turn.
 	module string
 	memory []byte
 	// grants contains rights that were granted in addition to the manifest. snapshots is sorted from newest to oldest.
 	grants            []*wasmagentv1.RightsGrant
 	snapshots         []*wasmstorev1.Kept
 	stoppedByOperator bool
-	// restorableUntil is the time until which an ended agent can be resumed. It is zero if the agent has not ended.
+	// restorableUntil is the time until which a terminated agent can be resumed. It is zero if the agent has not ended.
 	restorableUntil time.Time
 }
 
@@ -74,11 +75,12 @@ func newState(s *Spec) state {
 	return out
 }
 
-// maxHandoverBytes is the maximum size of the messages that a guest gets when it starts after a migration, in bytes.
+// maxHandoverBytes is the maximum total size, in bytes, of the messages that a guest receives when it starts after a
+// migration.
 const maxHandoverBytes = 256 << 10
 
-// startMessages returns the newest messages of the conversation for the start of a new guest. It returns nil unless the
-// agent was migrated from another module.
+// startMessages returns the newest messages of the conversation, which a new guest receives when it starts. It returns
+// nil unless the agent was migrated from another module.
 func (s *state) startMessages() (out []abi.Message) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {
@@ -133,12 +135,12 @@ func (s *state) stopIfTurnsSpent() {
 	}
 }
 
-// setStopped changes the state to stopped, as after an explicit stop.
+// setStopped sets the state to stopped, as if a caller had stopped the agent.
 func (s *state) setStopped() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// setIdle changes the state to idle, so that the agent accepts prompts.
+// setIdle sets the state to idle, in which the agent accepts prompts.
 func (s *state) setIdle() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	s.stoppedByOperator, s.restorableUntil = false, time.Time{}
@@ -149,7 +151,7 @@ func (s *state) refusesPrompts() bool {
 		s.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// record encodes the agent in the state s for storage, without the head of its journal.
+// record encodes the agent with the state s for storage. The result does not include the head of the journal.
 func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
@@ -204,7 +206,7 @@ func specAndState(r *wasmstorev1.Record) (Spec, state) {
 	return spec, s
 }
 
-// Proto converts the limits to their message in responses.
+// Proto converts the limits to a protobuf message for responses.
 func (l Limits) Proto() *wasmagentv1.Limits {
 	return &wasmagentv1.Limits{
 		MemoryMib: new(int32(l.Memory >> 20)), FuelMillions: new(int32(l.Fuel / 1_000_000)), EffectsPerTurn: new(int32(l.Effects)), Deadline: durationpb.New(l.Deadline),

@@ -18,48 +18,48 @@ import (
 const (
 	// maxEnvelope is the maximum size of an envelope from a guest, in bytes.
 	maxEnvelope = 1 << 20
-	// maxCancels is the maximum number of cancel envelopes that a guest gets after its caller has given up. If the
+	// maxCancels is the maximum number of cancel envelopes that a guest receives after its caller has given up. If the
 	// guest still does not end its turn, the turn is undone.
 	maxCancels = 3
-	// maxSleep is the maximum total time that a turn may sleep.
+	// maxSleep is the maximum total time that a guest may sleep during one turn.
 	maxSleep = 10 * time.Minute
 	// maxResultBytes is the maximum size of the result of an effect, in bytes. The JSON encoding of a result, and the
 	// answer of a tool, may be four times as large.
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is the maximum time that events of a turn are buffered before they are stored, and maxWaitingEvents
-	// is the maximum number of buffered events. Readers of the journal see only stored events.
+	// flushInterval is the maximum time that a turn's events are buffered before they are stored. maxWaitingEvents is
+	// the maximum number of buffered events. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
-	// maxPrintedBytes is the maximum size of the guest's output that the journal records per turn, in bytes. The output
-	// of a failed step is recorded in addition.
+	// maxPrintedBytes is the maximum size, in bytes, of the guest's output that the journal records per turn. The
+	// output of a failed step does not count towards this maximum.
 	maxPrintedBytes = 64 << 10
 )
 
 type turn struct {
-	// ctx ends with the turn. cancel cancels ctx with a cause. callerCtx ends when the caller of the prompt gives up.
-	// unfollow detaches the turn from its caller.
+	// ctx is cancelled when the turn ends. cancel cancels ctx with a cause. callerCtx is cancelled when the caller of
+	// the prompt gives up. unfollow detaches the turn from its caller.
 	ctx       context.Context //nolint:containedctx // it is the context of one turn
 	cancel    context.CancelCauseFunc
 	callerCtx context.Context //nolint:containedctx // see above
 	unfollow  func() (stopped bool)
 	progress  func(string)
-	// releaseSlot releases the guest's slot. It is nil if the guest has no slot. parked is closed when the turn waits
-	// for an approval and the caller of the prompt no longer needs to wait.
+	// releaseSlot releases the guest's slot. It is nil if the guest has no slot. parked is closed as soon as the turn
+	// waits for an approval and the caller of the prompt no longer needs to wait.
 	releaseSlot func()
 	parked      chan struct{}
-	// detached is true if the turn continues without its caller. madeCalls is true if the turn has made a call, or may
-	// have made one. done is closed after the turn has ended.
+	// detached is true if the turn continues without its caller. madeCalls is true if the turn has made or may have
+	// made a call. done is closed after the turn has ended.
 	detached, madeCalls bool
 	done                chan struct{}
-	// modelMissing is true if the guest has asked a model although no model is configured.
+	// modelMissing is true if the guest has asked a model, but no model is configured.
 	modelMissing bool
 	// stateBefore is the state to which the agent returns if the turn is undone.
 	stateBefore state
-	// waiting is the reason why the turn waits, or nil if it does not wait. The agent's mutex guards this field.
+	// waiting describes why the turn waits. It is nil if the turn does not wait. The agent's mutex guards this field.
 	waiting *wasmagentv1.Waiting
-	// approval is the id of the approval for which the turn waits. It is empty if the turn does not wait for an
+	// approval is the id of the approval that the turn waits for. It is empty if the turn does not wait for an
 	// approval.
 	approval string
 
@@ -69,11 +69,13 @@ type turn struct {
 	workTime    time.Duration
 	sleepTime   time.Duration
 
-	// startFuel is the fuel that the guest used while it started, and startOutput is the output that it printed.
+	// startFuel is the fuel that the guest used while it started, and startOutput is the output that the guest printed
+	// while it started.
 	startFuel   int64
 	startOutput string
-	// lastEmitted is the event of the guest's newest envelope. eventContext contains the decision id and the approval id
-	// for the next event. interrupted describes the effect that was running when the process of a resumed turn ended.
+	// lastEmitted is the event that records the guest's newest envelope. eventContext contains the decision id and the
+	// approval id for the next event. interrupted describes the effect that was running when the process of a resumed
+	// turn exited.
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
@@ -81,7 +83,8 @@ type turn struct {
 	// bytes.
 	flushedAt  time.Time
 	eventBytes int64
-	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a failed step.
+	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of the step
+	// that failed.
 	printedBytes int
 	failedOutput string
 }
@@ -96,12 +99,12 @@ func (t *turn) storeTurn() store.Turn {
 // A Prompt is input for an agent.
 type Prompt struct {
 	Input string
-	// Caller describes the caller. If the caller's context ends, the turn is undone, unless the turn waits for an
-	// approval. ApprovalWait is the maximum time that the caller waits for an approval. After that time, the turn
+	// Caller describes the caller. If the caller's context is cancelled, the turn is undone, unless the turn waits for
+	// an approval. ApprovalWait is the maximum time that the caller waits for an approval. After that, the turn
 	// continues without the caller.
 	Caller       Caller
 	ApprovalWait time.Duration
-	// Progress receives human-readable progress messages. It must not block, and may be nil. It is not called after
+	// Progress receives human-readable progress messages. It must not block, and it may be nil. It is not called after
 	// [Agent.Prompt] has returned.
 	Progress func(string)
 }
@@ -112,7 +115,8 @@ type Answer struct {
 	Text string
 	// IsParked is true if the turn waits for an approval. The turn continues in the background.
 	IsParked bool
-	// Agent describes the agent after the turn. If IsParked is set, it describes the agent when [Agent.Prompt] returned.
+	// Agent describes the agent after the turn. If IsParked is set, Agent describes the agent at the time when
+	// [Agent.Prompt] returned.
 	Agent *wasmagentv1.Agent
 }
 
@@ -166,8 +170,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as
-// after a trap in the guest.
+// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails as it does when the
+// guest traps.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
 	envelope, memory, err := func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
@@ -208,8 +212,8 @@ func (a *Agent) endTurnSafely(t *turn, envelope abi.GuestEnvelope, memory []byte
 	return a.endTurn(t, envelope, memory, cause)
 }
 
-// Shutdown cancels the running turn because the service stops, and waits for its end. If the turn has no caller, the
-// next process continues it.
+// Shutdown cancels the running turn because the service is stopping, and waits until the turn has ended. If the turn
+// has no caller, the next process continues it.
 func (a *Agent) Shutdown() {
 	a.mu.Lock()
 	t := a.turn
@@ -220,7 +224,7 @@ func (a *Agent) Shutdown() {
 	}
 }
 
-// beginTurn starts a turn, or returns an error if the state of the agent does not allow prompts.
+// beginTurn starts a turn. It returns an error if the agent's state does not allow prompts.
 func (a *Agent) beginTurn(p Prompt) (*turn, error) {
 	ctx := p.Caller.Context
 	if err := a.lockForChange(ctx, false); err != nil {
@@ -254,7 +258,7 @@ func (a *Agent) newTurn(ctx context.Context) *turn {
 	return t
 }
 
-// runPrompt runs a turn up to the guest's last envelope. It returns that envelope and the guest's memory.
+// runPrompt runs a turn until the guest returns its last envelope. It returns that envelope and the guest's memory.
 func (a *Agent) runPrompt(t *turn, input string) (envelope abi.GuestEnvelope, memory []byte, err error) {
 	if err := a.startGuest(t); err != nil {
 		return envelope, nil, err
@@ -303,7 +307,7 @@ func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnve
 	return envelope, memory, err
 }
 
-// startGuest restores the guest from its memory, or starts a new guest if there is no memory yet.
+// startGuest restores the guest from its stored memory, or starts a new guest if there is no memory yet.
 func (a *Agent) startGuest(t *turn) (err error) {
 	if t.stateBefore.memory != nil {
 		t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory)
@@ -335,8 +339,8 @@ func (a *Agent) startNewGuest(t *turn) (err error) {
 	return nil
 }
 
-// guestOrigin returns the clock and the random seed of the guest at its start. They depend only on the agent's
-// creation, so that the guest can be rerun from its journal.
+// guestOrigin returns the guest's start time and random seed. They depend only on the creation of the original agent,
+// so that the guest can be rerun from its journal.
 func (a *Agent) guestOrigin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.JournalCreatedAt.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
@@ -371,8 +375,8 @@ func (a *Agent) giveEnvelope(t *turn, in abi.HostEnvelope) (abi.GuestEnvelope, e
 	return a.stepGuest(t, text)
 }
 
-// flushIfDue stores the buffered events if there are too many of them, or if the last flush was too long ago. It
-// returns an error if the events of the turn are too large.
+// flushIfDue stores the buffered events if there are too many of them, or if events were last stored too long ago. It
+// returns an error if the total size of the turn's events is too large.
 func (a *Agent) flushIfDue(t *turn) error {
 	if t.eventBytes > maxTurnEventBytes {
 		return errTurnTooLarge
@@ -427,7 +431,7 @@ func (a *Agent) recordEvent(t *turn, e *wasmagentv1.Event, envelope []byte) *was
 	return out
 }
 
-// recordEffectEvent records an event about the effect that the guest requested last.
+// recordEffectEvent records an event about the effect that the guest has requested most recently.
 func (a *Agent) recordEffectEvent(t *turn, kind wasmagentv1.EventKind) {
 	a.recordEvent(t, &wasmagentv1.Event{
 		Kind: kind, Effect: t.lastEmitted.GetEffect(), EffectSequence: t.lastEmitted.GetSequence(), ApprovalId: t.eventContext.GetApprovalId(), DecisionId: t.eventContext.GetDecisionId(),

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxReturnPoints is the maximum number of journal positions to which an agent returns, and maxReturnBytes is the
-// maximum total size of the guest's memory at these positions, in bytes. maxRerunFuel is the maximum fuel for rerunning
-// a journal. A rerun that uses it takes some minutes.
+// maxReturnPoints is the maximum number of journal positions to which an agent returns. maxReturnBytes is the maximum
+// total size, in bytes, of the guest's memory at these positions. maxRerunFuel is the maximum fuel for rerunning a
+// journal. A rerun that uses that much fuel takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
@@ -32,21 +32,21 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 	return journalPosition{e.GetEpoch(), e.GetSequence()}
 }
 
-// replayPlan contains the facts that a rerun needs before it starts.
+// replayPlan contains what a rerun must know before it starts.
 type replayPlan struct {
 	// undoneTurns contains the position of the first input of each undone turn. returnPoints contains the positions to
 	// which the agent returns later.
 	undoneTurns, returnPoints map[journalPosition]bool
-	// module is the digest of the module that ran last, and modules contains the digests of all modules that ran.
+	// module is the digest of the module that ran last. modules contains the digests of all modules that ran.
 	module  string
 	modules map[string]bool
-	// otherMeter is true if another version of the fuel meter counted the fuel of the journal.
+	// otherMeter is true if the fuel in the journal was counted by another version of the fuel meter.
 	otherMeter bool
 }
 
-// Verify checks the hash chain of the journal, compares the stored agent with the journal, and reruns the guest. All
-// effects and the fuel must be the same as in the journal. Verify does not change the stored agent. If the agent
-// differs from its journal, it accepts no more prompts.
+// Verify checks the hash chain of the journal, compares the stored agent with the journal, and reruns the guest. The
+// rerun must request the same effects and use the same fuel as the journal records. Verify does not change the stored
+// agent. If the agent differs from its journal, the agent accepts no more prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
 	leave, err := a.Host.AcquireSlot(ctx, a, false)
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *Agent) canRunModules(ctx context.Context, modules map[string]bool) bool
 	return true
 }
 
-// invalidateOthers makes the other processes load the agent again.
+// invalidateOthers makes all other processes load the agent again.
 func (a *Agent) invalidateOthers(ctx context.Context) error {
 	if !a.Store.IsShared {
 		return nil
@@ -99,7 +99,7 @@ func (a *Agent) invalidateOthers(ctx context.Context) error {
 	return storeError(a.Store.RaiseVersion(ctx, a.ID))
 }
 
-// readStored returns the agent from the store. The stored agent may be newer than the agent in memory.
+// readStored reads the agent from the store. The stored agent may be newer than the agent in memory.
 func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasmstorev1.State, err error) {
 	for range 2 { // the end of a turn may replace the state between the two reads
 		row, err := a.Store.Get(ctx, a.ID)
@@ -118,7 +118,7 @@ func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasms
 }
 
 // verifyStored checks the hash chain of the journal, and compares the stored agent with the journal. Errors:
-// [events.ErrChain] or [ErrStateDiffers], which are also written to resp, or an error from the store.
+// [events.ErrChain], [ErrStateDiffers], or an error from the store. The first two errors are also written to resp.
 func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)
@@ -147,8 +147,8 @@ func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, sto
 	return p, nil
 }
 
-// compareSnapshots checks the state of each snapshot against its digest in the record. It returns the first difference,
-// or nil.
+// compareSnapshots compares the state of each snapshot with its digest in the record. It returns the first difference,
+// or nil if there is none.
 func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record) (*wasmagentv1.StoredDifference, error) {
 	for _, k := range saved.GetKept() {
 		_, err := a.Store.State(ctx, a.ID, k.GetStateKey(), k.GetSnapshot().GetDigest())
@@ -195,7 +195,7 @@ func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstore
 	return nil
 }
 
-// eachEvent calls do for the events of a journal up to a position, the oldest first.
+// eachEvent calls do for the events of a journal up to a position, from the oldest to the newest.
 func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for after := int64(0); after < upTo; {
 		page, _, err := a.Store.Events(ctx, id, after, int(min(maxEventsRead, upTo-after)), maxEventBytesRead)

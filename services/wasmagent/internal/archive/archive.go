@@ -43,23 +43,23 @@ const (
 	sigName      = "SHA256SUMS.sig"
 )
 
-// Errors of archives, for [errors.Is].
+// Errors of archives. Compare with [errors.Is].
 var (
 	// ErrInvalid means that the bytes are not an archive, or that the archive was modified. The wrapping error contains
 	// the details.
 	ErrInvalid = errors.New("the archive is invalid")
-	// ErrSignature means that the archive was not signed with an accepted key.
+	// ErrSignature means that none of the accepted keys has signed the archive.
 	ErrSignature = errors.New("no accepted key has signed the archive")
 	// ErrLarge means that the archive exceeds [MaxBytes].
 	ErrLarge = fmt.Errorf("the archive has more than %d MiB", MaxBytes>>20)
 )
 
-// Content is the content of an archive.
+// Content is the decoded content of an archive.
 type Content struct {
 	Agent  *wasmagentv1.ArchivedAgent
 	State  *wasmstorev1.State
 	Events []*wasmstorev1.StoredEvent
-	// Module is the module of the guest, or nil if the guest is shipped with the program.
+	// Module is the module of the guest, or nil if the guest is included in the program.
 	Module []byte
 }
 
@@ -75,8 +75,8 @@ func Encode(c Content, key ed25519.PrivateKey) (text, signature []byte, err erro
 	return text, signature, err
 }
 
-// Decode decodes an archive that one of the keys has signed. It checks the signature before it decodes the parts.
-// Errors: [ErrInvalid], [ErrSignature].
+// Decode decodes an archive that was signed with one of the given keys. It checks the signature before it decodes the
+// parts. Errors: [ErrInvalid], [ErrSignature].
 func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
 	if err != nil {
@@ -106,7 +106,7 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	return c, nil
 }
 
-// parts returns the parts of an archive by name, without the sums and the signature.
+// parts returns the parts of an archive by name. The checksums and the signature are not included.
 func (c Content) parts() (map[string][]byte, error) {
 	c.Agent = proto.CloneOf(c.Agent)
 	c.Agent.FormatVersion = formVersion
@@ -160,7 +160,7 @@ func canonicalJSON(m proto.Message) ([]byte, error) {
 	return value, value.Canonicalize()
 }
 
-// sumsOf returns the content of SHA256SUMS for these parts.
+// sumsOf returns the content of the file SHA256SUMS for the given parts.
 func sumsOf(parts map[string][]byte) []byte {
 	var out bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
@@ -170,7 +170,7 @@ func sumsOf(parts map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// pack encodes parts, sums and signature as a tar file. Errors: [ErrLarge].
+// pack encodes the parts, the checksums and the signature as a tar file. Errors: [ErrLarge].
 func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -254,7 +254,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 	return c, c.readFiles(parts)
 }
 
-// readFiles decodes the agent's files. It takes the modification times from agent.json.
+// readFiles decodes the agent's files. It reads their modification times from agent.json.
 func (c *Content) readFiles(parts map[string][]byte) error {
 	modified := make(map[string]*timestamppb.Timestamp)
 	for _, f := range c.Agent.GetDetail().GetFiles() {
@@ -282,8 +282,8 @@ func readMessage(name string, text []byte, into proto.Message) error {
 	return nil
 }
 
-// readLines decodes a part with one message per line. next returns the message into which a line is decoded. readLines
-// calls done after it has decoded the line.
+// readLines decodes a part that has one message per line. For each line, readLines decodes the line into the message
+// that next returns, and then calls done.
 func readLines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {

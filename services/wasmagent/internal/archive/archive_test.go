@@ -22,14 +22,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
 )
 
-// newKey returns a key that is always the same for a name.
+// newKey returns a key pair that depends only on the name.
 func newKey(name string) (ed25519.PublicKey, ed25519.PrivateKey) {
 	seed := sha256.Sum256([]byte(name))
 	key := ed25519.NewKeyFromSeed(seed[:])
 	return key.Public().(ed25519.PublicKey), key
 }
 
-// newContent returns the content of an archive in which everything is set.
+// newContent returns the content of an archive in which every field is set.
 func newContent() archive.Content {
 	at := timestamppb.New(time.Unix(1_800_000_000, 5000))
 	return archive.Content{
@@ -104,7 +104,7 @@ func TestDecode_ReturnsWhatWasEncoded(t *testing.T) {
 	}
 }
 
-// An archive is identified by its digest, so that equal states must have equal archives.
+// An archive is identified by its digest, so equal states must produce equal archives.
 func TestEncode_IsDeterministicAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newContent()
@@ -124,7 +124,7 @@ func TestEncode_IsDeterministicAndChangesNothing(t *testing.T) {
 	}
 }
 
-// The parts of an archive are files that people read with tar and sha256sum.
+// The parts of an archive are files that people can read with tar and sha256sum.
 func TestEncode_WritesFilesInOrderWithTheirSums(t *testing.T) {
 	t.Parallel()
 	files := unpack(t, encode(t, newContent()))
@@ -207,7 +207,7 @@ func TestDecode_NeedsASignatureOfAnAcceptedKey(t *testing.T) {
 	}
 }
 
-// No bit of an archive can be changed, even where the tar file has padding.
+// An archive is refused if any byte of it is changed, including the padding of the tar file.
 func TestDecode_RefusesEveryChangedByte(t *testing.T) {
 	t.Parallel()
 	c := newContent()
@@ -230,7 +230,8 @@ func TestDecode_RefusesEveryChangedByte(t *testing.T) {
 	}
 }
 
-// An accepted key can sign anything. What it has signed is still read in one way only.
+// The owner of an accepted key can sign any content. Even so, a signed archive is refused unless it has exactly the
+// form that the encoder produces, so that all programs read the same content from it.
 func TestDecode_RefusesSignedArchivesThatAreNotCanonical(t *testing.T) {
 	t.Parallel()
 	files := unpack(t, encode(t, newContent()))
@@ -273,7 +274,7 @@ func TestDecode_RefusesSignedArchivesThatAreNotCanonical(t *testing.T) {
 	}
 }
 
-// A sparse file can have far more bytes than its archive.
+// A sparse file in a tar archive can be far larger than the archive. Such an archive is refused.
 func TestDecode_RefusesPartsThatAreLargerThanTheArchive(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -355,7 +356,7 @@ func pack(t testing.TB, all ...file) []byte {
 	return out.Bytes()
 }
 
-// sign returns an archive of the files, with their sums and the signature of the own key.
+// sign returns an archive of the files, with their checksums and a signature by the test's own key.
 func sign(t testing.TB, all []file) []byte {
 	t.Helper()
 	sorted := slices.SortedFunc(slices.Values(all), func(a, b file) int { return strings.Compare(a.name, b.name) })

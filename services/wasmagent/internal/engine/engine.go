@@ -1,7 +1,7 @@
-// Package engine runs guests: WebAssembly modules that get an envelope, compute, and return an envelope. A guest has no
-// access to files, clocks or the network. The same envelopes lead to the same answers and use the same fuel. Between
-// two envelopes, the state of a guest consists of its memory and its globals. This state can be stored, and restored in
-// another process. Package worker uses this package.
+// Package engine runs guests. A guest is a WebAssembly module that receives an envelope, computes, and returns an
+// envelope. A guest has no access to files, real clocks or the network. For the same envelopes, it returns the same
+// answers and uses the same fuel. Between two envelopes, the state of a guest consists of its memory and its globals.
+// This state can be stored, and restored in another process. Package worker uses this package.
 package engine
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ABIVersion is the version of the interface between guest and host.
+// ABIVersion is the version of the interface between a guest and its host.
 const ABIVersion = 1
 
-// The exports of a guest, with their types.
+// The names of a guest's exports. The comments show their types.
 const (
 	exportMemory  = "memory"
 	exportVersion = "abi_version" // () -> i32
@@ -31,17 +31,17 @@ const (
 	exportCommand = "_start"      // exported only by commands
 )
 
-// buildModes is the advice in the error message for a module that is a command.
+// buildModes is the advice in the error message for a module that is a WebAssembly command.
 const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
 	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
-// Errors of steps, for [errors.Is]. An instance can't be used after one of them.
+// Errors of steps. Compare with [errors.Is]. An instance can't be used after one of these errors.
 var (
 	// ErrFuel means that the guest has used all of its fuel.
 	ErrFuel = errors.New("the guest has no fuel left")
 	// ErrMemory means that the guest requested more memory than its limit.
 	ErrMemory = errors.New("the guest requested more memory than its limit")
-	// ErrSystem means that the operating system has no memory left, although the guest has not reached its limit.
+	// ErrSystem means that the operating system has no memory left. The guest has not reached its own limit.
 	ErrSystem = errors.New("there is no memory left for guests")
 	// ErrDeadline means that the step did not end before its deadline.
 	ErrDeadline = errors.New("the guest took too long")
@@ -49,8 +49,8 @@ var (
 	ErrTrap = errors.New("the guest trapped")
 )
 
-// features is WebAssembly 2.0 without reference types. Guests could store references in tables, which snapshots do not
-// contain.
+// features is WebAssembly 2.0 without reference types. With reference types, guests could store references in tables,
+// and snapshots do not contain tables.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 // An Engine compiles guests and runs them. It is safe for concurrent use.
@@ -100,7 +100,7 @@ type Program struct {
 
 	engine   *Engine
 	compiled wazero.CompiledModule
-	// state contains the export names of the globals that are part of the guest's state. pages is the size of the initial
+	// state contains the export names of the globals that belong to the guest's state. pages is the size of the initial
 	// memory, in WebAssembly pages.
 	state []string
 	pages uint32
@@ -109,8 +109,8 @@ type Program struct {
 	first sync.Once
 }
 
-// Compile parses, meters and compiles a module. Compiling a module that Go's compiler produced takes about a second,
-// and does not stop early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] if the module
+// Compile parses, meters and compiles a module. For a module from the Go compiler, this takes about a second. Compile
+// does not stop early if ctx is done. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] if the module
 // is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := wasmmeter.Parse(text)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// The guest script requests the effects in its prompt one at a time, and then answers.
+// The guest named script requests the effects that its prompt contains, one at a time, and then answers.
 func TestStep_GuestAsksForEffects(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -50,7 +50,7 @@ func TestStep_GuestAsksForEffects(t *testing.T) {
 	}
 }
 
-// A guest waits for an effect and gets a cancel envelope. It ends its turn, and then accepts the next prompt.
+// A guest that waits for an effect receives a cancel envelope. It ends its turn, and then accepts the next prompt.
 func TestStep_CancelEndsPrompt(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -65,7 +65,7 @@ func TestStep_CancelEndsPrompt(t *testing.T) {
 	}
 }
 
-// turnEnvelopes contains the envelopes of a turn in which the guest computes, allocates and waits.
+// turnEnvelopes contains the envelopes of a turn in which the guest computes, allocates memory and waits.
 var turnEnvelopes = []envelope{
 	{"kind": "start"},
 	{"kind": "prompt", "input": strings.Repeat("emit something of some length\nwrite a.txt b\ntodo pending c\n", 20)},
@@ -85,15 +85,15 @@ func TestStep_IsDeterministic(t *testing.T) {
 	}
 }
 
-// Cases W1, W2, W3 and W7. Each kind of endless work ends when its fuel is used up, and also when its deadline has
-// passed. The instance is then unusable.
+// Cases W1, W2, W3 and W7. Each kind of endless computation ends when the fuel is used up or when the deadline has
+// passed. Afterwards, the instance can't be used.
 func TestStep_EndlessWorkEnds(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]guesttest.HandMade{
 		"W1 an endless loop": {Step: guesttest.Endless},
 		"W2 recursion without a loop": {
 			Step: guesttest.Concat(guesttest.I32(40), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)),
-			// f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which is 2^n calls
+			// The function computes f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which needs about 2^n calls.
 			More: []guesttest.Code{guesttest.Concat(guesttest.Code{0x20, 0, 0x45, 0x04, 0x7f}, guesttest.I32(0), guesttest.Code{0x05, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x6a, 0x0b})},
 		},
 		"W3 a storm of memory.fill": {
@@ -130,7 +130,8 @@ func TestStep_EndlessWorkEnds(t *testing.T) {
 	}
 }
 
-// Case W7. A guest makes many host calls without a loop. It ends when its fuel is used up, before the end of its code.
+// Case W7. A guest makes many host calls without a loop. It ends when its fuel is used up, before it reaches the end of
+// its code.
 func TestStep_HostCallsUseFuel(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Concat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
@@ -145,7 +146,7 @@ func TestStep_HostCallsUseFuel(t *testing.T) {
 	}
 }
 
-// Cases W2, W4, W8, W9 and W11. A fault in a guest ends that guest and no other guest.
+// Cases W2, W4, W8, W9 and W11. A fault in a guest ends that guest and does not affect other guests.
 func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -180,7 +181,7 @@ func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	}
 }
 
-// Case W13. An instance refuses a second step while a step runs.
+// Case W13. While an instance runs a step, it refuses a second step.
 func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
@@ -237,7 +238,7 @@ func TestStart_RefusesModuleWithTooMuchMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkStep measures one step in which the guest script requests an effect.
+// BenchmarkStep measures one step in which the guest named script requests an effect.
 func BenchmarkStep(b *testing.B) {
 	in := startInstance(b, compileModule(b, guesttest.Module(b, guesttest.Guests+"script")))
 	step(b, in, envelope{"kind": "start"})

@@ -17,12 +17,12 @@ import (
 
 // A guest can import the refill function for its fuel, and the functions of WASI (preview 1) that language runtimes
 // call when they start. None of these functions gives access to the host. The clock advances only while the guest
-// sleeps, random numbers are computed from a seed, output is written to a bounded log, and there are no files.
+// sleeps. Random numbers are computed from a seed. Output is written to a log of limited size. There are no files.
 
 const (
 	wasi = "wasi_snapshot_preview1"
-	// fuelPerHostCall is the fuel that each call of a host function costs, in addition to the fuel for its work. The
-	// overhead of a call takes about as long as this number of instructions.
+	// fuelPerHostCall is the fuel that each call of a host function costs, in addition to the fuel for the function's
+	// work. The overhead of a host call takes about as much time as executing this number of instructions.
 	fuelPerHostCall = 200
 	// maxPieces is the maximum number of buffers or subscriptions in one call, and maxBytes is the maximum size of each
 	// buffer, in bytes.
@@ -30,7 +30,7 @@ const (
 	maxBytes  = 64 << 10
 )
 
-// WASI error numbers: success, badf, inval and nosys.
+// These are the WASI error numbers success, badf, inval and nosys.
 const (
 	errnoSuccess = 0
 	errnoBadf    = 8
@@ -63,7 +63,7 @@ func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uin
 	}}
 }
 
-// wasiStub returns a WASI function that only returns an error number.
+// wasiStub returns a WASI function that does nothing and returns the given error number.
 func wasiStub(params string, errno uint64) hostFunc {
 	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
@@ -121,7 +121,8 @@ func defineImports(ctx context.Context, r wazero.Runtime) error {
 			in := instanceOf(ctx)
 			in.charge(fuelPerHostCall)
 			f.do(ctx, in, m.Memory(), stack)
-			// The fuel is checked after each host call, because a guest may make many host calls before its next own check.
+			// The fuel is checked after each host call, because the guest may make many host calls before its own code
+			// checks the fuel again.
 			if remaining := int64(in.fuel.Get()); remaining < 0 {
 				in.fuel.Set(uint64(in.refill(ctx, remaining)))
 			}
@@ -140,7 +141,8 @@ func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// noArguments implements args_sizes_get and environ_sizes_get for a guest without arguments and environment variables.
+// noArguments implements args_sizes_get and environ_sizes_get for a guest that has no arguments and no environment
+// variables.
 func noArguments(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return errnoInval
@@ -165,14 +167,14 @@ func randomGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// The layout of subscriptions and events in poll_oneoff. All values are in bytes.
+// These constants describe the layout of subscriptions and events in poll_oneoff. All values are in bytes.
 const (
 	subscriptionSize, eventSize = 48, 32
 	tagAt, timeoutAt, flagsAt   = 8, 24, 40
 	clockTag, absolute          = 0, 1
 )
 
-// pollOneoff implements poll_oneoff as a sleep that advances the clock to the earliest time of the subscriptions.
+// pollOneoff implements poll_oneoff as a sleep. It advances the clock to the earliest time among the subscriptions.
 // Subscriptions to files are ignored, because there are no files.
 func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
@@ -241,8 +243,8 @@ func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// MaxPrinted is the maximum size of the output that is returned for one step, in bytes. Longer output loses its
-// beginning.
+// MaxPrinted is the maximum size of the output that is returned for one step, in bytes. If the output is longer, its
+// beginning is dropped.
 const MaxPrinted = 4096
 
 // outputLog contains the end of a guest's output.

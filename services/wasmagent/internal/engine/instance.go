@@ -18,19 +18,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is the fuel that an instance gets per refill. Most code uses it up in some tens of microseconds. A step
-// can't be interrupted between two refills, not even at its deadline.
+// fuelPerRefill is the amount of fuel that an instance receives per refill. Most code uses it up within some tens of
+// microseconds. A step can't be interrupted between two refills, not even at its deadline.
 const fuelPerRefill = 100_000
 
-// longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because
-// another guest needs several time slices for each envelope, and waits for each of them.
+// longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because a
+// guest needs several time slices for each envelope, and must wait for the other guests before each time slice.
 const longestTimeSlice = 250 * time.Microsecond
 
-// Limits bound an instance. The zero value allows nothing.
+// Limits limits what an instance may use. The zero value allows nothing.
 type Limits struct {
-	// Memory bounds the memory, in bytes.
+	// Memory is the maximum size of the memory, in bytes.
 	Memory int64
-	// Envelope bounds an envelope that the guest returns, in bytes.
+	// Envelope is the maximum size of an envelope that the guest returns, in bytes.
 	Envelope uint32
 }
 
@@ -59,7 +59,7 @@ type Instance struct {
 	log    outputLog
 
 	stint gosched.Work
-	// maxFuel is the fuel that the current call may use in total, and grantedFuel is the fuel that it has received so
+	// maxFuel is the fuel that the current call may use in total. grantedFuel is the fuel that the call has received so
 	// far.
 	maxFuel, grantedFuel int64
 
@@ -70,14 +70,14 @@ type Instance struct {
 
 type instanceKey struct{}
 
-// instanceOf returns the instance whose guest called a host function.
+// instanceOf returns the instance of the guest that has called a host function.
 func instanceOf(ctx context.Context) *Instance {
 	in, _ := ctx.Value(instanceKey{}).(*Instance)
 	return in
 }
 
-// Start starts an instance, which may use the given fuel while it starts. Start returns the fuel that was used. Errors:
-// those of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
+// Start starts an instance. The instance may use the given fuel while it starts. Start returns the fuel that was used.
+// Errors: those of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
 func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
 	in, ctx, err := p.instantiate(ctx, limits)
 	if err != nil {
@@ -118,7 +118,7 @@ func PrintedOf(err error) string {
 	return failed.printed
 }
 
-// instantiate returns an instance that has not run yet, and the context with which its functions must be called.
+// instantiate returns an instance that has not run yet, and the context to use when its functions are called.
 func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
 	defer func() {
 		if err != nil && in != nil && in.memory != nil { // the initial memory could not be allocated
@@ -154,7 +154,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	return in, ctx, nil
 }
 
-// recoverAllocation converts a panic of [linear.Reallocate] in Go code to an error.
+// recoverAllocation recovers from a panic of [linear.Reallocate] that happens in Go code, and converts it to an error.
 func recoverAllocation(err *error) {
 	switch fault := recover(); fault {
 	case nil:
@@ -170,8 +170,8 @@ func (in *Instance) context(ctx context.Context) context.Context {
 }
 
 // Step sends the guest an envelope. It returns a copy of the envelope that the guest returns, and the fuel that was
-// used. The step may use at most the given fuel, and ends when ctx ends. Errors: [ErrFuel], [ErrMemory], [ErrSystem],
-// [ErrDeadline], [ErrTrap].
+// used. The step may use at most the given fuel, and ends when ctx is done. Errors: [ErrFuel], [ErrMemory],
+// [ErrSystem], [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = outputLog{}
@@ -207,7 +207,7 @@ var errHost = errors.New("the host function that the guest called has a fault")
 // errStackOverflow means that the guest's calls are nested too deeply.
 var errStackOverflow = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", wasmmeter.MaxStack>>20)
 
-// run calls the function part, which runs the guest, with this fuel. It returns the fuel that the guest has used.
+// run calls the function part, which runs the guest with the given fuel. run returns the fuel that the guest has used.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return 0, fmt.Errorf("%w: another call uses the instance", ErrTrap)
@@ -231,12 +231,12 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the strings that begin the stack traces in errors from the runtime. guestError removes the
-// stack traces.
+// traceMarkers contains the strings that mark the beginning of a stack trace in the runtime's errors. guestError
+// removes these stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
 // guestError converts an error from the runtime to an error of this package. It removes stack traces, because callers
-// can read the error.
+// see the error.
 func guestError(err error) error {
 	for _, known := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, known) {
@@ -254,7 +254,7 @@ func guestError(err error) error {
 }
 
 // refill grants more fuel after the fuel counter has fallen below zero. remaining is the value of the counter. refill
-// returns the fuel with which the guest continues.
+// returns the new value of the counter.
 func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 	in.stint.Part() // lets other guests work first
 	if remaining == wasmmeter.StackSpent {
@@ -280,8 +280,8 @@ func (in *Instance) charge(fuel int64) {
 // Memory returns the size of the guest's memory, in bytes.
 func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 
-// Printed returns the guest's standard output and standard error of the newest step, or of the start if there was no
-// step. It returns at most the last [MaxPrinted] bytes, as UTF-8.
+// Printed returns what the guest wrote to standard output and standard error during the newest step, or during the
+// start if there was no step. It returns at most the last [MaxPrinted] bytes, as UTF-8.
 func (in *Instance) Printed() string { return in.log.String() }
 
 // Close ends the instance.

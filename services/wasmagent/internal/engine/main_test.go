@@ -7,5 +7,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/norace"
 )
 
-// TestMain runs the tests without the race detector, because they spend most of their time in the library's compiler.
+// TestMain runs the tests without the race detector, because the tests spend most of their time in the compiler of the
+// WebAssembly library.
 func TestMain(m *testing.M) { os.Exit(norace.Run(m)) }

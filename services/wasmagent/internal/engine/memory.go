@@ -8,15 +8,16 @@ import (
 const (
 	// pageSize is the size of a WebAssembly page, in bytes.
 	pageSize = 64 << 10
-	// maxSpares is the maximum total size of the memory of ended guests that is kept for reuse, and maxSpare is the
-	// maximum for one guest. Both are in bytes. maxSpare limits the time for overwriting the memory with zeroes.
+	// maxSpares is the maximum total size, in bytes, of the memory of ended guests that is kept for reuse. maxSpare is
+	// the maximum size, in bytes, of the memory that one guest leaves for reuse. It limits the time that is needed to
+	// overwrite the memory with zeroes.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
 
 // linearMemory is the memory of a guest. It reserves an address range in which the memory can grow without being moved.
-// The operating system provides memory only for the part that was used. The range is not on Go's heap, so the garbage
-// collector does not scan it.
+// The operating system provides memory only for the part of the range that was used. The range is not on Go's heap, so
+// the garbage collector does not scan it.
 type linearMemory struct {
 	addressRange
 	// used is the current size of the guest's memory, in bytes.
@@ -31,8 +32,8 @@ type addressRange struct {
 	committed int64
 }
 
-// sparePool is a pool of address ranges that no guest uses. A guest that gets a range from the pool starts much faster,
-// because the operating system has already provided the memory. The zero value is ready to use.
+// sparePool is a pool of address ranges that no guest is using. A guest that gets a range from the pool starts much
+// faster, because the operating system has already provided the memory. The zero value is ready to use.
 type sparePool struct {
 	mu     sync.Mutex
 	ranges []addressRange
@@ -58,7 +59,8 @@ func (s *sparePool) take(most int64) *linearMemory {
 	return &linearMemory{addressRange: addressRange{bytes: all}, pool: s}
 }
 
-// put adds a range, whose bytes must all be zero. If the pool exceeds maxSpares, put releases the oldest ranges.
+// put adds a range to the pool. All bytes of the range must be zero. If the pool exceeds maxSpares, put releases the
+// oldest ranges.
 func (s *sparePool) put(p addressRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +86,7 @@ func (s *sparePool) releaseAll() {
 }
 
 // Reallocate implements experimental.LinearMemory. If the guest exceeds its limit, Reallocate panics, which ends the
-// guest. If memory.grow failed instead, the guest would continue in a way that depends on the host.
+// guest. If memory.grow reported a failure instead, the guest would continue, and its result would depend on the host.
 func (l *linearMemory) Reallocate(size uint64) []byte {
 	switch {
 	case l.bytes == nil && size > 0:

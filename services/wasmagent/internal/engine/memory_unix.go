@@ -4,7 +4,8 @@ package engine
 
 import "golang.org/x/sys/unix"
 
-// reserve returns an inaccessible address range of this size, or nil if the operating system refuses it.
+// reserve returns an inaccessible address range of the given size, or nil if the operating system refuses to reserve
+// it.
 func reserve(bytes int64) []byte {
 	if bytes == 0 {
 		return nil
@@ -17,7 +18,7 @@ func reserve(bytes int64) []byte {
 }
 
 // grow makes the bytes in the range [from, to) of an address range readable and writable. It returns false if the
-// system has no memory left.
+// operating system has no memory left.
 func grow(mapped []byte, from, to int64) bool {
 	return to <= from || unix.Mprotect(mapped[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }

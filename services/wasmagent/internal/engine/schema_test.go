@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// The envelopes of the host and of the guest script are valid according to the published schema, and invalid envelopes
-// are not.
+// The envelopes of the host and of the guest named script conform to the published schema, and invalid envelopes do
+// not.
 func TestEnvelopes_AreValidBySchema(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../../sdk/abi/abi-1.schema.json")

@@ -20,21 +20,22 @@ import (
 var ErrSnapshot = errors.New("the snapshot can't be restored")
 
 // snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header (4 bytes,
-// little-endian), the header, and the memory, which is compressed with DEFLATE (RFC 1951).
+// little-endian), the header, and the memory. The memory is compressed with DEFLATE (RFC 1951).
 //
-// The memory is stored as its difference from the module's initial memory, because most of a guest's memory never
-// changes. The difference consists of one bit per block, least significant bit first, and the blocks that differ. A bit
-// is 1 if the block differs.
+// Only the differences from the module's initial memory are stored, because most of a guest's memory never changes.
+// They consist of one bit per block, least significant bit first, followed by the blocks that differ. A bit is 1 if the
+// block differs.
 type snapshotHeader struct {
 	// Version is the version of the format: 2.
 	Version int `json:"version"`
-	// Module is the digest of the guest's module. Meter is the version of its fuel meter.
+	// Module is the digest of the guest's module. Meter is the version of the fuel meter that counts the guest's fuel.
 	Module string `json:"module"`
 	Meter  int    `json:"meter"`
-	// Pages is the size of the memory in WebAssembly pages. Globals contains the values of the mutable globals, in order.
+	// Pages is the size of the memory in WebAssembly pages. Globals contains the values of the mutable globals, in the
+	// order of the module.
 	Pages   uint32   `json:"pages"`
 	Globals []uint64 `json:"globals"`
-	// Clock is the guest's time in nanoseconds since 1970. Random is the state of its random number generator.
+	// Clock is the guest's time in nanoseconds since 1970. Random is the state of the guest's random number generator.
 	Clock  uint64 `json:"clock"`
 	Random []byte `json:"random"`
 }
@@ -45,7 +46,8 @@ const (
 	blockSize       = 1 << 10
 )
 
-// An image is the initial memory of a module. It maps block numbers to the blocks that are not all zero.
+// An image is the initial memory of a module. It maps block numbers to blocks, and omits blocks in which all bytes are
+// zero.
 type image map[int]string
 
 var zeroes = string(make([]byte, blockSize))
@@ -60,7 +62,7 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changedBlocks returns one bit per block of the memory. The bit is 1 if the block differs from the image.
+// changedBlocks returns one bit for each block of the memory. The bit is 1 if the block differs from the image.
 func (m image) changedBlocks(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
@@ -77,7 +79,7 @@ func (m image) changedBlocks(memory []byte) []byte {
 
 func block(memory []byte, i int) []byte { return memory[i*blockSize:][:blockSize] }
 
-// blocks returns the blocks of the memory whose bits are 1.
+// blocks returns the blocks of the memory whose bit in bits is 1.
 func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range len(bits) * 8 {
@@ -88,7 +90,7 @@ func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Snapshot returns the whole state of the instance. It returns an error while a step runs, and after a step has failed.
+// Snapshot returns the whole state of the instance. It returns an error if a step is running or if a step has failed.
 func (in *Instance) Snapshot() ([]byte, error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return nil, errors.New("engine: a step runs")
@@ -174,7 +176,7 @@ func parseHeader(snapshot []byte) (h snapshotHeader, packed []byte, err error) {
 	return h, snapshot[4+n:], json.Unmarshal(snapshot[4:4+n], &h)
 }
 
-// restoreState sets the memory, the globals, the clock and the random number generator to their state in the snapshot.
+// restoreState sets the memory, the globals, the clock and the random number generator to the values in the snapshot.
 func (in *Instance) restoreState(h snapshotHeader, packed []byte) (err error) {
 	defer recoverAllocation(&err)
 	if more := h.Pages - in.program.pages; more > 0 {

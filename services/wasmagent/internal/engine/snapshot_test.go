@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// continueEnv is the name of an environment variable. If it is set, this test program continues a guest. The value is
-// the directory that contains the guest's module, snapshot and next envelope.
+// continueEnv is the name of an environment variable. If the variable is set, this test program continues a guest. The
+// value of the variable is the directory that contains the guest's module, snapshot and next envelope.
 const continueEnv = "SLUICE_TEST_ELSEWHERE"
 
-// A guest that was restored from a snapshot returns the same answer and uses the same fuel in this process and in
-// another process.
+// A guest is restored from a snapshot in this process and in another process. In both processes, it returns the same
+// answer and uses the same fuel.
 func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(continueEnv); dir != "" {
@@ -131,7 +131,8 @@ func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	}
 }
 
-// withMemory returns a snapshot with the header of another snapshot and with this memory.
+// withMemory returns a copy of a snapshot in which the memory is replaced with the given memory. The header stays the
+// same.
 func withMemory(snapshot, memory []byte) []byte {
 	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
 	pack, err := flate.NewWriter(out, flate.BestSpeed)
@@ -144,7 +145,8 @@ func withMemory(snapshot, memory []byte) []byte {
 	return out.Bytes()
 }
 
-// A snapshot contains all changes to a guest's memory, both in the module's data and beyond the initial memory.
+// A snapshot contains all changes to a guest's memory, whether they are within the module's data or beyond the initial
+// memory.
 func TestSnapshot_HasWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
@@ -193,7 +195,8 @@ func TestSnapshot_HasWholeMemory(t *testing.T) {
 	}
 }
 
-// The snapshot of a guest in Go does not grow with the number of prompts, because the guest's garbage is collected.
+// The snapshot of a guest that is written in Go does not grow with the number of prompts, because the guest's garbage
+// is collected.
 func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -213,7 +216,7 @@ func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	}
 }
 
-// Case W13. If a guest reuses the memory of an ended guest, all bytes of the memory are zero.
+// Case W13. If a guest reuses the memory of another guest that has ended, all bytes of the memory are zero.
 func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{
@@ -241,7 +244,7 @@ func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot measures the time for taking and for restoring a snapshot of a guest in Go.
+// BenchmarkSnapshot measures the time for taking and for restoring a snapshot of a guest that is written in Go.
 func BenchmarkSnapshot(b *testing.B) {
 	p := compileModule(b, guesttest.Module(b, guesttest.Guests+"agent"))
 	in := startInstance(b, p)

@@ -1,5 +1,5 @@
 // Package events links the events of an agent's journal into a hash chain. Each event contains the hash of the previous
-// event, so that [Check] detects an event that was changed, moved or removed. Package agent uses the package.
+// event. Therefore, [Check] detects an event that was changed, moved or removed. Package agent uses the package.
 package events
 
 import (
@@ -18,14 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// hashVersion is the first input of every event's hash. It names the version of the format.
+// hashVersion is the first input of every event's hash. It identifies the version of the format.
 const hashVersion = "sluice-agent-event-1"
 
-// maxListedEnvelope is the maximum size of an envelope that a list of events contains, in bytes. A larger envelope is
-// replaced with its digest.
+// maxListedEnvelope is the maximum size, in bytes, of an envelope in a list of events. A larger envelope is replaced
+// with its digest.
 const maxListedEnvelope = 16 << 10
 
-// ErrChain means that an event does not follow the previous event, or was changed. Compare with errors.Is.
+// ErrChain means that an event does not follow the previous event, or that an event was changed. Compare with
+// errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
 // EmptyHead returns the head of an empty journal, which is the position before its first event.
@@ -33,8 +34,8 @@ func EmptyHead(journalID string) *wasmstorev1.Head {
 	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
 }
 
-// Append appends an event and its envelope, which may be nil, to a journal that ends at head. It returns the event to
-// be stored and the new head.
+// Append appends an event and its envelope to a journal that ends at head. envelope may be nil. Append returns the
+// event to be stored and the new head.
 func Append(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
 	e.Sequence = head.GetSequence() + 1
 	if e.GetEpoch() != head.GetEpoch() {
@@ -59,7 +60,8 @@ func headAfter(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.
 	}
 }
 
-// Check checks that an event follows head, and returns the head after the event. Errors: [ErrChain], with the reason.
+// Check checks that an event follows head, and returns the head after the event. If the check fails, the error is
+// [ErrChain] with the reason.
 func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Head, error) {
 	event := e.GetEvent()
 	sequence := head.GetSequence() + 1
@@ -88,7 +90,7 @@ func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Proto converts an event to its message in responses.
+// Proto converts a stored event to a protobuf message for responses.
 func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
 	if len(e.GetEnvelope()) <= maxListedEnvelope && utf8.Valid(e.GetEnvelope()) {
@@ -97,7 +99,8 @@ func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	return out
 }
 
-// hash returns the hash of an event as the contract defines it (sluice/wasmagent/v1/journal.proto, Event.hash).
+// hash returns the hash of an event. The API contract defines this hash (sluice/wasmagent/v1/journal.proto,
+// Event.hash).
 func hash(e *wasmagentv1.Event) string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	sum := canonicaljson.Sum(
@@ -109,8 +112,8 @@ func hash(e *wasmagentv1.Event) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// nanosText returns the nanoseconds from 1970 to a time in decimal digits. The number may exceed 64 bits. For a nil
-// time, nanosText returns "0".
+// nanosText returns the number of nanoseconds from 1970 to t as decimal digits. The number may need more than 64 bits.
+// If t is nil, nanosText returns "0".
 func nanosText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "0"

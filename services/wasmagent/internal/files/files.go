@@ -1,5 +1,5 @@
-// Package files implements an agent's virtual file system: in-memory text files addressed by path, with limits on size
-// and count. Package agent uses the package.
+// Package files implements an agent's virtual file system. The files are text files in memory, addressed by path. Their
+// size and number are limited. Package agent uses the package.
 package files
 
 import (
@@ -26,19 +26,19 @@ var (
 	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
 	// ErrNotFound means that the file does not exist.
 	ErrNotFound = errors.New("there is no such file")
-	// ErrTextNotFound means that the string to be replaced does not occur in the file. ErrAmbiguous means that it
-	// occurs more than once.
+	// ErrTextNotFound means that the string to be replaced does not occur in the file. ErrAmbiguous means that the
+	// string occurs more than once.
 	ErrTextNotFound = errors.New("the text to replace is not in the file")
 	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
 	// ErrLineRange means that an offset or limit is negative.
 	ErrLineRange = errors.New("offset and limit must be at least 0")
-	// ErrFull means that a write would exceed the bounds.
+	// ErrFull means that a write would exceed the limits on files.
 	ErrFull = errors.New("the maximum is reached")
 )
 
 // Bounds limits the files of an agent. The zero value allows no files.
 type Bounds struct {
-	// Bytes is the maximum total size of all contents and paths. Count is the maximum number of files.
+	// Bytes is the maximum total size of all contents and paths, in bytes. Count is the maximum number of files.
 	Bytes, Count int
 }
 
@@ -68,12 +68,12 @@ type entry struct {
 // New returns an empty set of files.
 func New(b Bounds) *Files { return &Files{bounds: b, all: make(map[string]entry)} }
 
-// Clone returns an independent copy.
+// Clone returns an independent copy of the files.
 func (f *Files) Clone() *Files {
 	return &Files{bounds: f.bounds, all: maps.Clone(f.all), bytes: f.bytes}
 }
 
-// Path returns the canonical form of a path. For example, `./a//b` becomes `a/b`. Errors: [ErrPath].
+// Path returns the canonical form of a path. For example, it returns `a/b` for `./a//b`. Errors: [ErrPath].
 func Path(text string) (string, error) {
 	switch {
 	case text == "", len(text) > MaxPath, path.IsAbs(text), !utf8.ValidString(text), strings.ContainsRune(text, '\\'),
@@ -87,8 +87,8 @@ func Path(text string) (string, error) {
 	return clean, nil
 }
 
-// Read returns at most limit lines of a file, starting with line offset, which counts from 0. If limit is 0, it returns
-// all lines from offset on. Errors: [ErrPath], [ErrNotFound], [ErrLineRange].
+// Read returns at most limit lines of a file, starting with the line offset. Lines are counted from 0. If limit is 0,
+// Read returns all lines from offset on. Errors: [ErrPath], [ErrNotFound], [ErrLineRange].
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -129,7 +129,7 @@ func (f *Files) Write(name, content string, now time.Time) (string, error) {
 	return name, f.store(name, content, now)
 }
 
-// store stores a file if the bounds allow it.
+// store stores a file if the limits allow it.
 func (f *Files) store(name, content string, now time.Time) error {
 	old, exists := f.all[name]
 	bytes := f.bytes + len(content) - len(old.content)
@@ -146,9 +146,9 @@ func (f *Files) store(name, content string, now time.Time) error {
 	return nil
 }
 
-// Edit replaces the string from in a file with the string to. If all is set, it replaces every occurrence. Otherwise
-// from must occur exactly once. Edit returns the canonical path and the number of replacements. Errors: [ErrPath],
-// [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
+// Edit replaces the string from in a file with the string to. If all is set, Edit replaces every occurrence of from.
+// Otherwise, from must occur exactly once. Edit returns the canonical path and the number of replacements. Errors:
+// [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -170,7 +170,7 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 	return name, n, f.store(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
-// List returns the files in the directory below, sorted by path. If below is empty, it returns all files. Errors:
+// List returns the files in the directory below, sorted by path. If below is empty, List returns all files. Errors:
 // [ErrPath].
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folderPrefix(below)
@@ -200,7 +200,8 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folderPrefix returns the common prefix of the paths below a directory. If name is empty or ".", the prefix is empty.
+// folderPrefix returns the prefix that all paths in a directory have in common. If name is empty or ".", the prefix is
+// empty.
 func folderPrefix(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
@@ -209,7 +210,7 @@ func folderPrefix(name string) (string, error) {
 	return clean + "/", err
 }
 
-// Content is a file with its content.
+// Content is a file together with its content.
 type Content struct {
 	Path, Content string
 	Modified      time.Time
@@ -226,7 +227,7 @@ func (f *Files) All() iter.Seq[Content] {
 	}
 }
 
-// Restore adds a file from the store, even if the file exceeds the bounds.
+// Restore adds a file from the store, even if the file exceeds the limits.
 func (f *Files) Restore(name, content string, modified time.Time) {
 	if old, exists := f.all[name]; exists {
 		f.bytes -= len(name) + len(old.content)

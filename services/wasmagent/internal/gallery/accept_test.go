@@ -59,7 +59,7 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	// The last of these digests is the digest of a template without an owner.
+	// The last digest is that of the same template without the principal that added it.
 	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(templateWithPrompt("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
@@ -75,8 +75,8 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 	acceptTemplate(t, g, ana.Tenant, "foreign", shown) // accepting twice is not an error
 }
 
-// An accepted id stays bound to the accepted content: other content with the same id is quarantined, whether it is
-// imported or added.
+// An operator accepts a template. A template with the same id but different content is quarantined, whether it is
+// imported or added by its author.
 func TestAdd_QuarantinesOtherContentOfAcceptedID(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]gallery.Source{"imported": gallery.FromImport, "added": gallery.FromAuthor} {
@@ -127,7 +127,8 @@ func TestRefresh_QuarantinesChangedRow(t *testing.T) {
 	}
 }
 
-// If another replica has removed or replaced a template, a replica that has not read the change does not accept it.
+// Another replica removes or replaces a template. A replica that has not read this change yet does not accept the old
+// template.
 func TestAccept_RefusesWhenOtherReplicaReplacedTemplate(t *testing.T) {
 	t.Parallel()
 	keeper := newMemoryStore()

@@ -18,7 +18,7 @@ const maxContainer = 2 << 20
 // ErrLarge means that the container would exceed its maximum size.
 var ErrLarge = fmt.Errorf("the container is larger than %d MiB", maxContainer>>20)
 
-// Parts contains the content of a container.
+// Parts contains the parts of a template that a container stores.
 type Parts struct {
 	Tools        []*wasmagentv1.TemplateTool
 	Prompts      []*wasmagentv1.TemplatePrompt
@@ -32,8 +32,8 @@ func PartsOf(t *wasmagentv1.Template) Parts {
 	return Parts{Tools: t.GetTools(), Prompts: t.GetPrompts(), Skills: t.GetSkills(), MCPTools: t.GetMcpTools(), Capabilities: t.GetCapabilities()}
 }
 
-// Container packs parts in the format that the contract of LoadRvf defines: the magic number, the number of sections,
-// the non-empty sections, and the SHA3-256 of all preceding bytes. Errors: [ErrLarge].
+// Container encodes parts in the format that the API contract of LoadRvf defines: the magic number, the number of
+// sections, the non-empty sections, and the SHA3-256 of all preceding bytes. Errors: [ErrLarge].
 func Container(p Parts) ([]byte, error) {
 	sections := 0
 	var body []byte
@@ -62,7 +62,7 @@ func Container(p Parts) ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
-// section packs the parts of one kind. It returns nil if parts is empty.
+// section encodes the parts of one kind. It returns nil if parts is empty.
 func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, parts []T) ([]byte, error) {
 	if len(parts) == 0 {
 		return nil, nil

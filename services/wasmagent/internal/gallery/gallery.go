@@ -1,5 +1,5 @@
-// Package gallery manages agent templates: built-in templates, and templates that callers add for their tenants. The
-// wasmagent service uses the package.
+// Package gallery manages agent templates. Some templates are built in. Callers can add more templates for their
+// tenants. The wasmagent service uses the package.
 package gallery
 
 import (
@@ -24,17 +24,18 @@ const (
 	// principal.
 	maxTemplates    = 1000
 	maxPerPrincipal = 200
-	// maxBytes, maxTenantBytes and maxBytesPerPrincipal bound the JSON size of the added templates in total, per tenant,
-	// and per principal. maxTemplate bounds the JSON size of one template. All are in bytes.
+	// maxBytes is the maximum JSON size of the added templates in total. maxTenantBytes is the maximum per tenant, and
+	// maxBytesPerPrincipal is the maximum per principal. maxTemplate is the maximum JSON size of one template. All
+	// sizes are in bytes.
 	maxBytes             = 256 << 20
 	maxTenantBytes       = 64 << 20
 	maxBytesPerPrincipal = 8 << 20
 	maxTemplate          = 2 << 20
-	// maxActiveTemplates is the maximum number of principals per tenant whose active template is remembered.
+	// maxActiveTemplates is the maximum number of principals per tenant whose active template is kept in memory.
 	maxActiveTemplates = 1000
 )
 
-// Errors of a gallery, for [errors.Is].
+// Errors of a gallery. Compare with [errors.Is].
 var (
 	// ErrUnknown means that the tenant does not have the template.
 	ErrUnknown = errors.New("there is no such template")
@@ -49,13 +50,13 @@ var (
 	ErrTemplateInvalid = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
 	// ErrBuiltin means that the template is built in and can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
-	// ErrOwner means that another principal has added the template.
+	// ErrOwner means that another principal added the template, so the caller can't remove it.
 	ErrOwner = errors.New("another principal added the template: only that principal or an operator can remove it")
 	// ErrQuarantined means that an operator must accept the template before it can be used.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
-	// ErrNoneActive means that the principal has no active template, because the principal has not created an agent from a
+	// ErrNoneActive means that the principal has no active template, because it has not created an agent from a
 	// template yet.
 	ErrNoneActive = errors.New("no template is active: create an agent from one first")
 	// ErrCategory means that the category does not exist.
@@ -78,7 +79,7 @@ type Gallery struct {
 	bytes   int
 	// versions maps each tenant to the version of its templates that was last read from the store.
 	versions map[string]int64
-	// activeTemplates contains the active templates, by tenant and then by the principal's subject.
+	// activeTemplates contains the active templates. The keys are a tenant and then the subject of a principal.
 	activeTemplates map[string]*simplelru.LRU[string, activeTemplate]
 }
 
@@ -86,12 +87,12 @@ type Gallery struct {
 type Store interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
-	// Templates returns the templates of a tenant and their version, which increases with each change. If the version
-	// equals known, no templates are returned. A tenant with version 0 has no templates.
+	// Templates returns the templates of a tenant and their version. The version increases with each change. If the
+	// version equals known, no templates are returned. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids already exists.
-	// In that case, nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator
-	// has accepted before.
+	// AddTemplates stores either all or none of the new templates in a tenant. If one of the ids already exists,
+	// AddTemplates stores nothing, and exists is true. If untrusted is set, AddTemplates quarantines each template
+	// whose id an operator has accepted before.
 	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error)
 	// AcceptTemplate applies the function accept to a template and records that the template's id was accepted, in one
 	// transaction. found is false if the tenant does not have the template.
@@ -100,7 +101,7 @@ type Store interface {
 	RemoveTemplate(ctx context.Context, tenant, id string) error
 }
 
-// tenant contains the templates that were added in a tenant. bytes is the size of their JSON.
+// tenant contains the templates that were added in a tenant. bytes is the total size of their JSON.
 type tenant struct {
 	templates map[string]*added
 	bytes     int
@@ -124,13 +125,13 @@ type activeTemplate struct {
 	config *wasmagentv1.TemplateConfig
 }
 
-// serverPlaceholder is the server name of the agent service in the built-in templates. [New] replaces it with the
+// serverPlaceholder is the name of the wasmagent server in the built-in templates. [New] replaces it with the
 // configured name.
 const serverPlaceholder = "agents"
 
-// New returns a gallery that contains the built-in templates and the templates in the store keeper. server is the name
-// of the MCP server through which agents reach the agent service. If server is empty, New omits templates that need
-// that server.
+// New returns a gallery that contains the built-in templates and the templates from the store keeper. server is the
+// name of the MCP server through which agents reach the wasmagent service. If server is empty, New omits the templates
+// that need this server.
 func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")
@@ -166,8 +167,8 @@ func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	return g, nil
 }
 
-// Refresh reads the changes that other processes have made to the templates of a tenant. It reads at least all changes
-// that were acknowledged before the call.
+// Refresh reads the changes that other processes have made to the templates of a tenant. Afterwards, the gallery
+// contains all changes that were acknowledged before the call.
 func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	g.mu.Lock()
 	known := g.versions[tenantID]
@@ -221,7 +222,8 @@ func (g *Gallery) putTemplate(tenantID string, t *added) {
 	in.bytes, g.bytes = in.bytes+t.bytes, g.bytes+t.bytes
 }
 
-// List returns the templates that a tenant sees: the built-in templates, followed by the added templates sorted by id.
+// List returns the templates that are visible to a tenant: the built-in templates, followed by the added templates
+// sorted by id.
 func (g *Gallery) List(tenantID string) []*wasmagentv1.Template {
 	return append(slices.Clone(g.builtin), g.Added(tenantID)...)
 }
@@ -242,7 +244,7 @@ func (g *Gallery) Added(tenantID string) []*wasmagentv1.Template {
 	return out
 }
 
-// Get returns a template that a tenant sees. Errors: [ErrUnknown].
+// Get returns a template that is visible to a tenant. Errors: [ErrUnknown].
 func (g *Gallery) Get(tenantID, id string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -263,7 +265,7 @@ func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source is the way in which a template was added.
+// Source describes who added a template and how.
 type Source int
 
 const (
@@ -277,7 +279,7 @@ const (
 	FromOperator
 )
 
-// Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists],
+// Add adds either all or none of the templates to the tenant of a principal. Errors: [ErrTemplateInvalid], [ErrExists],
 // [ErrFull], [ErrInstallationFull], or an error from the store.
 func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
@@ -361,8 +363,8 @@ func (g *Gallery) Remove(ctx context.Context, caller principal.Key, operator boo
 	return nil
 }
 
-// SetActive makes a template the active template of a principal. If a different template was active, the principal's
-// settings for it are dropped.
+// SetActive makes a template the active template of a principal. If another template was active, the principal's
+// settings for that template are dropped.
 func (g *Gallery) SetActive(caller principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -419,7 +421,7 @@ func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateCo
 	return active.id, nil
 }
 
-// Categories returns the number of templates that a tenant sees in each category.
+// Categories returns, for each category, the number of templates that are visible to a tenant.
 func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(tenantID) {
@@ -428,7 +430,7 @@ func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	return out
 }
 
-// InCategory returns the templates of a category that a tenant sees, sorted by id. Errors: [ErrCategory].
+// InCategory returns the templates of a category that are visible to a tenant, sorted by id. Errors: [ErrCategory].
 func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template, error) {
 	all := slices.DeleteFunc(g.List(tenantID), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
 	if len(all) == 0 {
@@ -438,8 +440,8 @@ func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template
 	return all, nil
 }
 
-// Skill returns the skill with this name from the templates that a tenant sees and that are not quarantined. It returns
-// nil if there is no such skill.
+// Skill returns the skill with the given name. It searches the templates that are visible to a tenant and not
+// quarantined. It returns nil if there is no such skill.
 func (g *Gallery) Skill(tenantID, name string) *wasmagentv1.TemplateSkill {
 	for _, t := range g.List(tenantID) {
 		if t.GetQuarantined() {

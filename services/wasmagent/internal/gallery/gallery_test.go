@@ -143,8 +143,8 @@ func TestConfigure_AppliesToActiveTemplate(t *testing.T) {
 	}
 }
 
-// Case N2. The number and the total size of each caller's templates are bounded. After a caller removes a template, it
-// can add another.
+// Case N2. The number and the total size of each caller's templates are limited. After a caller removes a template, it
+// can add another template.
 func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
@@ -226,7 +226,8 @@ func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	})
 }
 
-// Two galleries share a store. After Refresh, one gallery has each change that the other gallery has acknowledged.
+// Two galleries share a store. After a call to Refresh, a gallery contains each change that the other gallery has
+// acknowledged.
 func TestRefresh_ReadsChangesOfOtherGallery(t *testing.T) {
 	t.Parallel()
 	store := newMemoryStore()
@@ -348,8 +349,8 @@ func TestRead_ErrorNamesPosition(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that every input is either refused with [gallery.ErrInvalid], or contains templates that are valid
-// according to the contract.
+// FuzzRead checks that each input is either refused with [gallery.ErrInvalid] or contains only templates that are valid
+// according to the API contract.
 func FuzzRead(f *testing.F) {
 	f.Add(`[{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}],"tools":[{"name":"t","parameters":{}}]}]`)
 	f.Add(`[{"id":"a","id":"b"}]`)

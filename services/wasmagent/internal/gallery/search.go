@@ -9,10 +9,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// maxWords is the maximum number of words of a query that are used. Further words are ignored.
+// maxWords is the maximum number of words in a query. Any further words are ignored.
 const maxWords = 16
 
-// The weight of a word depends on the part of the template in which the word occurs.
+// Weights of a matching word, by the part of the template that contains the word.
 const (
 	weightName        = 1.0
 	weightTags        = 0.8
@@ -20,8 +20,8 @@ const (
 	weightInsideWord  = 0.2 // within another word
 )
 
-// Search returns the templates that the tenant can see and that match at least one word of the query, the most relevant
-// first. Equally relevant templates keep their order in [Gallery.List].
+// Search returns the templates that are visible to the tenant and match at least one word of the query. The most
+// relevant templates come first. Equally relevant templates are in the same order as in [Gallery.List].
 func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	terms := words(query)
 	if len(terms) > maxWords {

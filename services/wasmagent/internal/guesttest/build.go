@@ -1,4 +1,4 @@
-// Package guesttest provides the modules and the worker program for tests that run guests. Modules are built from Go
+// Package guesttest provides modules and the worker program for tests that run guests. The modules are built from Go
 // packages or encoded by hand.
 package guesttest
 
@@ -16,13 +16,13 @@ const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
 var modules sync.Map
 
-// Module builds the guest in a Go package. Each test program builds a package only once.
+// Module builds the guest whose source is a Go package. Each test program builds a package only once.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return build(t, pkg, "c-shared")
 }
 
-// Command builds a Go package as a WebAssembly command, which is not a guest.
+// Command builds a Go package as a WebAssembly command. A command is not a guest.
 func Command(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return build(t, pkg, "default")
@@ -52,11 +52,11 @@ func build(t testing.TB, pkg, mode string) []byte {
 	return text
 }
 
-// programsDir is the name of the environment variable that contains the directory for built programs. Package stack of
-// the end-to-end tests sets the variable.
+// programsDir is the name of the environment variable that contains the directory for built programs. The end-to-end
+// tests set the variable in package stack.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// programDir is the temporary directory of the worker program. It is empty if it has not been created.
+// programDir is the temporary directory of the worker program. It is empty if the directory has not been created.
 var programDir string
 
 // program builds the worker program without the race detector, because compiling a guest with the race detector takes
@@ -87,7 +87,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// cacheDir is the temporary directory for compiled modules. It is empty if it has not been created.
+// cacheDir is the temporary directory for compiled modules. It is empty if the directory has not been created.
 var cacheDir string
 
 var cache = sync.OnceValues(func() (_ string, err error) {
@@ -95,7 +95,7 @@ var cache = sync.OnceValues(func() (_ string, err error) {
 	return cacheDir, err
 })
 
-// Cache returns a directory for the modules that the tests of a package compile. [Main] removes the directory.
+// Cache returns the directory in which the tests of a package store compiled modules. [Main] removes the directory.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir, err := cache()
@@ -105,7 +105,7 @@ func Cache(t testing.TB) string {
 	return dir
 }
 
-// Main runs the tests of a package that uses [Program] or [Cache]. The package must call Main in TestMain.
+// Main runs the tests of a package that uses [Program] or [Cache]. The package's TestMain must call Main.
 func Main(m *testing.M) int {
 	code := m.Run()
 	for _, dir := range []string{programDir, cacheDir} {

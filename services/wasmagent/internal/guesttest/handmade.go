@@ -30,18 +30,20 @@ func Concat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer returns the instruction that pushes the result of a step: the address and the size of an envelope.
+// Answer returns the instruction that pushes the result of a step. The result consists of the address and the size of
+// an envelope.
 func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
 // HandMade describes a guest that is encoded by hand. It contains the code of alloc and step, sections that replace the
-// default sections, and additional functions. The zero value answers each step with two zero bytes.
+// default sections, and additional functions. The guest that the zero value describes answers each step with two zero
+// bytes.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
 	Imports     []byte
 	Data        []byte
 	More        []Code
-	// Names are the export names of the first functions of More.
+	// Names contains the export names of the first len(Names) functions in More.
 	Names []string
 }
 
@@ -91,7 +93,8 @@ func (h HandMade) Module() []byte {
 	return out
 }
 
-// Import returns an import section with one WASI function. kind is the index of its type in [HandMade.Module].
+// Import returns an import section with one WASI function. kind is the index of the function's type in
+// [HandMade.Module].
 func Import(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
 	return append(append(append(out, byte(len(name))), name...), 0, kind)

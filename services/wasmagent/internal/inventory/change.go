@@ -10,7 +10,7 @@ import (
 
 const changeFormat = "sluice-agent-stored-1"
 
-// ErrChange means that a change is invalid, or can't be applied to the previous list. Compare with errors.Is.
+// ErrChange means that a change is invalid, or that it can't be applied to the previous list. Compare with errors.Is.
 var ErrChange = errors.New("the change can't be applied to the previous list")
 
 // Basis is the list to which a change is applied.
@@ -19,21 +19,23 @@ type Basis string
 const (
 	// BasisPrevious is the list that results from all previous changes in the journal.
 	BasisPrevious Basis = ""
-	// BasisCreated is the empty list of an agent that was just created. The change lists all parts.
+	// BasisCreated is the empty list of an agent that was just created. A change with this basis lists all parts of the
+	// agent.
 	BasisCreated Basis = "made"
-	// BasisFound is the empty list of an agent whose journal was begun by a release that did not record lists. The
-	// change lists all parts, and the journal does not record how they were created.
+	// BasisFound is the empty list of an agent whose journal was started by a release that did not record lists. A
+	// change with this basis lists all parts of the agent. The journal does not record how these parts were created.
 	BasisFound Basis = "found"
 )
 
-// change is the envelope of a STORED event, as JSON.
+// change is the content of a STORED event's envelope. It is encoded as JSON.
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
-	// State is the SHA-256 of the stored state, and Record is the SHA-256 of the record's JSON. Both are in hexadecimal.
+	// State is the SHA-256 of the stored state, and Record is the SHA-256 of the record's JSON. Both digests are in
+	// hexadecimal.
 	State  string `json:"state"`
 	Record string `json:"record"`
-	// Each of the other fields is a difference from the previous list. A nil value means that the part was removed.
+	// The fields below are differences from the previous list. A nil value in a map means that the part was removed.
 	Files    map[string]*string `json:"files,omitempty"`
 	Todos    []splice           `json:"todos,omitempty"`
 	Messages []splice           `json:"messages,omitempty"`
@@ -41,17 +43,17 @@ type change struct {
 	Guest    map[string]*string `json:"guest,omitempty"`
 }
 
-// A splice replaces Drop entries of a list, beginning at index At, with the entries in Add. The splices of a change are
-// applied in order.
+// A splice replaces Drop entries of a list, starting at the index At, with the entries in Add. The splices of a change
+// are applied in order.
 type splice struct {
 	At   int      `json:"at"`
 	Drop int      `json:"drop,omitzero"`
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change encodes the change from the list *before to the list *i as JSON. If basis is not [BasisPrevious] or before is
-// nil, the change starts from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors:
-// [ErrRecord].
+// Change encodes the difference between the lists *before and *i as JSON. If basis is not [BasisPrevious] or before is
+// nil, the result is the difference from the empty list. state is the SHA-256 of the stored state, in hexadecimal.
+// Errors: [ErrRecord].
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != BasisPrevious || before == nil {
 		before = new(Inventory)
@@ -81,9 +83,9 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that change before to now. They keep the common prefix of both lists, remove the
-// entries directly after the prefix, and add the new entries at the end. This is efficient for a conversation, which
-// keeps its instructions and removes its oldest messages.
+// listChange returns the splices that turn the list in before into the list in now. The splices keep the common prefix
+// of both lists, remove the entries directly after the prefix, and add the new entries at the end. They are short for a
+// conversation that keeps its instructions and drops its oldest messages.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
@@ -112,13 +114,14 @@ func listChange(before, now []entry) (out []splice) {
 // Covered is the result of applying the changes in a journal. The zero value is the result for a journal without
 // changes.
 type Covered struct {
-	// List is the list that the journal records, or nil if the journal contains no change. [Covered.Apply] modifies it.
+	// List is the list that results from the changes, or nil if the journal contains no change. [Covered.Apply]
+	// modifies the list.
 	List *Inventory
-	// State and Record are the digests in the newest change.
+	// State and Record are the digests that the newest change contains.
 	State, Record string
 }
 
-// ReadDigests returns the digests from a change, which is the envelope of an event of the kind STORED. Errors:
+// ReadDigests returns the digests that a change contains. envelope is the envelope of a STORED event. Errors:
 // [ErrChange].
 func ReadDigests(envelope []byte) (state, record string, err error) {
 	c, err := parseChange(envelope)
@@ -135,8 +138,8 @@ func parseChange(envelope []byte) (c change, err error) {
 	return c, nil
 }
 
-// Apply applies a change, which is the envelope of a STORED event. place is the event's position in the journal,
-// counted from 1. Errors: [ErrChange].
+// Apply applies a change. envelope is the envelope of a STORED event, and place is the position of the event in the
+// journal, counted from 1. Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := parseChange(envelope)
 	if err != nil {
@@ -145,7 +148,8 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	switch {
 	case next.Basis == BasisPrevious && c.List != nil:
 	case next.Basis == BasisFound && c.List == nil, next.Basis == BasisCreated && place == 2:
-		// A change with the basis BasisCreated must be event 2, directly after the event of the agent's creation.
+		// A change with the basis BasisCreated must be event 2, directly after the event that records the agent's
+		// creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))

@@ -9,9 +9,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare compares the list *stored with the list *i, which was computed from a journal. It returns the first
+// Compare compares the list *i, which was computed from a journal, with the list *stored. It returns the first
 // difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
-// record fields and guest fields. It ignores the record fields that are named in but.
+// record fields and guest fields. It ignores the record fields whose names are in the parameter but.
 func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d
@@ -28,7 +28,7 @@ func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.Store
 	return compareFields("guest", i.guest, stored.guest, nil)
 }
 
-// unionNames returns the sorted union of the keys of two maps.
+// unionNames returns the keys that occur in at least one of two maps, sorted.
 func unionNames(a, b map[string]entry) []string {
 	all := maps.Clone(a)
 	if all == nil {
@@ -108,9 +108,9 @@ func (i *Inventory) NotCovered() (out []string) {
 	return out
 }
 
-// Parts returns the names of all parts of an agent, as [Inventory.NotCovered] uses them.
+// Parts returns the names of all parts of an agent. [Inventory.NotCovered] uses the same names.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// MatchesRecord reports whether the list was computed from a record with this digest, which is the SHA-256 of its JSON
-// in hexadecimal.
+// MatchesRecord reports whether the list was computed from the record with the given digest. The digest is the SHA-256
+// of the record's JSON, in hexadecimal.
 func (i *Inventory) MatchesRecord(record string) bool { return i.digest == record }

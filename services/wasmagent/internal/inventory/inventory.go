@@ -1,6 +1,6 @@
-// Package inventory lists the digests of an agent's stored parts. Whenever an agent is stored, its journal records the
-// difference from the previous list. Therefore the journal's hash chain covers every stored part, and a check can name
-// a part that another process has changed. Package agent uses the package.
+// Package inventory lists the digests of an agent's stored parts. Whenever an agent is stored, its journal records how
+// the list has changed. Therefore, the journal's hash chain covers every stored part, and a check can tell which part
+// another process has changed. Package agent uses the package.
 package inventory
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// maxValue is the maximum length of a field's JSON that the list contains verbatim, in bytes. For a longer field, the
-// list contains the digest.
+// maxValue is the maximum length, in bytes, of a field's JSON that the list contains in full. If the JSON is longer,
+// the list contains its digest instead.
 const maxValue = 96
 
-// ErrRecord means that a record or a state can't be listed, because this program would never store its content. Compare
-// with errors.Is.
+// ErrRecord means that a record or a state can't be listed, because its content is not what this program would store.
+// Compare with errors.Is.
 var ErrRecord = errors.New("its content is not valid")
 
 // Inventory is a list of the stored parts of an agent. The zero value is the empty list.
@@ -39,7 +39,8 @@ type Inventory struct {
 	digest string
 }
 
-// An entry is a stored value: its digest, or the value itself if the value is short.
+// An entry describes a stored value. It contains the value itself if the value is short, and otherwise the value's
+// digest.
 type entry struct {
 	value string
 	// found is true if the value was stored before the journal began to list values. The journal does not record how such
@@ -47,8 +48,8 @@ type entry struct {
 	found bool
 }
 
-// New lists a record and a state. It omits the head of the journal, and the key, the digest and the size of the state.
-// Errors: [ErrRecord].
+// New returns the list of the parts in a record and a state. The list omits the head of the journal, and the key, the
+// digest and the size of the state. Errors: [ErrRecord].
 func New(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {
@@ -76,8 +77,8 @@ func textEntry(kind, text string) entry {
 	return entry{value: hex.EncodeToString(sum[:])}
 }
 
-// listRecord lists the fields of a record by their protobuf names. Each entry contains the field's canonical JSON (RFC
-// 8785) or its digest.
+// listRecord adds the fields of a record to the list, by their protobuf names. Each entry contains the field's
+// canonical JSON (RFC 8785) or the digest of that JSON.
 func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	r = proto.CloneOf(r)
 	r.Head, r.StateDigest, r.StateBytes, r.StateKey = nil, "", 0, ""

@@ -33,8 +33,8 @@ func listOf(t *testing.T, turns int, files, todos, messages []string) *inventory
 	return out
 }
 
-// Applying each change to the previous list produces the new list, whether parts were added, replaced, removed or
-// moved.
+// If each change is applied to the previous list, the result is the new list. This is true for parts that were added,
+// replaced, removed or moved.
 func TestApply_GivesListOfChange(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -74,7 +74,7 @@ func TestApply_GivesListOfChange(t *testing.T) {
 	}
 }
 
-// In a long conversation, each new message drops an old message. The changes stay short.
+// In a long conversation, an old message is dropped for each new message. The changes in the journal stay short.
 func TestChange_IsShortForLongConversation(t *testing.T) {
 	t.Parallel()
 	var messages []string
@@ -89,8 +89,8 @@ func TestChange_IsShortForLongConversation(t *testing.T) {
 	}
 }
 
-// A change is refused if its basis is not allowed at its position. Otherwise an attacker could hide a forgery of the
-// store behind a change that lists all parts again.
+// A change is refused if its basis is not allowed at its position. Otherwise, an attacker could forge the store and
+// hide the forgery with a change that lists all parts again.
 func TestApply_RefusesChangeInWrongPosition(t *testing.T) {
 	t.Parallel()
 	created, found, previous := inventory.BasisCreated, inventory.BasisFound, inventory.BasisPrevious
@@ -126,8 +126,8 @@ func TestApply_RefusesChangeInWrongPosition(t *testing.T) {
 	}
 }
 
-// The inventory lists all fields of messages, files, states and todos. This test fails if the contract gets a new
-// field.
+// The inventory lists all fields of messages, files, states and todos. This test fails if a field is added to the API
+// contract.
 func TestNew_ListsAllFields(t *testing.T) {
 	t.Parallel()
 	for fields, want := range map[int]int{

@@ -1,5 +1,6 @@
-// Package manifest checks calls against the manifest and the grants of an agent. Calls that no right allows are denied.
-// The gateway checks policy in addition. Package agent uses the package.
+// Package manifest checks tool calls and questions to models against the manifest and the grants of an agent. It denies
+// everything that no right allows. In addition, the gateway has the policy service evaluate each call. Package agent
+// uses the package.
 package manifest
 
 import (
@@ -22,31 +23,31 @@ import (
 const (
 	// maxName is the maximum length of a tool or server name in a manifest, in bytes.
 	maxName = 128
-	// MaxConditions is the maximum number of conditions in a manifest and its grants together.
+	// MaxConditions is the maximum total number of conditions in a manifest and its grants.
 	MaxConditions = 64
-	// maxArguments is the maximum size of arguments to which conditions are applied, in bytes. No condition is satisfied
-	// by larger arguments. The bound limits the duration of a check, because each condition searches all arguments.
+	// maxArguments is the maximum size, in bytes, of arguments that conditions can be applied to. Larger arguments
+	// satisfy no condition. The maximum limits the duration of a check, because each condition searches all arguments.
 	maxArguments = 64 << 10
-	// maxNumber is the maximum length of a number in a comparison, in bytes. maxExponent bounds the absolute value of
-	// the number's decimal exponent. As a float64, a number beyond the bound is infinite or zero.
+	// maxNumber is the maximum length of a number in a comparison, in bytes. maxExponent is the maximum absolute value
+	// of the number's decimal exponent. A number with a larger exponent would be infinite or zero as a float64.
 	maxNumber   = 64
 	maxExponent = 400
 )
 
-// Errors of rights, for [errors.Is].
+// Errors for calls that the rights do not allow. Compare with [errors.Is].
 var (
-	// ErrNotAllowed means that no right names the tool or the model, or that the conditions of the rights are not
+	// ErrNotAllowed means that no right applies to the tool or the model, or that the conditions of the rights are not
 	// satisfied.
 	ErrNotAllowed = errors.New("the agent's manifest does not allow this call")
 	// ErrSpent means that the rights that allow the call are used up.
 	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
 )
 
-// Rights contains the rights of a manifest and of its grants. It is immutable. The zero value allows nothing.
+// Rights contains the rights of a manifest and of its grants. A Rights is immutable. The zero value allows nothing.
 type Rights struct{ parts []part }
 
-// part is the manifest or a grant. id is the id of the grant, and until is the time at which the grant expires. For the
-// manifest, both are zero.
+// part is the manifest or a grant. For a grant, id is the grant's id, and until is the time at which the grant expires.
+// For the manifest, id and until are zero.
 type part struct {
 	id       string
 	manifest *wasmagentv1.Manifest
@@ -55,15 +56,15 @@ type part struct {
 
 // A Match is a right that allows a call.
 type Match struct {
-	// Grant is the id of the grant that contains the right, or empty if the manifest contains it. Index is the index of
-	// the right in the grant or manifest, counted from 0.
+	// Grant is the id of the grant that contains the right, or empty if the right is in the manifest. Index is the
+	// index of the right in the grant or manifest, counted from 0.
 	Grant string
 	Index int
 	// MaxUses is the maximum number of uses of the right. 0 means that there is no maximum.
 	MaxUses int64
 }
 
-// New returns the rights of a manifest and its grants. The caller must not change the manifest and the grants
+// New returns the rights of a manifest and its grants. The caller must not change the manifest or the grants
 // afterwards. A nil manifest has no rights.
 func New(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	r := &Rights{parts: []part{{manifest: m}}}
@@ -103,7 +104,7 @@ func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 func addSaturating(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
 // MatchTool returns the rights that allow a tool call. The call may be made if at least one of these rights is not used
-// up. arguments is a JSON object. Errors: [ErrNotAllowed].
+// up. arguments must be a JSON object. Errors: [ErrNotAllowed].
 func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time) ([]Match, error) {
 	if len(server) > maxName || len(tool) > maxName {
 		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotAllowed)
@@ -122,7 +123,7 @@ func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time)
 	return found, nil
 }
 
-// NamesTool reports whether any right names a tool, regardless of the right's conditions.
+// NamesTool reports whether any right applies to a tool, regardless of the conditions of the right.
 func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
@@ -145,7 +146,7 @@ type ModelMatch struct {
 	Tokens, Nanos int64
 }
 
-// IsUnbounded reports whether the right bounds neither the tokens nor the cost.
+// IsUnbounded reports whether the right limits neither the tokens nor the cost.
 func (f ModelMatch) IsUnbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
 // MatchModel returns the rights that allow questions to a model. The model is written as `provider:name`. Errors:
@@ -173,7 +174,7 @@ func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
 	return found, nil
 }
 
-// dollarsToNanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which
+// dollarsToNanos converts an amount of dollars to billionths of a dollar. For an invalid amount, it returns 0, which
 // allows nothing.
 func dollarsToNanos(text string) int64 {
 	d, _, err := apd.NewFromString(text)
@@ -186,7 +187,7 @@ func dollarsToNanos(text string) int64 {
 	return d.Coeff.Int64()
 }
 
-// matches reports whether a glob matches a whole name. `*` matches any sequence of characters.
+// matches reports whether a glob matches a whole name. In a glob, `*` matches any sequence of characters.
 func matches(glob, name string) bool {
 	first, rest, some := strings.Cut(glob, "*")
 	if !some {
@@ -208,7 +209,7 @@ func matches(glob, name string) bool {
 }
 
 func conditionsHold(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
-	// JSON with a duplicate name is not valid
+	// JSON that contains a duplicate name is not valid, so it satisfies no condition.
 	if len(conditions) > 0 && (len(arguments) > maxArguments || !jsontext.Value(arguments).IsValid()) {
 		return false
 	}
@@ -250,13 +251,13 @@ func conditionHolds(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool
 	return false
 }
 
-// isClean reports whether a path is clean: it has no `.` or `..` elements, doubled slashes, backslashes or NUL
-// characters.
+// isClean reports whether a path is clean. A clean path has no `.` or `..` elements, doubled slashes, backslashes or
+// NUL characters.
 func isClean(p string) bool {
 	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
 }
 
-// valueAt returns the value at a JSON Pointer (RFC 6901), or nil if there is no value.
+// valueAt returns the value that a JSON Pointer (RFC 6901) refers to, or nil if there is no such value.
 func valueAt(text []byte, pointer string) jsontext.Value {
 	value := jsontext.Value(text)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
@@ -268,8 +269,9 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 	return value
 }
 
-// memberOf returns the member of an object or the element of an array, or nil if it does not exist. If the object has
-// another member whose name differs only in case, memberOf returns nil, because servers may use either member.
+// memberOf returns the member of an object or the element of an array that token refers to, or nil if it does not
+// exist. It also returns nil if the object has another member whose name differs only in case, because servers may use
+// either member.
 func memberOf(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

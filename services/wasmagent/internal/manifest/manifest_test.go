@@ -89,7 +89,7 @@ func TestMatchTool_AppliesGlobsAndConditions(t *testing.T) {
 	}
 }
 
-// A grant is valid until it expires. The rights of the manifest are used before the rights of grants.
+// A grant is valid until it expires. The rights of the manifest are used before the rights of the grants.
 func TestMatchTool_GrantExpires(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -15,7 +15,7 @@ const (
 	anthropicVersion = "2023-06-01"
 )
 
-// anthropic is the driver for Anthropic's Messages API (API reference: Messages, Create; Streaming).
+// anthropic is the driver for Anthropic's Messages API. In the API reference, see "Messages, Create" and "Streaming".
 type anthropic struct {
 	api
 	tokenLimit
@@ -127,7 +127,7 @@ func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskMo
 	return all.answer(), nil
 }
 
-// anthropicAnswer assembles an answer from the events of its stream.
+// anthropicAnswer assembles an answer from the events of a stream.
 type anthropicAnswer struct {
 	usage  anthropicUsage
 	stop   string
@@ -135,7 +135,7 @@ type anthropicAnswer struct {
 	tell   func(string)
 }
 
-// add adds an event of the stream. end is true if the stream has ended.
+// add processes an event of the stream. end is true if the stream has ended.
 func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	var e anthropicEvent
 	if err := json.Unmarshal(event, &e); err != nil {
@@ -169,7 +169,7 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addText appends a piece of text to a block. The pieces of several blocks may be interleaved.
+// addText appends a piece of text to a block. Pieces of different blocks may be interleaved.
 func (a *anthropicAnswer) addText(block int, text string) {
 	if text != "" {
 		a.blocks[block].text.WriteString(text)

@@ -20,8 +20,8 @@ type api struct {
 	header http.Header
 }
 
-// newAPI returns the endpoint at a path below the base URL configured. If configured is empty, the base URL is
-// standard.
+// newAPI returns the endpoint at a path below the configured base URL. If configured is empty, newAPI uses standard as
+// the base URL.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {
@@ -33,9 +33,9 @@ func newAPI(client *http.Client, configured, standard, path string, header http.
 	return api{client, endpoint, header}, err
 }
 
-// stream sends a question and calls add for each event of the answer, until add reports the end. hasBegun reports
-// whether at least one event has arrived. Errors: [*FailureError], [ErrLarge], the context's error, or an error from
-// add.
+// stream sends a question and calls add for each event of the answer, until add reports the end of the answer. hasBegun
+// reports whether at least one event has arrived. Errors: [*FailureError], [ErrLarge], the context's error, or an error
+// from add.
 func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (hasBegun bool, err error) {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -72,15 +72,16 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 	return hasBegun, nil
 }
 
-// answerBlock is a block of an answer: a text, a tool call, or a block of another type, which is ignored.
+// answerBlock is a block of an answer. It is a text, a tool call, or a block of another type. Blocks of other types are
+// ignored.
 type answerBlock struct {
 	kind, id, name string
 	initial        json.RawMessage
 	text, input    strings.Builder
 }
 
-// isErrorEvent reports whether an event is an error. Both APIs send an error event if they fail after the stream has
-// begun.
+// isErrorEvent reports whether an event is an error event. The APIs of both providers send an error event if they fail
+// after the stream has started.
 func isErrorEvent(event []byte) bool {
 	if !bytes.Contains(event, []byte(`"error"`)) { // avoids parsing most events twice
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Kinds of a [FailureError], for [errors.Is].
+// Kinds of a [FailureError]. Compare with [errors.Is].
 var (
 	// ErrRateLimited means that the provider accepts no more questions at the moment (status 429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
@@ -22,7 +22,7 @@ var (
 	ErrRejected = errors.New("the provider of the model rejects the question")
 	// ErrAuth means that the provider does not accept the configured key (status 401 or 403).
 	ErrAuth = errors.New("the provider of the model does not accept the key that is configured for it under agents.providers")
-	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer began.
+	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer started.
 	ErrUnreachable = errors.New("the provider of the model can't be reached")
 	// ErrInterrupted means that the answer ended before it was complete. The provider may charge for it.
 	ErrInterrupted = errors.New("the model's answer broke off in the middle")
@@ -33,26 +33,26 @@ var (
 // maxMessageBytes is the maximum length of the provider's message in an error, in bytes.
 const maxMessageBytes = 300
 
-// FailureError is the reason why a question has no answer. It wraps its Kind.
+// FailureError describes why a question has no answer. It wraps its Kind.
 type FailureError struct {
 	Kind error
 	// Status is the HTTP status of the provider's response, or 0 if there was no response.
 	Status int
-	// Message is the provider's message. It may be empty, and does not contain the key.
+	// Message is the provider's message. It may be empty. It does not contain the API key.
 	Message string
 	// Tries is the number of times that the question was sent.
 	Tries int
 	// RetryAfter is the delay that the provider requests, or 0 if it requests no delay.
 	RetryAfter time.Duration
-	// MayBeCharged is true if the provider may charge for the question. [Models.Ask] then returns the counted or
-	// estimated tokens and cost.
+	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] returns the counted
+	// or estimated tokens and cost.
 	MayBeCharged bool
 
 	// isRetryable is true if the question may be retried.
 	isRetryable bool
 }
 
-// Error returns the message of the kind, followed by the provider's status and message.
+// Error returns the message of the kind, followed by the provider's status and the provider's message.
 func (f *FailureError) Error() string {
 	out := f.Kind.Error()
 	if f.Status != 0 {
@@ -73,7 +73,7 @@ func (f *FailureError) Error() string {
 // Unwrap implements errors.Unwrap.
 func (f *FailureError) Unwrap() error { return f.Kind }
 
-// errorObject is the error object of both APIs.
+// errorObject is the error object in the APIs of both providers.
 type errorObject struct {
 	Type    string `json:"type"`
 	Code    string `json:"code"`
@@ -99,7 +99,7 @@ func parseErrorObject(text []byte) errorObject {
 	return errorObject{}
 }
 
-// oneLine shortens a provider's message to a single line.
+// oneLine shortens a provider's message and puts it on a single line.
 func oneLine(message string) string {
 	text := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
@@ -113,8 +113,8 @@ func oneLine(message string) string {
 	return text
 }
 
-// quotaCodes contains the error codes of a status 429 that mean that the account has no credit left, so that retries
-// are useless.
+// quotaCodes contains error codes that providers send with status 429 if the account has no credit left. Retries are
+// then useless.
 var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
@@ -138,7 +138,7 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	return f
 }
 
-// eventFailure returns the failure for an error event in a stream. hasBegun is true if the answer had begun.
+// eventFailure returns the failure for an error event in a stream. hasBegun is true if the answer had already started.
 func eventFailure(event []byte, hasBegun bool) *FailureError {
 	reason := parseErrorObject(event)
 	f := &FailureError{Kind: ErrOverloaded, Message: reason.Message, isRetryable: true}

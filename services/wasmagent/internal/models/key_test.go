@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// A provider echoes its key in streamed answers, in the names and arguments of calls, and in errors. The key is removed
-// from all of them, also in encoded forms.
+// A provider returns its key in streamed answers, in the names and arguments of calls, and in errors. The key is
+// removed everywhere, even if it is encoded.
 func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 	t.Parallel()
 	const key = `sk-live_4f/9+Zq"77-tail`

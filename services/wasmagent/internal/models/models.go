@@ -1,5 +1,5 @@
-// Package models sends questions to language models: to the models of providers through their APIs, and to the built-in
-// model `script`. The wasmagent service uses the package.
+// Package models sends questions to language models. These are the models of providers, which it reaches through their
+// APIs, and the built-in model `script`. The wasmagent service uses the package.
 package models
 
 import (
@@ -28,23 +28,23 @@ const (
 	// defaultTokens is the maximum number of tokens in an answer if neither the question nor the configuration sets a
 	// maximum.
 	defaultTokens = 8192
-	// bytesPerToken is the number of bytes that an estimate counts as one token.
+	// bytesPerToken is the assumed number of bytes in one token when tokens are estimated.
 	bytesPerToken = 4
-	// defaultAnswerTime is the default maximum time until a provider begins its answer.
+	// defaultAnswerTime is the default for the maximum time until a provider starts its answer.
 	defaultAnswerTime = 2 * time.Minute
 )
 
-// Errors of models, for [errors.Is].
+// Errors of models. Compare with [errors.Is].
 var (
 	// ErrNotConfigured means that no provider is configured for the model.
 	ErrNotConfigured = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
-	// ErrTruncated means that the answer is incomplete, because it has reached its maximum number of tokens.
+	// ErrTruncated means that the answer is incomplete because it reached its maximum number of tokens.
 	ErrTruncated = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
 	// ErrLarge means that the answer exceeds its maximum size in bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
 
-// Answer is the answer of a model.
+// Answer is an answer from a model.
 type Answer struct {
 	Content string
 	Calls   []*wasmagentv1.ModelCall
@@ -54,17 +54,17 @@ type Answer struct {
 	Nanos int64
 }
 
-// A driver sends a question to a provider once, and calls progress with pieces of the answer as they arrive. Its errors
-// are an unwrapped [*FailureError], [ErrTruncated], [ErrLarge], or the context's error.
+// A driver sends a question to a provider once, and calls progress with pieces of the answer as they arrive. ask
+// returns an unwrapped [*FailureError], [ErrTruncated], [ErrLarge], or the context's error.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error)
 }
 
 // Provider configures a model provider.
 type Provider struct {
-	// Kind is `openai` for any server that implements OpenAI's Chat Completions API, or `anthropic`.
+	// Kind is `openai` or `anthropic`. `openai` is for any server that implements OpenAI's Chat Completions API.
 	Kind string
-	// URL is the base URL of the API. If it is empty, the standard URL of the kind is used.
+	// URL is the base URL of the API. If it is empty, the standard URL for Kind is used.
 	URL string
 	// Key is the secret key of the API. It may be empty.
 	Key string
@@ -72,11 +72,12 @@ type Provider struct {
 	MaxTokens int
 	// Prices contains the prices of models, by model name.
 	Prices map[string]Price
-	// Retry configures the retries after the provider has refused a question.
+	// Retry configures how a question is retried after the provider has refused it.
 	Retry Retry
 }
 
-// Price is the price of a model, in US dollars per million tokens, as decimal digits with an optional fraction.
+// Price is the price of a model, in US dollars per million tokens. Input and Output are decimal digits with an optional
+// fraction.
 type Price struct{ Input, Output string }
 
 // minScrubbedKey is the minimum length of a provider's key, in bytes. Shorter keys are not removed from answers.
@@ -87,9 +88,9 @@ type Models struct {
 	drivers         map[string]driver
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Redactor
-	// errorScrubbers removes keys from the error messages of providers, including keys shorter than minScrubbedKey.
-	// Answers may contain these short keys, because a short key may be a placeholder for a local model and also an
-	// ordinary word.
+	// errorScrubbers removes keys from the error messages of providers, including keys that are shorter than
+	// minScrubbedKey. Short keys are not removed from answers, because a short key may be a placeholder for a local
+	// model and at the same time an ordinary word.
 	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
@@ -97,8 +98,9 @@ type Models struct {
 // price contains prices in billionths of a US dollar per million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of the providers and the built-in model `script`. The map's keys are the names of the
-// providers. answerTime is the maximum time until a provider begins its answer. 0 means 2 min.
+// New returns the models of the providers and the built-in model `script`. The keys of the map are the names of the
+// providers. answerTime is the maximum time until a provider starts its answer. If answerTime is 0, the maximum is 2
+// min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
 	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
@@ -157,7 +159,7 @@ func Dollars(nanos int64) string {
 	return d.Text('f')
 }
 
-// Nanos is the inverse of [Dollars].
+// Nanos converts a decimal number of dollars to billionths of a dollar. It is the inverse of [Dollars].
 func Nanos(dollars string) (int64, error) { return parseDollars(dollars) }
 
 // Has reports whether a model is configured. The model is written as `provider:name`.
@@ -173,11 +175,11 @@ func (m *Models) HasPrice(model string) bool {
 }
 
 // Ask sends a question to a model. progress receives pieces of the answer as they arrive, and a message before each
-// retry. A question is retried only if no answer has begun.
+// retry. A question is retried only if no answer has started.
 //
 // Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge], or the context's error. If Ask fails, the
-// returned Answer contains the counted or estimated tokens and cost that the provider may charge. They are zero if the
-// provider refused the question.
+// returned Answer contains the tokens and the cost that the provider may charge, which are counted or estimated. They
+// are zero if the provider refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -224,7 +226,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 	return answer, err
 }
 
-// askOnce calls a driver once. If the provider's answer makes the driver panic, only this question fails.
+// askOnce calls a driver once. If the driver panics because of the provider's answer, only this question fails.
 func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -234,7 +236,8 @@ func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskMo
 	return d.ask(ctx, model, req, progress)
 }
 
-// countTokens estimates missing token counts of an answer and sets its cost. size is the size of the answer in bytes.
+// countTokens estimates the token counts that are missing in an answer, and sets the cost of the answer. size is the
+// size of the answer in bytes.
 func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
 	if answer.Input <= 0 { // the provider did not report the tokens
 		answer.Input = int64(proto.Size(req) / bytesPerToken)
@@ -245,8 +248,8 @@ func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, s
 	answer.Nanos = costOf(answer.Input, cost.input) + costOf(answer.Output, cost.output)
 }
 
-// EstimateMaximum estimates the maximum tokens and cost of a question, in the fields Input, Output and Nanos. The
-// estimate is zero for the built-in model.
+// EstimateMaximum estimates the maximum tokens and cost of a question. It returns them in the fields Input, Output and
+// Nanos. The estimate is zero for the built-in model.
 func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
@@ -261,7 +264,7 @@ func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// costOf returns the cost of tokens at a price per million tokens, rounded up.
+// costOf returns the cost of a number of tokens, rounded up. million is the price of a million tokens.
 func costOf(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))

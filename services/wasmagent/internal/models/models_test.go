@@ -95,7 +95,7 @@ var anthropicEvents = []string{
 	`{"type":"message_stop"}`,
 }
 
-// Each kind of provider gets the question in its own format. The resulting answers are equal in their pieces, calls,
+// Each kind of provider gets the question in its own format. The answers of all providers have the same pieces, calls,
 // tokens and cost.
 func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/")
@@ -154,7 +154,7 @@ func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	}
 }
 
-// Each failure of a provider is returned as an error of the right kind. A question is retried only if the provider
+// Each failure of a provider is returned as an error of the right kind. A question is retried only if the provider has
 // refused it.
 func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	t.Parallel()
@@ -234,7 +234,7 @@ func truncated(whole []string) (out []string) {
 	return out
 }
 
-// The built-in model follows the lines of its prompt and requests one call at a time.
+// The built-in model processes its prompt line by line and requests one call at a time.
 func TestScript_FollowsLinesOfPrompt(t *testing.T) {
 	t.Parallel()
 	m, err := models.New(nil, 0)
@@ -273,7 +273,8 @@ func TestNew_RefusesInvalidPrices(t *testing.T) {
 	}
 }
 
-// Providers send calls without an index, as a whole, or in small pieces. All of these forms are accepted.
+// Providers send calls in several forms: without an index, as a whole, or in small pieces. All of these forms are
+// accepted.
 func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	t.Parallel()
 	openAI := func(calls ...string) (out []string) {
@@ -326,8 +327,7 @@ func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	}
 }
 
-// Providers send error events in several forms. For each form, the error event is returned as a failure of the right
-// kind.
+// Providers send error events in several forms. Each form is returned as a failure of the right kind.
 func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

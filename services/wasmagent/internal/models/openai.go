@@ -12,7 +12,8 @@ import (
 
 const openAIURL = "https://api.openai.com/v1/"
 
-// openAI is the driver for OpenAI's Chat Completions API (API reference: Chat Completions, Create; Streaming).
+// openAI is the driver for OpenAI's Chat Completions API. In the API reference, see "Chat Completions, Create" and
+// "Streaming".
 type openAI struct {
 	api
 	tokenLimit
@@ -112,7 +113,7 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 	return all.answer(), nil
 }
 
-// openAIAnswer assembles an answer from the pieces of its stream.
+// openAIAnswer assembles an answer from the pieces in a stream.
 type openAIAnswer struct {
 	input, output int64
 	finish        string
@@ -131,7 +132,7 @@ func (a *openAIAnswer) answer() Answer {
 	return out
 }
 
-// add adds an event of the stream. It reports whether the stream has ended.
+// add processes an event of the stream. It reports whether the stream has ended.
 func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	if string(event) == "[DONE]" {
 		return true, nil
@@ -140,7 +141,7 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	if err := json.Unmarshal(event, &piece); err != nil {
 		return false, malformed("an event of the stream can't be parsed")
 	}
-	// Some servers send the usage with each piece. The newest usage applies.
+	// Some servers send the usage with each piece. Only the newest usage counts.
 	if u := piece.Usage; u.Prompt > 0 || u.Completion > 0 {
 		a.input, a.output = u.Prompt, u.Completion
 	}
@@ -165,8 +166,8 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 }
 
 // addCall adds a piece to the latest call that has the same index. If the piece has a different id and a name, it
-// begins a new call, because some servers send each call in one piece without an index. If the piece has a different id
-// but no name, it belongs to the latest call, because some servers send a different id in each piece.
+// starts a new call, because some servers send each call in one piece without an index. If the piece has a different id
+// but no name, it still belongs to the latest call, because some servers send a different id in each piece.
 func (a *openAIAnswer) addCall(piece openAICall) error {
 	index := max(piece.Index, 0) // some servers send -1 for 0
 	call := a.latest[index]

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// DefaultTries is the default for [Retry].Tries.
+	// DefaultTries is the default value of [Retry].Tries.
 	DefaultTries = 5
 	// DefaultBackoff is the default delay before the second try. The delay doubles with each further try, up to
 	// maxBackoff.
@@ -23,7 +23,7 @@ const (
 	maxRetryAfter = 5 * time.Minute
 )
 
-// Retry configures the retries of a question that the provider refuses before an answer begins.
+// Retry configures the retries of a question that the provider refuses before an answer starts.
 type Retry struct {
 	// Tries is the maximum number of tries, including the first. 0 means [DefaultTries], and 1 means no retries.
 	Tries int
@@ -32,9 +32,9 @@ type Retry struct {
 }
 
 // wait returns the delay after a number of attempts. The backoff doubles with each attempt. If the provider requests a
-// delay, the result is the requested delay plus a random part of up to a quarter of the backoff. Otherwise the result
-// is the backoff minus a random part of up to a half of it. The random part spreads the retries of callers that were
-// refused at the same time.
+// delay, the result is that delay plus a random time of up to a quarter of the backoff. Otherwise, the result is the
+// backoff minus a random time of up to half of the backoff. The random time ensures that callers that were refused at
+// the same time do not all retry at the same time.
 func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(attempts-1))), maxBackoff)
 	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
@@ -44,8 +44,8 @@ func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// run calls the function once until it succeeds, fails with an error that can't be retried, or has failed the maximum
-// number of times. If the next delay would exceed the context's deadline, run returns the error without waiting.
+// run calls once until it succeeds, fails with an error that can't be retried, or has failed the maximum number of
+// times. If the next delay would exceed the context's deadline, run returns the error without waiting.
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for attempts := 1; ; attempts++ {
 		err := once()
@@ -70,7 +70,7 @@ func (r Retry) run(ctx context.Context, progress func(string), once func() error
 	}
 }
 
-// shortText describes the failure without the provider's message, for progress messages.
+// shortText describes the failure for progress messages. The description omits the provider's message.
 func (f *FailureError) shortText() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
@@ -80,7 +80,7 @@ func (f *FailureError) shortText() string {
 
 // retryAfter returns the delay that a response requests, or 0 if the response requests no delay. It reads Retry-After
 // (RFC 9110, section 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit
-// fields. A delay that exceeds the range of Duration becomes the maximum Duration.
+// fields. If a delay exceeds the range of Duration, retryAfter returns the maximum Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := parseUnits(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -116,7 +116,7 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// parseUnits parses a number of units, which may have a fraction. It returns false if the string is not a non-negative
+// parseUnits parses a number of units, which may have a fractional part. It returns false if text is not a non-negative
 // number.
 func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)

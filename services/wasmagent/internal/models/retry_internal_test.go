@@ -43,8 +43,8 @@ func TestRetryAfter_ParsesFormsOfProviders(t *testing.T) {
 	}
 }
 
-// A delay is at least as long as the provider requests. If the provider requests no delay, the delay grows with each
-// try. Each delay is reported as progress, and no delay exceeds the deadline.
+// A delay is at least as long as the provider requests. If the provider requests no delay, the delays grow with each
+// try. Each delay is reported as progress, and no delay goes beyond the deadline.
 func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

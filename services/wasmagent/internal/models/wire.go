@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// maxErrorBody is the maximum size of the part of an error response's body that is read, in bytes.
+// maxErrorBody is the maximum number of bytes that are read from the body of an error response.
 const maxErrorBody = 16 << 10
 
-// transport returns the HTTP transport to providers. answer is the timeout for the header of a response.
+// transport returns the HTTP transport for requests to providers. answer is the timeout for receiving the header of a
+// response.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -63,7 +64,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 }
 
 // transportError converts an error from a connection or from its stream to an error of this package. hasBegun is true
-// if the answer had begun.
+// if the answer had already started.
 func transportError(ctx context.Context, err error, hasBegun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)

@@ -1,5 +1,6 @@
-// Package modules provides the modules of guests: the shipped modules, which `make build` embeds into the program, and
-// the modules that the configuration lists. Agents run no other modules. The wasmagent service uses the package.
+// Package modules provides the modules of guests. These are the shipped modules, which `make build` embeds into the
+// program, and the modules that the configuration lists. Agents can't run any other modules. The wasmagent service uses
+// the package.
 package modules
 
 import (
@@ -24,13 +25,14 @@ import (
 //go:embed dist
 var dist embed.FS
 
-// Errors of [Guests.Load], for [errors.Is].
+// Errors of [Guests.Load]. Compare with [errors.Is].
 var (
-	// ErrUnknown means that no shipped or listed guest has this name.
+	// ErrUnknown means that there is no shipped or listed guest with the given name.
 	ErrUnknown = errors.New("is not a guest")
 	// ErrNotBuilt means that the program was built without the shipped guest.
 	ErrNotBuilt = errors.New("was not built into this program: run make build, or install a release")
-	// ErrMismatch means that the file of the module can't be read, or does not have the digest in the configuration.
+	// ErrMismatch means that the module's file can't be read, or that its digest differs from the digest in the
+	// configuration.
 	ErrMismatch = errors.New("is not what the configuration lists")
 )
 
@@ -45,7 +47,7 @@ type Listed struct {
 	Path, SHA256 string
 }
 
-// shipped returns the digests of the modules of the shipped guests, by the guests' names. It omits guests that were not
+// shipped returns the digests of the shipped guests' modules, by the names of the guests. It omits guests that were not
 // built.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
@@ -60,7 +62,7 @@ var shipped = sync.OnceValue(func() map[string]string {
 	return digests
 })
 
-// errFound ends eachShipped early.
+// errFound is returned by a callback of eachShipped to stop the iteration early.
 var errFound = errors.New("the guest was found")
 
 // readShipped returns the module of a shipped guest.
@@ -83,8 +85,8 @@ func readShipped(name string) (module []byte, err error) {
 	return nil, err
 }
 
-// eachShipped calls yield for each shipped guest, in the order of the names. It returns the first error of yield, or an
-// error if the archive does not exist or is damaged.
+// eachShipped calls yield for each shipped guest, ordered by name. It returns the first error from yield, or an error
+// if the archive does not exist or is damaged.
 func eachShipped(yield func(name string, module io.Reader) error) error {
 	file, err := dist.Open("dist/guests.tar.zst")
 	if err != nil {
@@ -113,8 +115,8 @@ func eachShipped(yield func(name string, module io.Reader) error) error {
 // Guests is the set of guests that agents may run. The zero value contains only the shipped guests.
 type Guests struct{ listed map[string]Listed }
 
-// New returns the shipped and the listed guests. It returns an error if a listed guest's file is missing or has another
-// digest, or if a listed guest has the same name as a shipped guest.
+// New returns the set of the shipped and the listed guests. It returns an error if the file of a listed guest is
+// missing or has a different digest, or if a listed guest has the same name as a shipped guest.
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
@@ -136,7 +138,7 @@ func (g *Guests) Names() []string {
 // Digest returns the digest of a guest's current module, or an empty string if the guest does not exist.
 func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
 
-// ByDigest returns the name of the guest whose current module has this digest.
+// ByDigest returns the name of the guest whose current module has the given digest.
 func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 	for _, name := range g.Names() {
 		if digest != "" && g.Digest(name) == digest {
@@ -149,9 +151,9 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 // IsShipped reports whether a guest is shipped.
 func (g *Guests) IsShipped(name string) bool { return slices.Contains(shippedNames, name) }
 
-// Load returns the current module of a guest and its digest: the SHA-256 as 64 hexadecimal digits. For a listed guest,
-// it reads the file on each call, and returns an error if the file has a different digest. Errors: [ErrUnknown],
-// [ErrNotBuilt], [ErrMismatch].
+// Load returns the current module of a guest and the module's digest, which is the SHA-256 as 64 hexadecimal digits.
+// For a listed guest, Load reads the file on each call, and returns an error if the digest of the file differs from the
+// configuration. Errors: [ErrUnknown], [ErrNotBuilt], [ErrMismatch].
 func (g *Guests) Load(name string) (module []byte, digest string, err error) {
 	if listed, ok := g.listed[name]; ok {
 		if module, digest, err = listed.load(); err != nil {

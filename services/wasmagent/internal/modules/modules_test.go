@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// Case W12. Only shipped guests, and listed guests whose file has the listed digest, can be loaded.
+// Case W12. Only shipped guests and listed guests can be loaded. The file of a listed guest must have the listed
+// digest.
 func TestLoad_OnlyShippedAndListedModules(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mine.wasm")

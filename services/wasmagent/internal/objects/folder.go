@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// tempPrefix is the prefix of names of incomplete files. If a crash leaves such a file behind, it is listed and deleted
-// like an object.
+// tempPrefix is the prefix of the names of incomplete files. If a crash leaves such a file behind, the file is listed
+// and deleted like an object.
 const tempPrefix = ".writing-"
 
 // folder is a bucket that is stored in a directory of the file system. The first part of a key is the name of a
-// subdirectory, and the second part is the name of a file in it.
+// subdirectory, and the second part is the name of a file in that subdirectory.
 type folder struct{ root *os.Root }
 
-// OpenFolder returns a bucket in a directory. If create is set and the directory does not exist, OpenFolder creates the
-// directory. Only the current user can read the new directory.
+// OpenFolder returns a bucket that is stored in a directory. If create is set and the directory does not exist,
+// OpenFolder creates a directory that only the current user can read.
 func OpenFolder(path string, create bool) (Bucket, error) {
 	if create {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -64,8 +64,8 @@ func (f folder) write(dir, name string, data []byte) error {
 		_ = f.root.Remove(part) // if this fails, the file is deleted together with the subdirectory's objects
 		return err
 	}
-	// The bucket's directory is synced, too, because the subdirectory may be new. If the process that created the
-	// subdirectory crashed, even an existing subdirectory may not be synced yet.
+	// The bucket's directory is synced, too, because the subdirectory may be new. Even an existing subdirectory may not
+	// be synced yet: the process that created it may have crashed before the sync.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
@@ -125,8 +125,7 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 // Close implements [Bucket].
 func (f folder) Close() error { return f.root.Close() }
 
-// Delete implements [Bucket]. If the object was the last object in its subdirectory, Delete also removes the
-// subdirectory.
+// Delete implements [Bucket]. If this object is the last one in its subdirectory, Delete also removes the subdirectory.
 func (f folder) Delete(_ context.Context, key string) error {
 	if err := f.root.Remove(filepath.FromSlash(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -1,5 +1,5 @@
-// Package objects stores objects by key in a directory or in an S3 bucket. Package store uses the package to store the
-// states of agents.
+// Package objects stores objects in a directory or in an S3 bucket. Each object has a key. Package store uses this
+// package to store the states of agents.
 package objects
 
 import (
@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Open returns the bucket with this URL. The URL is s3://NAME?region=REGION as in [OpenS3], or file:///PATH for a
-// directory, which several processes may share. The directory must exist, because it may be a mount point. With the
-// option create_dir=true, Open creates the directory.
+// Open returns the bucket with the given URL. The URL is either s3://NAME?region=REGION, as described for [OpenS3], or
+// file:///PATH for a directory. Several processes may share a directory. The directory must exist, because it may be a
+// mount point. With the option create_dir=true, Open creates the directory.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -56,7 +56,7 @@ type Bucket interface {
 	Write(ctx context.Context, key string, data []byte) error
 	// Read opens an object. Errors: [ErrNotFound].
 	Read(ctx context.Context, key string) (io.ReadCloser, error)
-	// List returns the objects whose keys have this first part. The sequence ends after the first error.
+	// List returns the objects whose keys have the given first part. The sequence ends after the first error.
 	List(ctx context.Context, first string) iter.Seq2[Object, error]
 	// Delete deletes an object. Deleting an object that does not exist is not an error.
 	Delete(ctx context.Context, key string) error

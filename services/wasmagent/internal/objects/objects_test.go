@@ -251,7 +251,7 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 	}
 }
 
-// Without credentials, no request is sent, and the error names the variables to set.
+// Without credentials, no request is sent. The error names the environment variables to set.
 func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "")
@@ -274,8 +274,8 @@ func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	}
 }
 
-// An endpoint in an environment variable is refused with an error that names the variable, because the endpoint would
-// have no effect.
+// If an environment variable sets an endpoint, OpenS3 returns an error that names the variable, because the endpoint
+// would have no effect.
 func TestOpenS3_RefusesEndpointOfEnvironment(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL_S3", "https://minio.example")
 	if _, err := objects.OpenS3("s3://states"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {

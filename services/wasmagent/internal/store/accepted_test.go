@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// storeWithOldSchema stores a template with the schema of an earlier release, which has only the first two migrations.
+// storeWithOldSchema stores a template in a database that has the schema of an earlier release, with only the first two
+// migrations.
 func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Template) {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -50,8 +51,8 @@ func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Te
 	}
 }
 
-// A release without acceptance digests has stored a template. The migration does not change the template, and its id
-// counts as accepted. Therefore the next template with the same id is quarantined.
+// A template was stored by a release that had no acceptance digests. The migration does not change the template, and
+// its id counts as accepted. Therefore, the next template with the same id is quarantined.
 func TestMigration_QuarantinesReplacedOldTemplates(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// archiveLifetime is the time that an archive is stored after the last request for it.
+	// archiveLifetime is how long an archive is stored after the last request for it.
 	archiveLifetime = 10 * time.Minute
 	// maxArchives is the maximum number of stored archives in total, and maxOwnArchives is the maximum number per person.
 	maxArchives    = 16
@@ -25,20 +25,20 @@ const (
 	archivePartSize = 1 << 20
 )
 
-// Errors of archives, for [errors.Is].
+// Errors of archives. Compare with [errors.Is].
 var (
-	// ErrArchiveUnknown means that the archive is not stored, or not stored completely.
+	// ErrArchiveUnknown means that the archive is not stored or only partly stored.
 	ErrArchiveUnknown = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
-	// ErrArchivesFull means that the maximum number of archives is stored.
+	// ErrArchivesFull means that the maximum number of archives is already stored.
 	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveLifetime)
-	// ErrPartInvalid means that a part differs from the stored bytes, or that the complete archive does not match its
-	// digest.
+	// ErrPartInvalid means that a part differs from the bytes that are already stored, or that the complete archive
+	// does not match its digest.
 	ErrPartInvalid = errors.New("the part differs from the stored one, or the archive from its digest")
-	// ErrPartOrder means that the part begins after the end of the stored bytes. See [PartOrderError].
+	// ErrPartOrder means that the part starts beyond the end of the stored bytes. See [PartOrderError].
 	ErrPartOrder = errors.New("the part is not the next one")
 )
 
-// PartOrderError is [ErrPartOrder] together with the offset at which the next part must begin.
+// PartOrderError is [ErrPartOrder] together with the offset at which the next part must start.
 type PartOrderError struct{ Next int64 }
 
 func (e PartOrderError) Error() string {
@@ -49,7 +49,7 @@ func (e PartOrderError) Error() string {
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
 // ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. IsImport is true if the archive is
-// being imported, and false if it was exported.
+// being imported. It is false if the archive was exported.
 type ArchiveKey struct {
 	Owner    principal.Key
 	Digest   string
@@ -58,18 +58,18 @@ type ArchiveKey struct {
 
 // Archive is the state of a stored archive.
 type Archive struct {
-	// Size is the size of the whole archive. Stored is the size of the stored part, which begins at the start of the
-	// archive. Both are in bytes.
+	// Size is the size of the whole archive. Stored is the number of bytes that are stored, counted from the start of
+	// the archive. Both are in bytes.
 	Size, Stored int64
-	// AgentID is the id of the agent that was created from the archive, and ExportedID is the id of the agent that was
-	// exported. Both are empty before the import.
+	// AgentID is the id of the agent that was created from the archive. ExportedID is the id of the agent that was
+	// exported. Both ids are empty before the import.
 	AgentID, ExportedID string
 
 	id string
 }
 
-// PutArchive stores an exported archive. If the owner has the maximum number of archives, PutArchive removes the oldest
-// exported archive. Errors: [ErrArchivesFull].
+// PutArchive stores an exported archive. If the owner already has the maximum number of archives, PutArchive removes
+// the owner's oldest exported archive. Errors: [ErrArchivesFull].
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
@@ -84,7 +84,7 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 	return err
 }
 
-// ArchivePart returns the part of an archive that begins at an offset, and the size of the whole archive. Errors:
+// ArchivePart returns the part of an archive that starts at an offset, and the size of the whole archive. Errors:
 // [ErrArchiveUnknown].
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -152,7 +152,8 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return archive, content, err
 }
 
-// SetArchiveMade records that the agent made was created from an archive of the agent origin.
+// SetArchiveMade records that an agent was created from an archive. made is the id of the new agent, and origin is the
+// id of the exported agent.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := lookUpArchive(ctx, tx, key)
@@ -181,7 +182,7 @@ func (k ArchiveKey) args() []any {
 }
 
 // findArchive returns an archive and extends its lifetime. If the archive does not exist, findArchive creates an
-// archive of this size, or returns [ErrArchiveUnknown] if size is 0.
+// archive of the given size. If size is 0, it returns [ErrArchiveUnknown] instead.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
@@ -218,7 +219,7 @@ func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archi
 	return out, err
 }
 
-// makeArchiveSpace makes space for one more archive of the owner. Errors: [ErrArchivesFull].
+// makeArchiveSpace makes sure that the owner can store one more archive. Errors: [ErrArchivesFull].
 func makeArchiveSpace(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
@@ -258,7 +259,8 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	return err
 }
 
-// eachPart calls do, in order, for each part of an archive that contains bytes after an offset.
+// eachPart calls do for each part of an archive that contains bytes after an offset. It calls do in the order of the
+// parts.
 func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, after int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
@@ -274,7 +276,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, 
 	return content, err
 }
 
-// hasBytes reports whether an archive contains the bytes want at an offset.
+// hasBytes reports whether an archive contains the bytes in want at an offset.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -286,9 +288,10 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 	return is, err
 }
 
-// ArchiveKeys returns the key that signs this installation's archives, and the public keys of all keys that have signed
-// its archives. The first process of an installation stores its own key as the signing key. known is true if own may
-// have signed archives before. In that case, ArchiveKeys also stores the public key of own.
+// ArchiveKeys returns the private key that signs this installation's archives, and the public keys that verify archives
+// which the installation has signed so far. The first process of an installation stores its own key as the signing key.
+// known must be true if the key in own may have signed archives before. In that case, ArchiveKeys also stores the
+// public key of own.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -35,7 +35,7 @@ func oldMigrations(t *testing.T) fs.FS {
 	return files
 }
 
-// The counters of an agent and of its fork are separate. The migration adds them up.
+// An agent and its fork have separate counters. The migration replaces them with their sum.
 func TestMigration_AddsUpCountersOfCopies(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {
@@ -108,8 +108,8 @@ func TestArchiveKeys_AllProcessesSignWithFirstKey(t *testing.T) {
 	})
 }
 
-// AddArchivePart returns an archive when it is complete. It refuses a part that differs from the stored bytes, and a
-// part that leaves a gap.
+// AddArchivePart returns an archive as soon as it is complete. It refuses a part that differs from the stored bytes,
+// and a part that would leave a gap.
 func TestAddArchivePart_RefusesOtherBytesAndGaps(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {

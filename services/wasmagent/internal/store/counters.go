@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 )
 
-// The kinds of counters: tool calls, model tokens, and model cost in billionths of a US dollar.
+// The kinds of counters. They count tool calls, model tokens, and model cost in billionths of a US dollar.
 const (
 	Tools  = "tool"
 	Tokens = "tokens"
 	Cost   = "cost"
 )
 
-// A Budget is the key of the counters that an agent shares with all of its copies. Copies are forks of the agent, and
+// A Budget is the key of the counters that an agent shares with all of its copies. Copies are forks of the agent and
 // agents that were imported from its archives.
 type Budget struct {
 	Tenant string
@@ -41,7 +41,7 @@ type CountedUse struct {
 	manifest.Match
 }
 
-// CountUses counts one use for each request. If one request can't be met, nothing is counted. Errors:
+// CountUses counts one use for each request. If one request exceeds the rights, nothing is counted. Errors:
 // [manifest.ErrSpent].
 func (s *Store) CountUses(ctx context.Context, requests []UseRequest) (counted []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -73,7 +73,7 @@ func countUse(ctx context.Context, tx *sqlstore.Tx, request UseRequest) (Counted
 	return CountedUse{}, manifest.ErrSpent
 }
 
-// UncountUses undoes the counting of uses.
+// UncountUses reverses the counting of uses.
 func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
@@ -124,7 +124,7 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []m
 	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// CountModelUse counts the tokens and the cost of questions. A question may exceed the bound of its right, because its
+// CountModelUse counts the tokens and the cost of questions. A question may exceed the limit of its right, because its
 // tokens are known only after the answer.
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -155,11 +155,12 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is the number of days that counters are kept after their last use if the agent and all of its copies have
-// been removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
+// counterDays is how many days counters are kept after their last use if the agent and all of its copies have been
+// removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
 const counterDays = 7
 
-// RemoveUnusedCounters removes the counters of removed agents, counterDays after their last use.
+// RemoveUnusedCounters removes the counters of removed agents if counterDays have passed since the last use of the
+// counters.
 func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1

@@ -14,16 +14,16 @@ import (
 
 // AgentLimits contains the maximum numbers of agents.
 type AgentLimits struct {
-	// Total is the maximum number of agents in total, and PerPerson is the maximum number per person.
+	// Total is the maximum number of all agents. PerPerson is the maximum number of agents per person.
 	Total, PerPerson int
-	// Descendants maps the subject of each agent in the new agent's chain to the maximum number of that agent's
-	// descendants.
+	// Descendants contains the maximum number of descendants for each agent in the new agent's delegation chain. The
+	// keys are the subjects of these agents.
 	Descendants map[string]int
 }
 
-// Create stores a new agent and returns its position in the order of creation. If from is not empty, it is the id of an
-// agent whose events with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull],
-// [ErrDescendantsFull].
+// Create stores a new agent and returns its position in the order in which agents were created. If from is not empty,
+// it is the id of another agent, whose events with positions below c.FirstPosition are copied to the new agent. Errors:
+// [ErrAgentsFull], [ErrDescendantsFull].
 func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentLimits) (made int64, err error) {
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)
@@ -67,7 +67,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 	return made, err
 }
 
-// check returns an error if the limits don't allow the caller to create one more agent. Errors: [ErrAgentsFull],
+// check returns an error if the limits do not allow the caller to create one more agent. Errors: [ErrAgentsFull],
 // [ErrDescendantsFull].
 func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, caller *identityv1.Principal) error {
 	owner := principal.Person(caller)

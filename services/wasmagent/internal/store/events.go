@@ -36,8 +36,8 @@ func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	return append(sum[:], text...), nil
 }
 
-// unpackEvent decodes the stored form of an event. If the event is damaged, unpackEvent returns an empty event, which
-// the check of the hash chain refuses.
+// unpackEvent decodes the stored form of an event. If the stored form is damaged, unpackEvent returns an empty event,
+// which the check of the hash chain refuses.
 func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	e := new(wasmstorev1.StoredEvent)
 	if len(text) < sha256.Size || sha256.Sum256(text[sha256.Size:]) != [sha256.Size]byte(text) || proto.Unmarshal(text[sha256.Size:], e) != nil {
@@ -46,9 +46,9 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns the events of an agent's journal with positions above after. limit is the maximum number of events,
-// and bytes is their maximum total size. If there are events, Events returns at least one. more reports whether there
-// are further events.
+// Events returns the events of an agent's journal whose positions are greater than after. limit is the maximum number
+// of events, and bytes is their maximum total size. If there are such events, Events returns at least one. more reports
+// whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// CountDescendants returns the number of agents that have the principal in their chain, at any depth.
+// CountDescendants returns the number of agents whose delegation chain contains the principal, at any depth.
 func (s *Store) CountDescendants(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = countDescendants(ctx, tx, tenant, subject)
@@ -28,18 +28,19 @@ func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject stri
 // Filter selects agents.
 type Filter struct {
 	Tenant string
-	// Principal selects the agents with this principal as their creator or in their chain. Nil selects all agents of the
-	// tenant.
+	// Principal selects the agents that this principal created, and the agents whose delegation chain contains it. If
+	// Principal is nil, all agents of the tenant are selected.
 	Principal *identityv1.Principal
-	// States selects the agents in one of these states. Empty selects all agents that are not terminated.
+	// States selects the agents that are in one of these states. If States is empty, all agents that are not terminated
+	// are selected.
 	States []wasmagentv1.AgentState
-	// Before is the position of the last agent on the previous page. 0 selects the first page.
+	// Before is the position of the last agent on the previous page. If Before is 0, the first page is selected.
 	Before int64
 	Limit  int
 }
 
-// where returns an SQL condition for all fields of the filter except Before, and the condition's parameters, which are
-// numbered from $3.
+// where returns an SQL condition for all fields of the filter except Before. It also returns the parameters of the
+// condition, which are numbered from $3.
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
 	if f.Principal != nil {
@@ -59,16 +60,16 @@ func (f Filter) where() (text string, params []any) {
 	return text + ")", params
 }
 
-// List returns a page of agents from newest to oldest, and the total number of agents on all pages. If an agent has a
-// running turn, its row contains the state before the turn.
+// List returns a page of agents, from newest to oldest, and the total number of agents on all pages. If an agent has a
+// running turn, the agent's row contains the state before the turn.
 func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
 	where, params := f.where()
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		page = nil
 		holder, now := s.leaseParams(tx)
 		args := append([]any{holder, now}, params...)
-		// This condition on the first two parameters is always true. PostgreSQL infers the types of the parameters from
-		// it.
+		// The condition on the first two parameters is always true. PostgreSQL needs it to infer the types of these
+		// parameters.
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, args...).Scan(&count); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// AbandonedTurns returns the ids of the agents that have a turn that no other process runs.
+// AbandonedTurns returns the ids of the agents that have an unfinished turn which no other process is running.
 func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.leaseParams(tx)
@@ -124,7 +125,8 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 	return ids, err
 }
 
-// StoredSizes returns the total stored size of all agents and of one person's agents, in bytes.
+// StoredSizes returns the total stored size of all agents, and the total stored size of one person's agents. Both are
+// in bytes.
 func (s *Store) StoredSizes(ctx context.Context, person principal.Key) (all, own int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", person.Tenant, person.Subject).Scan(&own); err != nil {

@@ -12,9 +12,9 @@ import (
 // Amount is an amount of model usage: the number of tokens, and the cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to a person's model usage on a day, if the usage before is below the bound. The bound on
-// the cost applies only if the amount has a cost. ReserveDay returns the usage before, and whether it added the amount.
-// Days are counted from 1970-01-01 UTC.
+// ReserveDay adds an amount to a person's model usage on a day, unless the usage has already reached the limit in
+// bound. The cost limit applies only if the amount has a cost. ReserveDay returns the previous usage, and whether it
+// added the amount. Days are counted from 1970-01-01 UTC.
 func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		// This statement locks the row until the transaction ends.
@@ -58,7 +58,7 @@ func (s *Store) Day(ctx context.Context, person principal.Key, day int64) (used 
 	return used, err
 }
 
-// RemoveDays removes the recorded model usage of all days before a day.
+// RemoveDays removes the recorded model usage of all days before the given day.
 func (s *Store) RemoveDays(ctx context.Context, before int64) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM model_days WHERE day < $1", before)

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// moduleDays is the number of days that an unused module is kept after the last day on which it was the current
-	// module of its guest.
+	// moduleDays is how long an unused module is kept, in days. The time starts on the last day on which the module was
+	// the current module of its guest.
 	moduleDays = 7
 	// modulePage is the number of agents that are read at a time to find the modules in use.
 	modulePage = 200
@@ -41,8 +41,8 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns the module with this digest, and the name of the guest whose current or earlier module it is. Errors:
-// [ErrModuleUnknown].
+// Module returns the module with the given digest, and the name of the guest to which the module belongs. The module is
+// the current module or an earlier module of that guest. Errors: [ErrModuleUnknown].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -60,7 +60,7 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the name of the guest whose current or earlier module has this digest. Errors:
+// ModuleGuest returns the name of the guest whose current or earlier module has the given digest. Errors:
 // [ErrModuleUnknown].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -73,8 +73,8 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 	return guest, err
 }
 
-// RemoveUnusedModules removes the modules that no agent or snapshot uses and that were last current more than
-// moduleDays ago.
+// RemoveUnusedModules removes each module that no agent and no snapshot uses, if more than moduleDays days have passed
+// since the module was last the current module of its guest.
 func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -108,8 +108,8 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	return err
 }
 
-// recordsAfter returns a page of agents in the order of creation, and the position of its last agent. after is the
-// position of the last agent on the previous page.
+// recordsAfter returns a page of agents in the order in which they were created, and the position of the last agent on
+// the page. after is the position of the last agent on the previous page.
 func (s *Store) recordsAfter(ctx context.Context, after int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, after

@@ -19,13 +19,13 @@ func (s *Store) TerminateDamaged(ctx context.Context, id string, until time.Time
 	})
 }
 
-// maxRemovedEvents is the number of events that one transaction removes. The number is small because other calls wait
-// for the transaction.
+// maxRemovedEvents is the maximum number of events that one transaction removes. The number is small because other
+// calls must wait for the transaction.
 const maxRemovedEvents = 500
 
-// RemoveAgent removes an agent that has ended, with its journal and its states. If onlyExpired is set, RemoveAgent
-// removes the agent only if it can no longer be resumed. ended is false if the agent was not removed, for example
-// because it has been resumed.
+// RemoveAgent removes an agent that has ended, including its journal and its states. If onlyExpired is set, RemoveAgent
+// removes the agent only if the agent can no longer be resumed. ended is false if the agent was not removed, for
+// example because it has been resumed.
 func (s *Store) RemoveAgent(ctx context.Context, id string, onlyExpired bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)

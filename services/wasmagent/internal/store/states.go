@@ -20,15 +20,15 @@ import (
 // maxState is the maximum size of an encoded state, in bytes.
 const maxState = 128 << 20
 
-// recentAge is the minimum age of an unused state that is removed. A younger state may belong to a change that is not
+// recentAge is how old an unused state must be before it is removed. A newer state may belong to a change that is not
 // committed yet.
 const recentAge = 10 * time.Minute
 
-// states stores the states of agents in a directory or in a bucket. The key of a state is the agent's id followed by a
-// name.
+// states stores the states of agents in a directory or in a bucket. The key of a state consists of the agent's id and
+// the name of the state.
 type states struct{ objects.Bucket }
 
-// openStates opens the bucket url, or the directory directory if url is empty.
+// openStates opens the bucket at url. If url is empty, it opens the directory dir.
 func openStates(url, dir string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
@@ -44,7 +44,7 @@ func openStates(url, dir string) (states, error) {
 	return states{bucket}, nil
 }
 
-// pack returns the stored form of a state, and its SHA-256 in hexadecimal.
+// pack encodes a state for storage. It returns the encoded state and its SHA-256 in hexadecimal.
 func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	if text, err = (proto.MarshalOptions{Deterministic: true}).Marshal(s); err != nil {
 		return nil, "", fmt.Errorf("write a state: %w", err)
@@ -53,7 +53,7 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put stores a state and returns its name. Names are unique, so that removing an old state never removes a new one.
+// put stores a state and returns its name. Names are unique, so that removing an old state can't remove a new one.
 func (s states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	if err := s.Write(ctx, id+"/"+name, text); err != nil {
@@ -62,7 +62,8 @@ func (s states) put(ctx context.Context, id, digest string, text []byte) (string
 	return name, nil
 }
 
-// get returns a state. Errors: [ErrStateLost] if the state is missing or does not match its digest, [ErrUnavailable].
+// get returns a state. Errors: [ErrUnavailable], and [ErrStateLost] if the state is missing or does not match its
+// digest.
 func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
 	r, err := s.Read(ctx, id+"/"+name)
 	if errors.Is(err, objects.ErrNotFound) {
@@ -84,8 +85,9 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent, except for the states whose names are in but. If but is not empty,
-// removeExcept also keeps recent states, because another process may be about to commit a record that refers to them.
+// removeExcept removes the states of an agent, except for the states whose names are in the parameter but. If but is
+// not empty, removeExcept also keeps recent states, because another process may be about to commit a record that refers
+// to one of them.
 func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {

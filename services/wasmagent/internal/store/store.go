@@ -1,6 +1,6 @@
-// Package store stores agents. Records, journals and counters of rights are in SQLite or PostgreSQL. States are in a
-// directory or an object store. A change is stored completely or not at all, and an acknowledged change survives a
-// crash. The wasmagent service uses the package.
+// Package store stores agents. Records, journals and the counters of used rights are stored in SQLite or PostgreSQL.
+// States are stored in a directory or an object store. A change is stored either completely or not at all. An
+// acknowledged change survives a crash. The wasmagent service uses the package.
 package store
 
 import (
@@ -21,7 +21,7 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// Errors of a store, for [errors.Is].
+// Errors of a store. Compare with [errors.Is].
 var (
 	// ErrUnavailable means that the store can't be reached or did not answer. The change may or may not have been stored.
 	ErrUnavailable = sqlstore.ErrUnavailable
@@ -29,11 +29,11 @@ var (
 	ErrUnknown = errors.New("there is no such agent")
 	// ErrStale means that another process has changed the agent since it was read.
 	ErrStale = errors.New("another process has changed the agent")
-	// ErrStateLost means that a state is missing or was changed.
+	// ErrStateLost means that a stored state is missing or was modified.
 	ErrStateLost = errors.New("the agent's state is lost")
 	// ErrAgentsFull means that the number of agents has reached its maximum, in total or for one person.
 	ErrAgentsFull = errors.New("the maximum of agents is reached")
-	// ErrDescendantsFull means that an agent in the chain already has the maximum number of descendants.
+	// ErrDescendantsFull means that an agent in the delegation chain already has the maximum number of descendants.
 	ErrDescendantsFull = errors.New("the maximum of agents below another one is reached")
 )
 
@@ -44,9 +44,9 @@ type Config struct {
 	// Bucket is the URL of a bucket for states, for example s3://NAME. If it is empty, states are stored in the
 	// directory Folder.
 	Bucket, Folder string
-	// Holder identifies this process among the processes that share the store. Required.
+	// Holder identifies this process among the processes that share the store. It is required.
 	Holder string
-	// Log receives log records about migrations. Required.
+	// Log receives log records about migrations. It is required.
 	Log *slog.Logger
 }
 
@@ -86,43 +86,45 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
-// Turn is the kind of an agent's running turn.
+// Turn describes whether an agent has a running turn, and of which kind.
 type Turn int64
 
 const (
-	// NoTurn means that no turn runs.
+	// NoTurn means that no turn is running.
 	NoTurn Turn = iota
-	// AttachedTurn means that a turn runs while its caller waits. If the process ends, the turn is undone.
+	// AttachedTurn means that a turn is running while its caller waits for the result. If the process ends, the turn is
+	// undone.
 	AttachedTurn
-	// DetachedTurn means that a turn runs without its caller. If the process ends, another process continues the turn.
+	// DetachedTurn means that a turn is running and its caller no longer waits. If the process ends, another process
+	// continues the turn.
 	DetachedTurn
 )
 
-// Lease is the duration of a lease on a running turn. If a process does not renew its lease in this time, it is assumed
-// to have ended.
+// Lease is the duration of a process's lease on a running turn. If a process does not renew its lease within this time,
+// the process is assumed to have ended.
 const Lease = 15 * time.Second
 
 // Row is a stored agent.
 type Row struct {
 	*wasmstorev1.Record
 
-	// Position is the position of the agent in the order of creation. Version is the version of the row, which increases
-	// with each change.
+	// Position is the position of the agent in the order in which agents were created. Version is the version of the
+	// row. It increases with each change.
 	Position, Version int64
 	Turn              Turn
 	// HeldElsewhere is true if another process runs the agent's turn.
 	HeldElsewhere bool
 }
 
-// A Change is a change to an agent, which is stored completely or not at all. It is stored only if the row has this
-// Version and the journal ends directly before Events. Otherwise the error is [ErrStale].
+// A Change is a change to an agent. It is stored completely or not at all. It is stored only if the row has this
+// Version and Events directly follow the end of the journal. Otherwise, the error is [ErrStale].
 type Change struct {
 	ID      string
 	Version int64
 	// Record replaces the stored record. If Record is nil, only Events are stored.
 	Record *wasmstorev1.Record
-	// State replaces the stored state, unless it is nil. The store writes the key, the digest and the size of the state
-	// to Record.
+	// State replaces the stored state. If State is nil, the stored state is kept. The store writes the key, the digest
+	// and the size of the state to Record.
 	State *wasmstorev1.State
 	// Events are appended to the journal. FirstPosition is the position of the first event.
 	Events        []*wasmstorev1.StoredEvent
@@ -134,7 +136,7 @@ type Change struct {
 	digest      string
 }
 
-// Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. The caller must not change State
+// Pack encodes State and returns the SHA-256 of the encoded form in hexadecimal. The caller must not change State
 // afterwards.
 func (c *Change) Pack() (digest string, err error) {
 	if c.packedState == nil {
@@ -187,7 +189,7 @@ func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error)
 	return c.Version + 1, nil
 }
 
-// putState stores the state of a change, if it has one.
+// putState stores the state of a change, if the change has a state.
 func (s *Store) putState(ctx context.Context, c *Change) error {
 	if c.State == nil {
 		return nil
@@ -243,8 +245,8 @@ func scan(from scanner) (*Row, error) {
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// leaseParams returns the parameters of queries that find turns of other processes. A turn belongs to another process
-// if its lease has a different holder and ends after now.
+// leaseParams returns the parameters of queries that find the turns of other processes. A turn belongs to another
+// process if the lease on the turn has a different holder and has not expired.
 func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 	if !s.IsShared { // no other process uses the file, so all leases of other holders have ended
 		return s.holder, 1 << 62
@@ -261,7 +263,7 @@ func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// get returns an agent in a transaction, unless the agent's removal has begun. Errors: [ErrUnknown].
+// get returns an agent within a transaction. An agent whose removal has started is not found. Errors: [ErrUnknown].
 func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
 	holder, now := s.leaseParams(tx)
 	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
@@ -291,13 +293,13 @@ func (s *Store) Version(ctx context.Context, id string) (version int64, err erro
 	return version, err
 }
 
-// State returns a state of an agent by its key and its digest. Errors: [ErrStateLost].
+// State returns the state of an agent with the given key and digest. Errors: [ErrStateLost].
 func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1.State, error) {
 	return s.states.get(ctx, id, key, digest)
 }
 
-// RemoveUnusedStates removes the states to which neither the agent's record nor its snapshots refer. A crash can leave
-// unused states.
+// RemoveUnusedStates removes the states that neither the agent's record nor its snapshots refer to. A crash can leave
+// such states behind.
 func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
@@ -306,8 +308,8 @@ func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) e
 	return s.states.removeExcept(ctx, r.GetId(), but)
 }
 
-// TakeOverTurn takes over the turn of another process and returns the agent. The other process can then no longer store
-// changes to the agent. Errors: [ErrUnknown].
+// TakeOverTurn takes over a turn from another process and returns the agent. Afterwards, that process can no longer
+// store changes to the agent. Errors: [ErrUnknown].
 func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
@@ -319,7 +321,7 @@ func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err erro
 	return row, err
 }
 
-// RenewLeases extends the leases of this process on the turns of these agents.
+// RenewLeases extends the leases that this process has on the turns of the given agents.
 func (s *Store) RenewLeases(ctx context.Context, ids []string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, id := range ids {

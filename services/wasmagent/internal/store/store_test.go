@@ -102,7 +102,7 @@ func create(t *testing.T, s *store.Store, id string, creator *identityv1.Princip
 	return c
 }
 
-// A committed change is stored completely. A change that is based on an earlier version is refused.
+// A committed change is stored completely. A change based on an earlier version is refused.
 func TestCommit_IsAtomicAndRefusesEarlierVersions(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -155,8 +155,8 @@ func TestCommit_IsAtomicAndRefusesEarlierVersions(t *testing.T) {
 	})
 }
 
-// An agent is refused if it would exceed the maximum number of agents in total, of its owner, or of its creator's
-// descendants.
+// A new agent is refused if it would exceed the maximum number of agents in total, the maximum for its owner, or the
+// maximum number of its creator's descendants.
 func TestCreate_RefusesBeyondLimits(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -197,8 +197,8 @@ func ids(rows []*store.Row) (out []string) {
 	return out
 }
 
-// The list contains the agents that a principal created and the agents with the principal in their chain, from newest
-// to oldest.
+// The list contains the agents that a principal created, and the agents whose delegation chain contains the principal,
+// from newest to oldest.
 func TestList_ReturnsPagesOfVisibleAgents(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -231,7 +231,7 @@ func TestList_ReturnsPagesOfVisibleAgents(t *testing.T) {
 	})
 }
 
-// No right is used more often than it allows. The uses of one call are counted completely or not at all.
+// No right is used more often than it allows. The uses of one call are either all counted or not counted at all.
 func TestCountUses_CountsAllOrNone(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -280,8 +280,8 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 	})
 }
 
-// While a process has the lease on a turn, AbandonedTurns does not return the agent to other processes, but they can
-// take over the turn. If the store is not shared, the next process finds the turn immediately.
+// While a process has the lease on a turn, AbandonedTurns does not return the agent to other processes. However,
+// another process can take over the turn. If the store is not shared, the next process finds the turn immediately.
 func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -318,8 +318,8 @@ func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	})
 }
 
-// An ended agent is removed together with its state and its journal. An agent that can still be resumed is kept, unless
-// its removal is forced.
+// An agent that has ended is removed together with its state and its journal. An agent that can still be resumed is
+// kept, unless its removal is forced.
 func TestRemoveAgent_RemovesEverythingUnlessResumed(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {

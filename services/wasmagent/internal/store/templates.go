@@ -48,8 +48,8 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids is already used.
-// If untrusted is set, AddTemplates quarantines each template whose id an operator has accepted before.
+// AddTemplates stores either all or none of the new templates in a tenant. exists is true if one of the ids is already
+// used. If untrusted is set, AddTemplates quarantines each template whose id an operator has accepted before.
 func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error) {
 	errTaken := errors.New("the template exists")
 	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -125,7 +125,7 @@ func (s *Store) RemoveTemplate(ctx context.Context, tenant, id string) error {
 	})
 }
 
-// changeTemplates changes the templates of a tenant and raises their version, in one transaction.
+// changeTemplates changes the templates of a tenant and increases their version, in one transaction.
 func (s *Store) changeTemplates(ctx context.Context, tenant string, fn func(ctx context.Context, tx *sqlstore.Tx) error) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO galleries (tenant, version) VALUES ($1, 1)

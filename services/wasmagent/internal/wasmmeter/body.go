@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// A bodyWriter encodes the metered function bodies, one after the other.
+// A bodyWriter encodes the metered function bodies, one at a time.
 type bodyWriter struct {
 	scope
-	// budget is the index of the local that contains the budget. temp is the index of the first of two temporary locals.
+	// budget is the index of the local variable that contains the budget. temp is the index of the first of two
+	// temporary local variables.
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units of stackUnit bytes.
 	frame int64
-	// savedGlobals describes the globals in which locals are saved, which follow the fuel global. Each element is the
-	// index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are added
-	// only as functions need them, because the engine reloads all globals after each call.
+	// savedGlobals describes the globals in which locals are saved. These globals follow the fuel global. Each element
+	// is the index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals
+	// are added only as functions need them, because the engine reloads all globals after each call.
 	savedGlobals []int
 	numbers      [len(savedKinds)][]uint32
 	// code is the code of the body before charges are added. marks contains the positions in code at which control flow
@@ -23,9 +24,9 @@ type bodyWriter struct {
 	code  []byte
 	marks []flowMark
 	// needsTemps is true if the function needs the temporary locals. usesStack is true if the function calls other
-	// functions, or has loops, which call the refill function. values is the maximum number of values in the function's
-	// frame in addition to the locals. These are the parameters and results of calls and blocks, and a copy of the locals
-	// for each loop.
+	// functions or has loops. Loops call the refill function. values is the maximum number of values in the function's
+	// frame in addition to the locals. These values are the parameters and results of calls and blocks, and a copy of
+	// the locals for each loop.
 	needsTemps, usesStack bool
 	values                int64
 	kinds                 []ValueType
@@ -37,22 +38,22 @@ type bodyWriter struct {
 	current instruction
 }
 
-// A flowMark is a position in the code at which control flow joins or branches. It is directly after the instruction
-// op.
+// A flowMark is a position in the code at which control flow joins or branches. The position is directly after the
+// instruction op.
 type flowMark struct {
 	at int
 	op byte
-	// takesValues is true if op begins a loop that has parameters.
+	// takesValues is true if op starts a loop that has parameters.
 	takesValues bool
 	cost        int64
 }
 
-// A chargePoint is a position in the code at which fuel is charged. A point with the op opReturn charges nothing. It is
-// directly before a return, and pushes the budget as the last result.
+// A chargePoint is a position in the code at which fuel is charged. A point whose op is opReturn charges nothing. Such
+// a point is directly before a return, and pushes the budget as the last result.
 type chargePoint struct {
 	flowMark
-	// checksFuel is true if the point checks whether the fuel is sufficient. savedLocals is the set of the locals that are
-	// saved if the fuel is not sufficient.
+	// checksFuel is true if the point checks whether there is enough fuel. savedLocals is the set of locals that are
+	// saved if there is not enough fuel.
 	checksFuel  bool
 	savedLocals uint64
 }
@@ -60,7 +61,7 @@ type chargePoint struct {
 const (
 	// entry is the pseudo-op of the mark at the start of a function.
 	entry = 0xff
-	// unreachable is used as the index of the charge point if code is unreachable.
+	// unreachable is used instead of the index of a charge point if the code is unreachable.
 	unreachable = -1
 )
 
@@ -140,8 +141,8 @@ func (b *bodyWriter) putBody(i int, minSeparate int64) ([]byte, error) {
 	return append(b.putBudget(out), opEnd), nil
 }
 
-// readCode reads the whole code of a function. loops is nil in the first pass, and the result of jumps.partLoops in the
-// second pass.
+// readCode reads the whole code of a function. In the first pass, loops is nil. In the second pass, loops is the result
+// of jumps.partLoops.
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
 	b.code, b.marks, b.needsTemps, b.usesStack = b.code[:0], append(b.marks[:0], flowMark{op: entry}), false, false
@@ -182,7 +183,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	}
 }
 
-// putInstruction encodes an instruction, and additional code if the metering of the instruction needs it.
+// putInstruction encodes an instruction. It also encodes additional code if the metering of the instruction needs it.
 func (b *bodyWriter) putInstruction(i *instruction) {
 	switch {
 	case i.op == opCall:
@@ -224,7 +225,7 @@ func (b *bodyWriter) addMark(i *instruction) {
 	}
 }
 
-// asMalformed adds [ErrMalformed] to an error, unless it is [ErrUnsupported] or [ErrLimitExceeded].
+// asMalformed adds [ErrMalformed] to an error, unless the error is [ErrUnsupported] or [ErrLimitExceeded].
 func asMalformed(err error) error {
 	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrLimitExceeded) {
 		return err
@@ -233,12 +234,12 @@ func asMalformed(err error) error {
 }
 
 // placePoints chooses the points at which costs are charged. call is the cost of calling the function. The cost of the
-// code between two marks is charged where the code begins, or at an earlier point. An earlier point can be used if
+// code between two marks is charged at the start of that code or at an earlier point. An earlier point can be used if
 // every execution of the code passes that point exactly once. Examples are a point before a branch and a point before a
 // block.
 //
 // Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, unless the
-// function begins with a loop.
+// function starts with a loop.
 func (b *bodyWriter) placePoints(call, minSeparate int64) {
 	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
 	point, loopCount, isStraight := 0, 0, true
@@ -311,7 +312,8 @@ func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	return append(b.putCheck(append(out, opLoop, 0x40), code, spent, p.savedLocals), opEnd)
 }
 
-// putSubtraction writes code that subtracts a cost from the budget. The parameter cost is code that pushes the cost.
+// putSubtraction writes code that subtracts a cost from the budget. The parameter cost is the code that pushes the
+// cost.
 func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 	return append(append(putU32(append(out, opLocalGet), b.budget), cost...), opI64Sub)
 }
@@ -320,10 +322,10 @@ func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 // the stack is used up, the code adds the cost to the budget again, calls the refill function, and branches to the
 // start of the loop.
 //
-// The engine keeps a value that lives across a call in memory throughout the whole function, which would slow down
-// every iteration of the loop. Therefore, the code saves the locals that the loop changes in globals before the call,
-// and restores them after the call. As a result, no value lives across the call. The engine places this rarely executed
-// code last, and allocates registers for the rest of the function first.
+// If a value is needed after a call, the engine keeps that value in memory throughout the whole function. This would
+// slow down every iteration of the loop. Therefore, the code copies the locals that the loop changes to globals before
+// the call, and restores these locals after the call. As a result, no value must survive the call. The engine places
+// this rarely executed code last, and allocates registers for the rest of the function first.
 func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byte {
 	out = putU32(append(b.putSubtraction(out, cost), opLocalTee), b.budget)
 	if spent == fuelSpent { // the sign bit can be checked by a comparison
@@ -340,8 +342,8 @@ func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byt
 	return append(out, opBr, 1, opEnd)
 }
 
-// putByteCharge writes code that charges for the number of bytes on top of the operand stack. The number stays on the
-// stack.
+// putByteCharge writes code that charges for a number of bytes. The number is on top of the operand stack, and stays
+// there.
 func (b *bodyWriter) putByteCharge(out []byte) []byte {
 	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
 	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)

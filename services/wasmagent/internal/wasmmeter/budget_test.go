@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestMetered_TrapUsesAllFuel checks that a guest that traps or recurses endlessly is charged for all fuel that it
+// TestMetered_TrapUsesAllFuel checks that a guest that traps or recurses endlessly is charged for all the fuel that it
 // received.
 func TestMetered_TrapUsesAllFuel(t *testing.T) {
 	t.Parallel()

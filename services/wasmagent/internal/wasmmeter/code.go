@@ -48,7 +48,7 @@ const (
 	opBulk         = 0xfc
 	opVector       = 0xfd
 
-	// Second opcodes of opBulk.
+	// The second opcodes of opBulk.
 	opMemoryInit = 8
 	opMemoryCopy = 10
 	opMemoryFill = 11
@@ -56,7 +56,8 @@ const (
 
 type scope struct {
 	layout
-	// locals is the number of the function's locals, including its parameters. params is the number of its parameters.
+	// locals is the number of the function's locals, including its parameters. params is the number of the function's
+	// parameters.
 	locals, params uint32
 }
 
@@ -64,14 +65,14 @@ type instruction struct {
 	op byte
 	// sub is the second opcode of opBulk and opVector.
 	sub uint32
-	// values is the number of parameters and results of a call or a block.
+	// values is the total number of parameters and results of a call or a block.
 	values int
 	local  uint32
 	number uint32
 	// takesValues is true if a block has parameters. hasNoValues is true if a block has neither parameters nor results.
 	takesValues, hasNoValues bool
-	// labels contains the targets of a branch. A target is the number of blocks between the branch and the target block,
-	// from 0.
+	// labels contains the targets of a branch. A target is the number of blocks between the branch and the target
+	// block, counted from 0.
 	labels []uint32
 	// text is the encoded instruction for the metered module. It is valid until the next instruction is read.
 	text []byte
@@ -92,7 +93,8 @@ func (s scope) readInstruction(r *reader, i *instruction) {
 	}
 }
 
-// controlOperands reads the operands of a block, a branch or a call, and appends them to out for the metered module.
+// controlOperands reads the operands of a block, a branch or a call. It appends them to out in the form that the
+// metered module needs.
 func (s scope) controlOperands(r *reader, i *instruction, out []byte) []byte {
 	switch i.op {
 	case opBr, opBrIf:
@@ -124,7 +126,8 @@ func (s scope) controlOperands(r *reader, i *instruction, out []byte) []byte {
 	return s.blockType(r, i, out)
 }
 
-// variableOperands reads the index of a local or a global, and appends it to out for the metered module.
+// variableOperands reads the index of a local or a global. It appends the index to out in the form that the metered
+// module needs.
 func (s scope) variableOperands(r *reader, i *instruction, out []byte) []byte {
 	if i.op == opGlobalGet || i.op == opGlobalSet {
 		global := r.u32()
@@ -171,8 +174,8 @@ func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	}
 }
 
-// shiftedLocal returns the index of a guest's local in the metered function, which has the budget as an additional
-// parameter.
+// shiftedLocal returns the index that a local of the guest has in the metered function. There, the budget is an
+// additional parameter.
 func (s scope) shiftedLocal(local uint32) uint32 {
 	if local >= s.params {
 		return local + addedParams
@@ -180,7 +183,7 @@ func (s scope) shiftedLocal(local uint32) uint32 {
 	return local
 }
 
-// blockType reads the type of a block: no value, one value, or the index of a function type.
+// blockType reads the type of a block. The type is empty, a single value type, or the index of a function type.
 func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	v := r.signed(33)
 	switch {
@@ -221,7 +224,7 @@ func bulk(r *reader, sub uint32, out []byte) []byte {
 	case sub == opMemoryFill:
 		return r.memoryIndex(out)
 	}
-	// These instructions drop segments or change tables, which are not part of a snapshot.
+	// These instructions drop segments or change tables. Snapshots contain neither segments nor tables.
 	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrUnsupported, sub))
 	return out
 }

@@ -20,8 +20,8 @@ var (
 
 type engine struct {
 	wazero.Runtime
-	// each is the fuel per refill. most is the maximum total fuel of all refills. granted is the fuel that has been
-	// granted so far.
+	// each is the fuel that a refill grants. most is the maximum total fuel of all refills. granted is the fuel that
+	// has been granted so far.
 	each, most, granted int64
 }
 
@@ -52,7 +52,7 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	return e
 }
 
-// meterAt returns the metered module for a module, with this value of minSeparateCharge.
+// meterAt returns the metered form of a module. minSeparate replaces the constant minSeparateCharge.
 func meterAt(t testing.TB, text []byte, minSeparate int64) []byte {
 	t.Helper()
 	m, err := wasmmeter.Parse(text)
@@ -70,7 +70,7 @@ func callFunction(ctx context.Context, in api.Module, f api.Function, args ...ui
 	return f.Call(ctx, args...)
 }
 
-// used returns the fuel that the only instance of an engine has used.
+// used returns the fuel that the instance in has used. It must be the only instance in the engine.
 func (e *engine) used(in api.Module) int64 {
 	return e.granted - int64(in.ExportedGlobal(wasmmeter.FuelGlobal).Get())
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// These nodes model the code that Go's compiler generates: a loop that selects its next part by a number, and jumps
-// that set the number.
+// These nodes model the code that Go's compiler generates. This code consists of a loop that selects its next part by a
+// number, and of jumps that set the number.
 type (
 	dispatcher struct {
 		number, count uint32
@@ -18,16 +18,17 @@ type (
 		// numbers maps each number to a part. The last element is the part for all other numbers.
 		numbers []int
 		parts   [][]node
-		// reads lists locals that are read between the start of the loop and its blocks. Their values stay on the
-		// operand stack until the end of the loop, where they are written to a global. Therefore no jump may skip these
-		// reads.
+		// reads lists the locals that are read between the start of the loop and its blocks. Their values stay on the
+		// operand stack until the end of the loop, where they are written to a global. Therefore, no jump may skip
+		// these reads.
 		reads []uint32
-		// back lists the jumps that go back, each from one part to another.
+		// back lists the jumps that go back. Each pair contains the index of the part with the jump, and the index of
+		// the part to which the jump goes.
 		back [][2]int
 	}
-	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside this number of
-	// blocks. The dispatcher's counter limits a jump that goes back, and a jump that sets another local than the
-	// dispatcher's. Every other jump is taken if cond is not 0, or always if cond is nil.
+	// jump sets the local sets to a number and branches to the dispatcher. from is the index of the part that contains
+	// the jump, and blocks is the number of blocks around the jump. If the jump goes back, or sets a local other than
+	// the dispatcher's, the dispatcher's counter limits it. Every other jump is taken if cond is nil or not 0.
 	jump struct {
 		to     *dispatcher
 		sets   uint32
@@ -105,7 +106,7 @@ func (d *dispatcher) put(b []byte) []byte {
 // isCounted reports whether the dispatcher's counter limits the jump.
 func (j jump) isCounted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// isDirect reports whether the meter must replace the jump with a direct branch. It must do so if the jump goes
+// isDirect reports whether the meter must replace the jump with a direct branch. This is the case if the jump goes
 // forward, does not enter a loop from outside, and leaves no values on the operand stack.
 func (j jump) isDirect() bool {
 	to := j.to.part(j.number)
@@ -155,7 +156,7 @@ func (j jump) put(b []byte) []byte {
 }
 
 // An openDispatcher is a dispatcher that is being generated. part is its current part, and around is the number of
-// labels around its loop.
+// labels that enclose its loop.
 type openDispatcher struct {
 	*dispatcher
 	part, around int
@@ -207,8 +208,8 @@ func (m *generator) jump() node {
 	return j
 }
 
-// A jump is not replaced if its dispatcher reads locals in each iteration, because a direct branch would skip the
-// reads.
+// A jump is not replaced with a direct branch if its dispatcher reads locals in each iteration, because the branch
+// would skip the reads.
 func TestMetered_KeepsJumpWhenDispatcherReadsLocals(t *testing.T) {
 	t.Parallel()
 	for reads := range 4 {

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// Generated programs compute the same results as plain modules, as metered modules, and in this test's interpreter. If
-// minSeparate is 0, the counted fuel must be exact. With the default, it must not be lower. The refill size must not
-// change the results.
+// A generated program computes the same results as a plain module, as a metered module, and in this test's interpreter.
+// If minSeparate is 0, the counted fuel must be exact. With the default minSeparate, it must be at least the exact
+// fuel. The size of the refills must not change the results.
 func TestMetered_ComputesSameResults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

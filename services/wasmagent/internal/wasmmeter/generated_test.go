@@ -7,7 +7,7 @@ import (
 )
 
 // A generated program is a tree of nodes. An interpreter in this file runs the tree and counts the exact cost of each
-// instruction. The engine runs a module that is encoded from the same tree. The tests compare both runs.
+// instruction. The engine runs a module that is encoded from the same tree. The tests compare the two runs.
 
 const (
 	globals    = 2
@@ -22,8 +22,8 @@ type machine struct {
 	globals   [globals]int32
 	memory    []byte
 	pages     int32
-	// instructions is the number of executed instructions. bytes is the fuel for filled bytes, and added is the number of
-	// pages by which the memory grew. points is the cost of calls and loop iterations.
+	// instructions is the number of executed instructions. bytes is the fuel for filling bytes, and added is the number
+	// of pages by which the memory grew. points is the cost of calls and loop iterations.
 	instructions, bytes, added, points int64
 }
 
@@ -37,7 +37,7 @@ type function struct {
 	body   []node
 }
 
-// A signal is the way in which a node ended: normally (0), with a branch out of n blocks (n above 0), or by leaving the
+// A signal describes how a node ended: normally (0), with a branch out of n blocks (n above 0), or by leaving the
 // function (leaveFunction).
 type signal int
 
@@ -84,7 +84,7 @@ type (
 		body  []node
 	}
 	block struct{ body []node }
-	// branchIf branches out of this number of blocks if cond is not 0.
+	// branchIf branches out of the given number of blocks if cond is not 0.
 	branchIf struct {
 		cond expr
 		out  uint32
@@ -140,7 +140,7 @@ func (o operation) value(f *frame) int32 {
 }
 func (o operation) put(b []byte) []byte { return append(o.b.put(o.a.put(b)), o.op) }
 
-// address returns an address in memory. The address is never beyond the end of the memory.
+// address converts a value to a memory address that is never beyond the end of the memory.
 func address(f *frame, at expr) int32 {
 	v := at.value(f)
 	f.instructions += 2
@@ -220,7 +220,7 @@ func putAll(b []byte, body []node) []byte {
 	return b
 }
 
-// afterBlock converts a signal inside a block to the signal after the block.
+// afterBlock converts a signal inside a block to the signal that applies after the block.
 func afterBlock(s signal) signal {
 	if s > 0 {
 		return s - 1
@@ -328,7 +328,7 @@ func (s call) run(f *frame) signal {
 }
 func (s call) put(b []byte) []byte { return uleb(append(b, 0x10), s.f) }
 
-// call runs a function. If maxInstructions is reached, call ends all functions.
+// call runs a function. If maxInstructions is reached, call ends all functions that are running.
 func (m *machine) call(i int) signal {
 	fn := m.functions[i]
 	m.points += int64(1 + fn.locals)
@@ -369,7 +369,8 @@ type generator struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
-	// labels specifies for each open block, from the outermost to the innermost, whether a branch may leave the block.
+	// labels has one element for each open block, from the outermost to the innermost block. An element is true if a
+	// branch may leave the block.
 	labels      []bool
 	dispatchers []openDispatcher
 	nodesLeft   int
@@ -469,7 +470,7 @@ func (m *generator) node(depth int) node {
 func program(t *rapid.T) []function {
 	var functions []function
 	for i := range 1 + rapid.IntRange(0, 3).Draw(t, "functions") {
-		// Five locals are counters of nested loops, and at least one local is for other values.
+		// Five locals are counters for nested loops, and at least one local is for other values.
 		m := &generator{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), nodesLeft: 40}
 		body := m.body(4)
 		if m.n(1, "dispatches") == 0 {

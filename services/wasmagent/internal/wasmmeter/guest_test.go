@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// workloads contains the functions of the test guest. With its argument, each function runs for some tens of
-// milliseconds.
+// workloads contains the functions of the test guest and an argument for each function. With this argument, the
+// function runs for some tens of milliseconds.
 var workloads = []struct {
 	name string
 	n    uint64
@@ -83,8 +83,8 @@ func TestMetered_FuelIsDeterministic(t *testing.T) {
 }
 
 // shiftedModule returns a module whose functions are at higher addresses. To shift them, it adds times no-op
-// instructions to the first function. Benchmarks need different addresses, because the speed of a small loop depends on
-// its address as much as on its code.
+// instructions to the first function. Benchmarks need different addresses because the speed of a small loop depends as
+// much on its address as on its code.
 func shiftedModule(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24
@@ -118,9 +118,9 @@ func shiftedModule(t testing.TB, text []byte, times int) []byte {
 }
 
 // BenchmarkFuel compares the speed of the same work in several modules: the plain module, the plain module in an engine
-// that checks the context, and metered modules with several grains. Each module runs at several addresses. The
-// benchmark reports the fuel. It also reports the time of the fastest run divided by the time of the plain module's
-// fastest run.
+// that checks the context, and metered modules with several values of minSeparateCharge. Each module runs at several
+// addresses. The benchmark reports the fuel. It also reports the time of the fastest run, divided by the time of the
+// plain module's fastest run.
 func BenchmarkFuel(b *testing.B) {
 	const places = 8
 	type side struct {

@@ -1,27 +1,27 @@
 package wasmmeter
 
-// Go's compiler turns a function into one loop, which is called the dispatcher here. The start of the loop selects the
-// next part of the code by the number in a local. A jump to another part sets the number, and branches to the start of
-// the loop. Without special treatment, the selection would be charged and the fuel would be checked for every jump.
+// Go's compiler turns a function into one loop, which this file calls a dispatcher. At its start, the loop selects the
+// next part of the code by the number in a local. A jump to another part sets the number and branches to the start of
+// the loop. Without special treatment, each jump would be charged for the selection and would check the fuel.
 //
-// This file replaces a jump with a direct branch to the part, if the number is a constant and the part comes later in
+// This file replaces a jump with a direct branch to the part if the number is a constant and the part comes later in
 // the code. The direct branch skips the selection and has the same result. A direct branch never goes back, so each
 // iteration of a loop still checks the fuel. It goes to the end of an open block, so it is charged like every other
 // forward branch.
 //
-// Jumps between parts can form a loop. A jump into the middle of this loop is not replaced, because a direct branch
-// would be a second entry of the loop. The engine would then move the values that the loop keeps in registers in each
-// iteration.
+// Jumps between parts can form a loop. A jump into the middle of such a loop is not replaced, because the direct branch
+// would be a second entry into the loop. In each iteration, the engine would then have to move the values that the loop
+// keeps in registers.
 
-// A dispatcher is a loop that selects the next part of its code by a number. The start of the loop opens a block for
-// each part. Each part begins after the end of one of these blocks.
+// A dispatcher is a loop that selects the next part of its code by a number. The start of the loop opens one block for
+// each part. Each part starts after the end of its block.
 type dispatcher struct {
 	id int
-	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that is opened at
-	// the start of the loop.
+	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that the start of
+	// the loop opens.
 	frame, inner int
 	// local is the index of the local that contains the number of the next part. parts maps each number to a part. The
-	// last element is the part for all other numbers.
+	// last element of parts is the part for all other numbers.
 	local uint32
 	parts []int
 	// part is the part to which the current code belongs, or none before the first part.
@@ -33,18 +33,18 @@ type jumps struct {
 	// around. Otherwise it is -1.
 	frames []int
 	around []dispatcher
-	// back contains, for each part of each dispatcher, the last part from which a jump goes back to the part, or none
-	// if no jump goes back. partLoops computes loops from back after all code was read. loops contains, for each part
-	// of each dispatcher, the first part of the innermost loop around the part.
+	// back and loops have an element for each part of each dispatcher. An element of back is the last part from which a
+	// jump goes back to that part, or none if there is no such jump. After all code has been read, partLoops computes
+	// loops from back. An element of loops is the first part of the innermost loop that contains the part.
 	back, loops [][]int
 	next        int
 	lastInstructions
 }
 
 type lastInstructions struct {
-	// loopStart is the index of a loop if only the starts of blocks were read after the start of the loop. Otherwise
-	// loopStart has the value none. readsLocal is true if the last instruction is the first one after these block
-	// starts and reads a local.
+	// loopStart is the index of a loop if only starts of blocks were read since the start of that loop. Otherwise, its
+	// value is the constant none. readsLocal is true if the last instruction directly follows these starts of blocks
+	// and reads a local.
 	loopStart  int
 	readsLocal bool
 	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last two
@@ -57,8 +57,8 @@ type lastInstructions struct {
 // none is used instead of an index if there is no block, part or dispatcher.
 const none = -1
 
-// begin prepares for reading a function. loops is nil in the first pass, and the result of partLoops in the second
-// pass.
+// begin prepares for reading a function. In the first pass, loops is nil. In the second pass, loops is the result of
+// partLoops.
 func (j *jumps) begin(loops [][]int) {
 	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, lastInstructions: lastInstructions{loopStart: none}}
 }
@@ -131,7 +131,7 @@ func (j *jumps) dispatch(previous lastInstructions, labels []uint32) {
 	}
 }
 
-// jump processes a branch that directly follows the setting of a local to a constant.
+// jump processes a branch that directly follows instructions that set a local to a constant.
 func (j *jumps) jump(previous lastInstructions, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])

@@ -15,39 +15,39 @@ const (
 	ownPrefix = "sluice."
 	// RefillModule is the module of the import [RefillName].
 	RefillModule = "sluice"
-	// RefillName is the imported function that the module calls when its fuel is below zero. Its parameter is the
-	// remaining fuel, and its result is the fuel with which the module continues. Both are i64 values with an absolute
-	// value below 2^46.
+	// RefillName is the imported function that the module calls when its fuel is below zero. The function's parameter
+	// is the remaining fuel, and its result is the fuel with which the module continues. Both are i64 values with an
+	// absolute value below 2^46.
 	RefillName = "refill"
-	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host,
-	// and after the guest has returned. While the guest itself runs, the global is 0. Therefore a guest that traps is
-	// charged for all fuel that it received.
+	// FuelGlobal is the exported global that contains the remaining fuel, an i64. It is valid while the guest calls the
+	// host, and after the guest has returned. While the guest itself runs, the global is 0. Therefore, a guest that
+	// traps is charged for all the fuel that it received.
 	FuelGlobal = ownPrefix + "fuel"
 	// StackSpent is the argument of [RefillName] if the stack is used up. In that case, the refill function must not
 	// return.
 	StackSpent = math.MinInt64
-	// globalPrefix is the prefix of the export names of the guest's mutable globals, followed by their numbers. The
-	// mutable globals and the memory are the guest's state.
+	// globalPrefix is the prefix of the export names of the guest's mutable globals. In these names, it is followed by
+	// the number of the global. The mutable globals and the memory are the guest's state.
 	globalPrefix = ownPrefix + "global."
 )
 
 const (
-	// MaxStack is the size of the stack, in bytes. It is independent of the stack that the engine really uses: a function
-	// that calls other functions uses the maximum size of its frame, as computed by this package, until it returns. A
-	// function that the host calls starts with an empty stack.
+	// MaxStack is the size of the stack, in bytes. The stack is computed by rules and not measured in the engine: a
+	// function that calls other functions uses the maximum size of its frame, as computed by this package, until the
+	// function returns. A function that the host calls starts with an empty stack.
 	MaxStack = 4 << 20
-	// frameBytes is the fixed size of each frame, valueBytes is the size of each value in a frame, and codeBytes is the
-	// space for intermediate values per byte of code. All are in bytes.
+	// frameBytes is the fixed size of each frame. valueBytes is the size of each value in a frame. codeBytes is the
+	// space for intermediate values per byte of code. All sizes are in bytes.
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
 // The rules for charging fuel.
 const (
-	// minSeparateCharge is the minimum cost of the code after a branch for the code to be charged separately, where it
-	// begins. A lower cost is charged before the branch.
+	// minSeparateCharge is the minimum cost for which the code after a branch is charged separately, at the start of
+	// that code. A lower cost is charged before the branch.
 	minSeparateCharge = 4
-	// bytesPerFuel is the number of bytes that are filled or copied per unit of fuel. fuelPerPage is the fuel per page
-	// by which the memory grows. Both are base-2 logarithms.
+	// bytesPerFuel is the base-2 logarithm of the number of bytes that can be filled or copied per unit of fuel.
+	// fuelPerPage is the base-2 logarithm of the fuel for each page by which the memory grows.
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
@@ -59,9 +59,9 @@ const (
 // Go's compiler turns each function into a loop that selects the next block of code by a number. Where possible,
 // Metered replaces jumps through this loop with direct branches. A direct branch costs nothing for the selection.
 //
-// Fuel is charged in advance, at the start of functions, loops and longer branches. [RefillName] is called if the fuel
-// is below zero at the start of a function or a loop, or before memory is filled or copied. Functions that call other
-// functions use stack while they run, up to [MaxStack].
+// Fuel is charged in advance, at the start of functions, loops and longer branches. The metered module calls
+// [RefillName] if the fuel is below zero at the start of a function or a loop, or before memory is filled or copied.
+// Functions that call other functions use stack while they run, up to [MaxStack].
 //
 // The same module with the same inputs always uses the same fuel, regardless of the size of the refills. The metered
 // module computes the same results as the original. Errors: those of [Parse].
@@ -116,8 +116,7 @@ func (m *Module) putTables(out []byte) []byte {
 	return out
 }
 
-// putGlobals encodes the guest's globals, the global with the fuel, and the globals in which locals are saved during
-// refills.
+// putGlobals encodes the guest's globals, the fuel global, and the globals in which locals are saved during refills.
 func (b *bodyWriter) putGlobals(out []byte) []byte {
 	for _, g := range b.m.globals {
 		out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
@@ -162,7 +161,7 @@ func (m *Module) putData(out []byte) []byte {
 	return out
 }
 
-// ownExports returns the guest's exports, followed by the exports of its mutable globals and of the fuel.
+// ownExports returns the guest's exports, followed by the exports for the guest's mutable globals and for the fuel.
 func (m *Module) ownExports(fuel uint32) []Export {
 	out := slices.Clone(m.Exports)
 	for i, g := range m.globals {
@@ -198,8 +197,8 @@ func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	}
 }
 
-// shiftedFunction returns the index of a function in the metered module, in which the guest's own functions come after
-// one more import.
+// shiftedFunction returns the index of a function in the metered module. There, one more import comes before the
+// guest's own functions.
 func (w *writer) shiftedFunction(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1

@@ -1,7 +1,7 @@
 // Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It then
 // encodes the module again, with additional code that counts executed instructions. Package engine uses the package.
 //
-// Instructions are encoded from the parsed form and not copied. Therefore the engine can't interpret an instruction
+// Instructions are encoded from their parsed form and not copied. Therefore, the engine can't interpret an instruction
 // differently from this package.
 package wasmmeter
 
@@ -10,20 +10,20 @@ import (
 	"slices"
 )
 
-// Errors of [Parse], for [errors.Is].
+// Errors of [Parse]. Compare with [errors.Is].
 var (
 	// ErrMalformed means that the bytes are not a core WebAssembly module.
 	ErrMalformed = errors.New("is not a WebAssembly module")
 	// ErrUnsupported means that the module uses a feature that guests may not use.
 	ErrUnsupported = errors.New("is not offered to guests")
-	// ErrLimitExceeded means that the module exceeds a bound.
+	// ErrLimitExceeded means that the module exceeds a limit.
 	ErrLimitExceeded = errors.New("is more than a guest may have")
 )
 
 // A ValueType is a value type of the binary format (WebAssembly 2.0, section 5.3.1).
 type ValueType byte
 
-// The value types that guests may use. Reference types are not offered.
+// The value types that guests may use. Reference types are not supported.
 const (
 	I32  ValueType = 0x7f
 	I64  ValueType = 0x7e
@@ -87,8 +87,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// dataCount is the number of data segments according to the data count section, which memory.init requires. It is
-	// nil if the module has no data count section.
+	// dataCount is the number of data segments according to the data count section. The instruction memory.init
+	// requires this section. dataCount is nil if the module has no data count section.
 	dataCount *uint32
 }
 
@@ -138,12 +138,13 @@ var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 // HasStart reports whether the module has a start function.
 func (m *Module) HasStart() bool { return m.start != nil }
 
-// Exported reports whether the module exports a name of this kind.
+// Exported reports whether the module has an export with the given name and kind.
 func (m *Module) Exported(name string, kind Kind) bool {
 	return slices.ContainsFunc(m.Exports, func(e Export) bool { return e.Name == name && e.Kind == kind })
 }
 
-// FuncExported returns the type of an exported function. ok is false if the module exports no function with this name.
+// FuncExported returns the type of an exported function. ok is false if the module exports no function with the given
+// name.
 func (m *Module) FuncExported(name string) (_ FuncType, ok bool) {
 	for _, e := range m.Exports {
 		if e.Name == name && e.Kind == Func {

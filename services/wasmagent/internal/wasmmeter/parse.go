@@ -25,14 +25,14 @@ const (
 	dataCountSection
 )
 
-// order contains the position of each section in a module, by section id. The data count section comes before the code
-// section.
+// order contains the position that each section has in a module, by section id. The data count section comes before the
+// code section.
 var order = [...]int{
 	typeSection: 1, importSection: 2, functionSection: 3, tableSection: 4, memorySection: 5, globalSection: 6,
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
-// Parse parses a module. It does not check the types of operands, so the engine must still validate the result. The
+// Parse parses a module. It does not check the types of operands, so the engine must still validate the module. The
 // caller must not modify text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
@@ -174,8 +174,8 @@ func (r *reader) funcType() (t FuncType) {
 	return t
 }
 
-// size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax bounds the maximum
-// size.
+// size reads the limits of a memory or a table. The initial size may be at most maxInitial, and the maximum size may be
+// at most formatMax.
 func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	s.HasMax = r.flag()
 	if s.Min = r.u32(); s.Min > maxInitial {
@@ -189,8 +189,8 @@ func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	return s
 }
 
-// constant reads a constant expression, which must be a single number. The value of a global is not allowed, because
-// guests can't import globals.
+// constant reads a constant expression, which must be a single number. The expression can't be the value of a global,
+// because guests can't import globals.
 func (r *reader) constant() (c constant) {
 	switch c.op = r.byte(); c.op {
 	case 0x41:

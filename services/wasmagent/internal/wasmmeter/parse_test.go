@@ -14,8 +14,8 @@ import (
 
 type parts map[byte][]byte
 
-// build encodes a module. By default, the module has one memory, one global, and one function with this code and
-// without parameters or results. The sections in over replace the default sections.
+// build encodes a module. By default, the module has one memory, one global, and one function with the given code. The
+// function has no parameters and no results. The sections in over replace the default sections.
 func build(code []byte, over parts) []byte {
 	all := parts{
 		1: {1, 0x60, 0, 0}, 3: {1, 0}, 5: {1, 0, 1}, 6: {1, 0x7f, 0, 0x41, 0, 0x0b},
@@ -31,7 +31,7 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// Malformed modules, and modules that use features that guests may not use, are refused with the reason.
+// A module is refused if it is malformed or uses a feature that guests may not use. The error contains the reason.
 func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// A reader reads a module, or a part of a module, in the binary format (WebAssembly 2.0, section 5). After the first
-// error, which is stored in err, it returns zero values.
+// A reader reads a module, or a part of a module, in the binary format (WebAssembly 2.0, section 5). The first error is
+// stored in err. After that, the reader returns only zero values.
 type reader struct {
 	text []byte
 	at   int
@@ -48,7 +48,7 @@ func (r *reader) bytes(n uint32) []byte {
 	return b
 }
 
-// part returns a reader of the next n bytes.
+// part returns a reader for the next n bytes.
 func (r *reader) part(n uint32) *reader {
 	at := r.offset + r.at
 	text := r.bytes(n)
@@ -72,7 +72,7 @@ func (r *reader) u32() uint32 {
 	return 0
 }
 
-// signed reads a signed LEB128 number of at most this number of bits.
+// signed reads a signed LEB128 number that has at most the given number of bits.
 func (r *reader) signed(bits int) int64 {
 	var v int64
 	for shift := 0; shift < (bits+6)/7*7; shift += 7 {
@@ -107,8 +107,8 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// count reads the number of elements that follow. It fails if the number is above most or above the number of remaining
-// bytes.
+// count reads the number of elements that follow. It fails if the number is greater than most, or greater than the
+// number of remaining bytes.
 func (r *reader) count(what string, most int) int {
 	n := r.u32()
 	if uint64(n) > uint64(most) {

@@ -3,7 +3,7 @@ package wasmmeter
 import "math/bits"
 
 // maxSavedLocals is the maximum number of locals that a function saves in globals while it calls the refill function.
-// maxSavedPerKind is the maximum number of these locals for each kind. Only a function's first locals are saved.
+// maxSavedPerKind is the maximum number of saved locals of each kind. Only the first locals of a function are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
 // savedKinds contains the kinds of locals that are saved, and their zero values.
@@ -19,12 +19,12 @@ var savedKinds = [...]struct {
 
 // localUses describes how a function uses its first locals. A set of locals has one bit per local.
 type localUses struct {
-	// set contains the locals that were set in the current stretch of code. A stretch is code that no branch enters in the
-	// middle. reads contains the locals that any stretch reads before it sets them. Only the values of locals in reads can
-	// be needed at the start of a loop. Saving other locals would waste time in each iteration.
+	// set contains the locals that were set in the current stretch of code. No branch goes into the middle of a
+	// stretch. reads contains the locals that any stretch reads before it sets them. Only the values of locals in reads
+	// can be needed at the start of a loop, and saving other locals would waste time in each iteration.
 	set, reads uint64
-	// open contains, for each open block, the index in sets of the innermost loop around the block's code. sets contains,
-	// for each loop, the locals that the loop sets.
+	// open contains, for each open block, the innermost loop around the block's code, as an index in sets. sets
+	// contains, for each loop, the locals that the loop sets.
 	open []int
 	sets []uint64
 }
@@ -67,7 +67,7 @@ func (u *localUses) follow(i *instruction) {
 	}
 }
 
-// putMoves writes code that copies locals to the globals in which they are saved, or back.
+// putMoves writes code that copies locals to the globals in which they are saved, or copies them back.
 func (b *bodyWriter) putMoves(out []byte, locals uint64, from, to byte) []byte {
 	var taken [len(savedKinds)]int
 	for ; locals != 0; locals &= locals - 1 {

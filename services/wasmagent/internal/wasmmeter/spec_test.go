@@ -20,14 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// A scriptCommand is a command in a script of the WebAssembly test suite, in the JSON format of wast2json.
+// A scriptCommand is a command in a script of the WebAssembly test suite. The scripts are in the JSON format of
+// wast2json.
 type scriptCommand struct {
 	Type     string
 	Line     int
 	Filename string
 	Name     string
 	As       string
-	// Text is the reason why a module is invalid.
+	// Text is the reason that a module is invalid.
 	Text       string
 	ModuleType string `json:"module_type"`
 	Action     struct {
@@ -43,8 +44,8 @@ type scriptValue struct {
 	Value    any
 }
 
-// lanes returns the bits of each lane, the width of a lane in bits, and for each lane whether any NaN is allowed. ok is
-// false for types that guests may not use.
+// lanes returns the bits of each lane, the width of a lane in bits, and whether each lane may be any NaN. ok is false
+// for types that guests may not use.
 func (w scriptValue) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	kind, texts := w.Type, []any{w.Value}
 	if w.Type == "v128" {
@@ -116,7 +117,8 @@ func (w scriptValue) words() int {
 	return 1
 }
 
-// engineTests returns the directory of the specification's tests in the source code of the engine.
+// engineTests returns the directory in the engine's source code that contains the tests of the WebAssembly
+// specification.
 func engineTests(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tetratelabs/wazero").Output()
@@ -127,7 +129,7 @@ func engineTests(t *testing.T) string {
 }
 
 // TestMetered_PassesSpecificationTests runs the WebAssembly 2.0 test suite with metered modules. A metered module must
-// compute the specified results, and an invalid module must be refused. The test skips modules with features that
+// compute the specified results, and an invalid module must be refused. The test skips modules that use features that
 // guests may not use.
 func TestMetered_PassesSpecificationTests(t *testing.T) {
 	t.Parallel()
@@ -162,8 +164,8 @@ type testCounts struct {
 	// Metered is the number of modules that ran. NotOffered is the number of modules that use features that guests may not
 	// use. Refused is the number of invalid modules.
 	Metered, NotOffered, Refused int
-	// Returned and Trapped are the numbers of calls that returned and that trapped. Passed is the number of calls that
-	// were skipped because their modules did not run.
+	// Returned is the number of calls that returned, and Trapped is the number of calls that trapped. Passed is the
+	// number of calls that were skipped because their modules did not run.
 	Returned, Trapped, Passed int
 }
 
@@ -173,13 +175,13 @@ type runner struct {
 	engine *engine
 	dir    string
 	where  string
-	// last is the newest module, and named contains the modules with names. A module that uses features that guests may
-	// not use is nil.
+	// last is the newest module. named contains the modules that have names. A module that uses features that guests
+	// may not use is represented by nil.
 	last  api.Module
 	named map[string]api.Module
 	n     int
-	// shared is true if modules may share state. unknown is true if a module was skipped since then, so that the shared
-	// state is unknown.
+	// shared is true if modules may share state. unknown is true if a module was skipped after shared was set. The
+	// shared state is then unknown.
 	shared, unknown bool
 }
 
@@ -247,7 +249,8 @@ func (r *runner) load(c scriptCommand) api.Module {
 	r.n++
 	in, err := r.engine.InstantiateWithConfig(r.t.Context(), out, wazero.NewModuleConfig().WithName(strconv.Itoa(r.n)))
 	if err != nil {
-		// The import of another module may be missing, or the engine may refuse the original, too.
+		// The metered module may fail to start because a module that it imports is missing, or because the engine
+		// refuses the original module, too.
 		if _, plain := r.engine.InstantiateWithConfig(r.t.Context(), text, wazero.NewModuleConfig().WithName("")); plain == nil {
 			r.t.Errorf("%s: the original starts, but the metered module does not: %v", r.where, err)
 		}
@@ -289,7 +292,7 @@ func (r *runner) checkRefused(c scriptCommand) {
 	r.Refused++
 }
 
-// call executes the action of a command. ok is false if its module does not run.
+// call executes the action of a command. ok is false if the module of the action does not run.
 func (r *runner) call(c scriptCommand) (words []uint64, _ error, ok bool) {
 	in := r.last
 	if c.Action.Module != "" {

@@ -22,13 +22,14 @@ import (
 )
 
 const (
-	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is
-	// the number of hostile guests. It is the maximum number of guests that one caller can run at the same time.
+	// wellBehavedGuests is the number of well-behaved guests. Each of them pauses after each turn. hostileGuests is the
+	// number of hostile guests. It equals the maximum number of guests that one caller can run at the same time.
 	wellBehavedGuests = 4
 	hostileGuests     = 6
 	pause             = 5 * time.Millisecond
-	// maxRatio is the maximum ratio between turn times next to hostile guests and turn times next to guests that only
-	// compute. Each round compares the 99th percentiles, and the median of all rounds counts.
+	// maxRatio limits how much hostile guests may slow down turns. Each round divides the 99th percentile of the turn
+	// durations next to hostile guests by the 99th percentile next to guests that only compute. The median of these
+	// ratios over all rounds must not exceed maxRatio.
 	maxRatio = 1.5
 	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
 	memoryMargin = 64 * mib
@@ -53,7 +54,7 @@ func hostileModules() map[string]guesttest.HandMade {
 	}
 }
 
-// computingGuest is a guest that computes for some milliseconds in each step. It runs a loop that counts down from 4
+// computingGuest is a guest that computes for some milliseconds in each step, in a loop that counts down from 4
 // million.
 var computingGuest = guesttest.HandMade{
 	Step: guesttest.Concat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
@@ -62,12 +63,12 @@ var computingGuest = guesttest.HandMade{
 	)},
 }
 
-// TestStep_IsFastNextToHostileGuests runs well-behaved guests next to hostile guests, and alternately next to guests
-// that only compute. It checks that no turn of a well-behaved guest fails, and that the worker stays within its memory
-// limit.
+// TestStep_IsFastNextToHostileGuests runs well-behaved guests next to hostile guests and, in alternation, next to
+// guests that only compute. It checks that no turn of a well-behaved guest fails, and that the worker stays within its
+// memory limit.
 //
 // The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If the variable is set, the test also fails
-// if turns are too slow next to hostile guests. Otherwise the test only logs slow turns.
+// if turns are too slow next to hostile guests. Otherwise, the test only logs slow turns.
 func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	stretch, rounds, judged := 300*time.Millisecond, 1, false
 	if text, ok := os.LookupEnv("SLUICE_NEIGHBOURS"); ok {
@@ -114,8 +115,9 @@ func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	}
 }
 
-// turnsNextTo runs turns of well-behaved guests for the duration lasts, next to guests with the module others. It
-// returns the duration of each turn, and the number of steps of the other guests.
+// turnsNextTo runs turns of well-behaved guests next to other guests, which run the module with the digest in others.
+// lasts is the duration of the run. turnsNextTo returns the duration of each turn, and the number of steps of the other
+// guests.
 func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -158,7 +160,8 @@ func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, last
 	return took, count.Load()
 }
 
-// runOtherGuest starts a guest, and steps it until a step fails or ctx ends. It adds the number of steps to count.
+// runOtherGuest starts a guest, and runs its steps until a step fails or ctx is done. It adds the number of steps to
+// count.
 func runOtherGuest(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
 	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plentyFuel, stepTimeout)
 	if err != nil {
@@ -209,7 +212,7 @@ func maxResident(t *testing.T, s *worker.Supervisor) int {
 	return 0
 }
 
-// BenchmarkDeadline measures the time between the deadline of a hostile step and the end of the step.
+// BenchmarkDeadline measures the time from the deadline of a hostile step to the end of the step.
 func BenchmarkDeadline(b *testing.B) {
 	s := supervisor(b)
 	for _, name := range []string{"W1 an endless loop", "W3 a storm of memory.fill", "W7 a flood of calls"} {

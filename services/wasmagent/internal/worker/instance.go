@@ -25,7 +25,7 @@ type Instance struct {
 	ended        atomic.Bool
 }
 
-// Start starts an instance like [engine.Program.Start]. within is the timeout.
+// Start starts an instance, as [engine.Program.Start] does. within is the timeout.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -70,7 +70,7 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 	return in, resp.GetFuel(), nil
 }
 
-// Step sends the instance an envelope like [engine.Instance.Step]. within is the timeout. Errors: those of
+// Step sends the instance an envelope, as [engine.Instance.Step] does. within is the timeout. Errors: those of
 // [engine.Instance.Step], [ErrWorkerLost], [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
@@ -89,8 +89,8 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 // pauses after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
-// Printed returns the output of the guest in the newest step, or at the start. It returns at most the last
-// [engine.MaxPrinted] bytes. [PrintedOf] returns the output of a failed step.
+// Printed returns what the guest printed in the newest step, or during its start if it has not run a step yet. It
+// returns at most the last [engine.MaxPrinted] bytes. [PrintedOf] returns the output of a failed step.
 func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns the whole state of the instance.
@@ -103,7 +103,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	return resp.GetSnapshot(), nil
 }
 
-// Close ends the instance, even if ctx has already ended.
+// Close ends the instance, even if ctx is already done.
 func (i *Instance) Close(ctx context.Context) error {
 	defer i.uncount()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -116,7 +116,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	return nil
 }
 
-// uncount decrements the number of instances of the instance's worker. It is idempotent.
+// uncount decrements the number of instances in the instance's worker. Further calls have no effect.
 func (i *Instance) uncount() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)

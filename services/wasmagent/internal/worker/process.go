@@ -26,12 +26,13 @@ type process struct {
 	client     wasmworkerv1.WorkerServiceClient
 	began      time.Time
 	stderrTail *tailWriter
-	// ended is closed after the process has ended.
+	// ended is a channel that is closed after the process has exited.
 	ended chan struct{}
-	// hasStartedInstance is true if the process has started an instance. instances is the number of its current instances.
+	// hasStartedInstance is true if the process has ever started an instance. instances is the current number of
+	// instances.
 	hasStartedInstance atomic.Bool
 	instances          atomic.Int64
-	// pausing is held during a pause, so that only one instance pauses at a time.
+	// pausing is locked during a pause, so that only one instance pauses at a time.
 	pausing sync.Mutex
 
 	mu sync.Mutex
@@ -39,17 +40,18 @@ type process struct {
 	programs map[string]bool
 }
 
-// A large answer or a failure of a guest causes work in both processes that is not charged as fuel. Therefore the call
-// that caused the work pauses before it returns. Only one call per worker pauses at a time. If an answer has more than
-// largeAnswer bytes, the pause is pausePerByte for each byte of the answer. This limits large answers to about 60 MB
-// per second and worker. A failure counts as an answer of failureCost bytes.
+// A large answer or a failure of a guest causes work that is not charged as fuel, both in the worker and in the process
+// that started the worker. Therefore, the call that caused the work pauses before it returns. In each worker, only one
+// call pauses at a time. If an answer has more than largeAnswer bytes, the pause is pausePerByte for each byte of the
+// answer. This limits large answers to about 60 MB per second and worker. A failure counts as an answer of failureCost
+// bytes.
 const (
 	largeAnswer  = 64 << 10
 	failureCost  = 512 << 10
 	pausePerByte = 16 * time.Nanosecond
 )
 
-// pauseFor pauses for an answer of this size, in bytes.
+// pauseFor pauses for an answer of the given size in bytes.
 func (p *process) pauseFor(bytes int) {
 	if bytes > largeAnswer {
 		p.pausing.Lock()
@@ -58,7 +60,7 @@ func (p *process) pauseFor(bytes int) {
 	}
 }
 
-// start starts a worker process with this memory limit, in bytes.
+// start starts a worker process. memory is the memory limit of the process in bytes.
 func (c Config) start(memory int64) (*process, error) {
 	cmd := exec.Command(c.Program, workerArgument, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // the command is this program, and outlives the call
 	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
@@ -121,8 +123,8 @@ func (p *process) watch() {
 	}
 }
 
-// workerError converts an error from a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance
-// is busy. It returns other errors unchanged.
+// workerError converts an error from a call to the worker. It returns [ErrWorkerLost] if the worker process has exited,
+// and [ErrBusy] if the instance is busy. It returns other errors unchanged.
 func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

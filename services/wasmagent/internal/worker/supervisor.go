@@ -21,21 +21,21 @@ const (
 	// exceeds the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause and longestPause are the minimum and the maximum delay before a restart of a worker that has ended
-	// without starting an instance. The delay doubles each time.
+	// firstPause and longestPause are the minimum and the maximum delay between the end of a worker that started no
+	// instance and the start of the next worker. The delay doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
 	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond
-	// maxStderr is the maximum size of the end of a worker's standard error that is logged, in bytes.
+	// maxStderr is the number of bytes from the end of a worker's standard error output that are logged.
 	maxStderr = 8 << 10
 )
 
-// Errors of a [Supervisor], for [errors.Is].
+// Errors of a [Supervisor]. Compare with [errors.Is].
 var (
-	// ErrWorkerLost means that the worker and all of its instances have ended. The instances can be restored from
-	// snapshots.
+	// ErrWorkerLost means that the worker process has exited, so all of its instances are lost. The instances can be
+	// restored from snapshots.
 	ErrWorkerLost = errors.New("the worker is gone")
-	// ErrModuleRefused means that the module is not a guest, or can't be compiled within the limits.
+	// ErrModuleRefused means that the module is not a guest, or that it can't be compiled within the limits.
 	ErrModuleRefused = errors.New("the module is refused")
 	// ErrBusy means that a step of the instance is running.
 	ErrBusy = errors.New("a step of the instance runs")
@@ -47,14 +47,14 @@ type Config struct {
 	Program string
 	// Cache is the directory for compiled modules.
 	Cache string
-	// Workers is the maximum number of workers, at least 1. A further worker is started when all running workers have
-	// guests. Workers are not stopped when they become idle. Guests is the maximum number of guests in each worker, at
-	// least 1. Further guests wait.
+	// Workers is the maximum number of workers. It must be at least 1. Another worker is started when all running
+	// workers have guests. Idle workers are not stopped. Guests is the maximum number of guests in each worker. It must
+	// be at least 1. If all workers are full, further guests wait until another guest ends.
 	Workers, Guests int
 	// Memory is the maximum memory of each worker, including its guests, in bytes.
 	Memory int64
-	// CompileTime and CompileMemory bound the compilation of one module, which runs in a separate process. CompileMemory
-	// is in bytes.
+	// CompileTime and CompileMemory limit the compilation of one module, which runs in a separate process.
+	// CompileMemory is in bytes.
 	CompileTime   time.Duration
 	CompileMemory int64
 }
@@ -74,7 +74,8 @@ type Supervisor struct {
 // A workerSlot holds at most one running worker.
 type workerSlot struct {
 	process *process
-	// next is the earliest time at which a worker may be started. pause is the length of the previous delay.
+	// next is the earliest time at which a worker may be started in this slot. pause is the length of the previous
+	// delay.
 	next  time.Time
 	pause time.Duration
 }
@@ -91,8 +92,8 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, log: log, slots: make([]workerSlot, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// acquireWorker returns a worker that has capacity for one more instance, and counts the instance. It waits while all
-// workers are full.
+// acquireWorker returns a worker that has capacity for one more instance, and counts the instance. If all workers are
+// full, acquireWorker waits.
 func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	for {
 		p, wait, err := s.leastLoaded(ctx)
@@ -107,9 +108,9 @@ func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	}
 }
 
-// leastLoaded returns the worker with the fewest instances. If every running worker has instances, leastLoaded starts a
-// new worker, provided that the limit allows it. If all workers are full, leastLoaded returns the delay before the next
-// try.
+// leastLoaded returns the worker with the fewest instances. If every running worker has instances and the limit allows
+// another worker, leastLoaded starts a new worker. If all workers are full, leastLoaded returns the delay before the
+// next attempt.
 func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, 
 	return best, 0, nil
 }
 
-// delayStart delays the next start in this slot. The delay doubles each time.
+// delayStart delays the next start of a worker in this slot. The delay doubles each time.
 func (slot *workerSlot) delayStart() {
 	slot.pause = min(max(2*slot.pause, firstPause), longestPause)
 	slot.next = time.Now().Add(slot.pause)
@@ -175,7 +176,7 @@ func (slot *workerSlot) ended() bool {
 	}
 }
 
-// recordEnd logs the end of a worker, and frees its slot.
+// recordEnd logs that a worker has exited, and frees the worker's slot.
 func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 	s.log.WarnContext(ctx, "a worker of agents ended", "state", slot.process.cmd.ProcessState.String(), "lived", time.Since(slot.process.began).Round(time.Millisecond), "said", slot.process.stderrTail.String())
 	if slot.delayStart(); slot.process.hasStartedInstance.Load() {
@@ -184,9 +185,9 @@ func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 	slot.process = nil
 }
 
-// Compile compiles a module in a separate process with limited resources, and returns the module's digest. Instances of
-// the module can be started afterwards. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], or the error of
-// the context caller.
+// Compile compiles a module in a separate process with limited resources, and returns the module's digest. Afterwards,
+// instances of the module can be started. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], or the error of
+// the context in caller.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
@@ -202,7 +203,7 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled):
-		// The process has ended, most likely because it reached its memory limit.
+		// The process has exited, most likely because it reached its memory limit.
 		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModuleRefused, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
@@ -217,7 +218,7 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	return resp.GetDigest(), nil
 }
 
-// HasModule reports whether the module with this digest was compiled.
+// HasModule reports whether the module with the given digest has been compiled.
 func (s *Supervisor) HasModule(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +271,7 @@ func (s *Supervisor) PIDs() (out []int) {
 	return out
 }
 
-// Close kills the workers and waits until they have ended.
+// Close kills the workers and waits until they have exited.
 func (s *Supervisor) Close() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package worker runs guests in separate processes, which are called workers. If a worker fails, only its guests are
-// lost, and the package starts a new worker. The wasmagent service uses the package.
+// Package worker runs guests in separate processes, which are called workers. If a worker fails, only the guests in
+// that worker are lost, and the package starts a new worker. The wasmagent service uses the package.
 package worker
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxMessage is the maximum size of a gRPC message between the service and a worker, in bytes. The largest messages
+// maxMessage is the maximum size of a gRPC message between this service and a worker, in bytes. The largest messages
 // contain snapshots.
 const maxMessage = 128 << 20
 
@@ -82,8 +82,8 @@ func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	return errors.Join(err, e.Close(ctx))
 }
 
-// onlyListener is a listener that accepts a single connection. The second Accept waits until that connection is closed,
-// and then returns io.EOF.
+// onlyListener is a listener that accepts a single connection. The second call to Accept waits until that connection is
+// closed, and then returns io.EOF.
 type onlyListener struct {
 	conn   net.Conn
 	once   sync.Once
@@ -191,7 +191,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel, Printed: in.Printed()}, nil
 }
 
-// instance returns an instance and locks its slot.
+// instance returns the slot of an instance and locks the slot.
 func (s *server) instance(name string) (*instanceSlot, error) {
 	s.mu.Lock()
 	found := s.instances[name]
@@ -238,8 +238,8 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
 
-// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance is still running, the step's call
-// has been cancelled, and DropInstance waits until the step ends.
+// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance is still running, the call that
+// started the step has been cancelled, and DropInstance waits until the step ends.
 func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanceRequest) (*wasmworkerv1.DropInstanceResponse, error) {
 	s.mu.Lock()
 	found := s.instances[req.GetInstance()]
@@ -255,7 +255,7 @@ func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanc
 	return new(wasmworkerv1.DropInstanceResponse), nil
 }
 
-// Reasons of errors, and keys of their metadata, as the contract defines them.
+// Reasons of errors, and keys in the metadata of errors, as the API contract defines them.
 const (
 	reasonRefused    = "MODULE_REFUSED"
 	reasonNoProgram  = "PROGRAM_UNKNOWN"
@@ -270,7 +270,7 @@ const (
 	factPrinted      = "printed"
 )
 
-// errorStatuses maps engine errors to the codes and reasons of the contract.
+// errorStatuses maps engine errors to the gRPC codes and reasons that the API contract defines.
 var errorStatuses = []struct {
 	err    error
 	code   codes.Code
@@ -301,11 +301,11 @@ func statusError(err error, fuel int64, printed string) error {
 	return err
 }
 
-// reportedError is an engine error that a worker has reported, with the worker's message.
+// reportedError is an engine error that a worker has reported. It contains the worker's message.
 type reportedError struct {
 	kind    error
 	message string
-	// printed is the output of the guest in the failed step.
+	// printed is what the guest printed in the failed step.
 	printed string
 }
 

@@ -18,7 +18,7 @@ import (
 const (
 	plentyFuel = 2_000_000_000
 	mib        = 1 << 20
-	// stepTimeout is much longer than any step takes.
+	// stepTimeout is much longer than any step should take.
 	stepTimeout = 20 * time.Second
 )
 
@@ -132,7 +132,8 @@ func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	}
 }
 
-// A further worker is started only when all running workers have guests. If a worker ends, only its guests are lost.
+// Another worker is started only when all running workers have guests. If a worker ends, only the guests in that worker
+// are lost.
 func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
@@ -181,7 +182,8 @@ func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	}
 }
 
-// If all workers are full, the start of a guest waits until another guest ends, or until its caller gives up.
+// If all workers are full, a new guest is not started until another guest ends. If the caller that starts the new guest
+// cancels the call first, the start fails.
 func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
@@ -212,8 +214,8 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// A step ends even if other guests run endless steps. The endless steps end at their deadlines, when their fuel is used
-// up, or when their callers give up.
+// A step completes even if other guests run endless steps. An endless step is stopped at its deadline, when its fuel is
+// used up, or when its caller cancels the call.
 func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)

@@ -45,9 +45,9 @@ func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	return conn, workerEnd, nil
 }
 
-// socketPair returns two connected sockets that other commands do not inherit. It holds ForkLock, as the package os does,
-// because macOS can't create a socket with the close-on-exec flag: a command that another goroutine starts could inherit
-// it.
+// socketPair returns two connected sockets that other commands do not inherit. On macOS, a socket can't be created with
+// the close-on-exec flag, so a command that another goroutine starts could inherit it. To prevent this, socketPair
+// holds ForkLock, as package os does.
 func socketPair() ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

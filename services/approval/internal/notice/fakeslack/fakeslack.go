@@ -15,7 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// AppToken and BotToken are the tokens that the fake accepts. Channel is the id of its channel.
+// AppToken and BotToken are the tokens that the fake Slack server accepts. Channel is the id of its channel.
 const (
 	AppToken = "xapp-geheim"
 	BotToken = "xoxb-geheim" //nolint:gosec // valid for the fake only
@@ -62,7 +62,7 @@ func (m *Message) Button(action string) string {
 // Ephemeral is a message that only User sees.
 type Ephemeral struct{ User, Text string }
 
-// Server is a running fake.
+// Server is a running fake Slack server.
 type Server struct {
 	*httptest.Server
 	t testing.TB
@@ -75,7 +75,7 @@ type Server struct {
 	acks       int
 }
 
-// Start starts a fake. The fake is closed at the end of the test.
+// Start starts a fake Slack server and closes it at the end of the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t}
@@ -92,7 +92,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// API returns the URL of the fake's Web API.
+// API returns the URL of the fake server's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
 // Fail makes the next requests that post or change a message fail. calls is the number of these requests.
@@ -116,7 +116,7 @@ func (s *Server) Ephemerals() []Ephemeral {
 	return append([]Ephemeral(nil), s.ephemerals...)
 }
 
-// Acks returns the number of presses that the client has acknowledged.
+// Acks returns the number of button presses that the client has acknowledged.
 func (s *Server) Acks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) Connected() bool {
 	return s.socket != nil
 }
 
-// Press sends a press of a button to the connected client. action and value are the action and the value of the button.
+// Press sends a button press to the connected client. action and value are the action and the value of the button.
 func (s *Server) Press(user, channel, action, value string) {
 	s.t.Helper()
 	s.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway removes an element from an answer. It must not replace names within that element.
+// The gateway removes an element from an answer. It must not edit the names inside that element.
 func TestRename_LeavesRemovedElementsOut(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -28,8 +28,8 @@ func TestRename_LeavesRemovedElementsOut(t *testing.T) {
 	})
 }
 
-// Case A4. Policy checks a call with the definition that the client has received, even if the server lists another one
-// now.
+// Case A4. The policy service evaluates a call with the tool definition that the client has received, even if the
+// server now lists a different definition.
 func TestListedDigest_IsThatOfTheShownDefinition(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) { lists(g.Files(), tool("safe")) }, func(t *testing.T, c client) {
@@ -54,7 +54,7 @@ func TestListedDigest_IsThatOfTheShownDefinition(t *testing.T) {
 	})
 }
 
-// Case X9. A client cannot call a hidden tool even if a list has contained it.
+// Case X9. A client cannot call a hidden tool even if an earlier list contained the tool.
 func TestListedDigest_HasNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -71,8 +71,8 @@ func TestListedDigest_HasNoHiddenTools(t *testing.T) {
 	})
 }
 
-// The stream of an answer is stored in the client's own session, because the client does not know the member session
-// with the server.
+// The gateway stores the stream of an answer in the client's own session. It does not store the stream in the member
+// session for the server, because the client does not know the member session.
 func TestResumable_IsTheSessionOfTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,8 +99,8 @@ func TestResumable_IsTheSessionOfTheClient(t *testing.T) {
 	})
 }
 
-// One stream carries the messages of many servers, and the gateway itself acknowledges the subscription. Messages that
-// belong to another subscription are not forwarded.
+// A stream at the URL for all servers carries the messages of many servers, and the gateway itself acknowledges the
+// subscription. If a server sends a message that belongs to a different subscription, the gateway does not forward it.
 func TestSubscription_HasItsOwnMessagesOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestSubscription_HasItsOwnMessagesOnly(t *testing.T) {
 	})
 }
 
-// If a server sends too many names for the gateway to replace, only its own answer is refused.
+// If an answer from a server contains too many names for the gateway to replace, only that answer is refused.
 func TestRename_IsLimited(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {

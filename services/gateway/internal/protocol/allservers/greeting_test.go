@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway itself answers initialize at the URL for all servers, so that it contacts no server before the server is
-// used.
+// The gateway itself answers initialize at the URL for all servers, so it does not contact a server until the client
+// uses that server.
 func TestGreeting_JoinsWhatTheServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -41,8 +41,8 @@ func TestGreeting_JoinsWhatTheServersOffer(t *testing.T) {
 	})
 }
 
-// If a client requests a revision that the gateway does not support, the gateway offers the newest revision with
-// sessions.
+// If a client requests a revision that the gateway does not support, the gateway offers 2025-11-25, the newest revision
+// that uses sessions.
 func TestGreeting_OffersARevisionThatTheGatewaySpeaks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,8 +55,8 @@ func TestGreeting_OffersARevisionThatTheGatewaySpeaks(t *testing.T) {
 	})
 }
 
-// A server supports revisions with and without sessions. The gateway describes it with what it declares to clients of
-// 2026-07-28.
+// A server supports revision 2026-07-28 and a revision that uses sessions, and declares different capabilities in each.
+// A client receives the capabilities that the server declares in the client's own revision.
 func TestGreeting_IsThatOfTheFamily(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 // greeting is the result of initialize for a server with tools, prompts and resources.
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"x","version":"1"},"instructions":"Mind."}`
 
-// newGateway returns a gateway that is not started yet, with the servers files and notes. Both support revisions with
-// sessions, and policy denies no method.
+// newGateway returns a gateway that is not started yet. Its servers, files and notes, support the revisions that use
+// sessions. Its policy denies no method.
 func newGateway(t *testing.T) *gatewaytest.Gateway {
 	t.Helper()
 	g := gatewaytest.New(t)
@@ -39,16 +39,17 @@ func startGateway(t *testing.T) *gatewaytest.Gateway {
 	return g
 }
 
-// client is a client at the URL for all servers.
+// client is an MCP client that uses the URL for all servers.
 type client struct {
 	*gatewaytest.Gateway
 
-	// session contains the session header. It is nil for a client of 2026-07-28.
+	// session contains the header that identifies the client's session. It is nil for a client of revision 2026-07-28,
+	// which has no session.
 	session http.Header
 }
 
-// message returns a request. name is the name in the headers of 2026-07-28, and params contains members of the params.
-// Both may be empty.
+// message returns a request with the given method. In revision 2026-07-28, name is the value of the name header. params
+// contains members of the request's params. Either may be empty.
 func (c client) message(method, name, params string) gatewaytest.Message {
 	if c.session == nil {
 		return gatewaytest.Modern(method, name, params).To("")
@@ -67,12 +68,13 @@ func (c client) call(tool string) gatewaytest.Reply {
 // list sends a request without params and returns the response.
 func (c client) list(method string) string { return c.do(method, "", "").Text }
 
-// connect returns a client of a revision with sessions that declares all capabilities.
+// connect returns a client that has opened a session and declares all capabilities.
 func connect(g *gatewaytest.Gateway) client {
 	return client{g, g.ConnectAs(gatewaytest.Message{Body: gatewaytest.InitializeAll})}
 }
 
-// forEachFamily runs story in a subtest for a client of 2026-07-28 and for one of a revision with sessions.
+// forEachFamily runs the function story in two subtests: one for a client of revision 2026-07-28, and one for a client
+// that uses sessions.
 func forEachFamily(t *testing.T, prepare func(*gatewaytest.Gateway), story func(t *testing.T, c client)) {
 	t.Helper()
 	for name, modern := range map[string]bool{"with sessions": false, "2026-07-28": true} {
@@ -94,7 +96,7 @@ func forEachFamily(t *testing.T, prepare func(*gatewaytest.Gateway), story func(
 
 func asIs(*gatewaytest.Gateway) {}
 
-// lists sets the tools that a server lists in the gateway's own sessions.
+// lists sets the tools that the server returns when the gateway lists them for itself and not on behalf of a client.
 func lists(s *gatewaytest.Server, tools string) {
 	own := s.Discovery
 	s.Discovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -107,7 +109,7 @@ func lists(s *gatewaytest.Server, tools string) {
 
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
 
-// resultOf returns the members of a response's result.
+// resultOf returns the members of the result in a response.
 func resultOf(response string) string {
 	_, result, _ := strings.Cut(response, `"result":{`)
 	return strings.TrimPrefix(strings.TrimSuffix(result, "}}"), `"resultType":"complete","ttlMs":0,"cacheScope":"private",`)

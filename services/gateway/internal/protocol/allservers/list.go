@@ -27,42 +27,42 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is the maximum time for which a list request waits for servers whose discovery is missing or
-	// outdated.
+	// DiscoveryTimeout is the maximum time for which a list request waits until the gateway has discovered servers
+	// whose discovery is missing or outdated.
 	DiscoveryTimeout = 3 * time.Second
 	// maxGreeting is the maximum size in bytes of a server's answer to initialize. The URL for all servers does not use
 	// larger answers.
 	maxGreeting = 256 << 10
-	// gatherTimeout is the maximum time for one server to return all pages of a list. At most maxGatheredPages pages are
-	// read.
+	// gatherTimeout is the timeout for reading all pages of one server's list. maxGatheredPages is the maximum number
+	// of pages that are read.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
 	// MaxConcurrent is the maximum number of servers to which requests are sent concurrently.
 	MaxConcurrent = 8
-	// maxServerBytes is the maximum size of the elements from one server in a gathered list, in bytes. Each element counts
-	// elementOverhead bytes in addition to its size.
+	// maxServerBytes is the maximum size of one server's elements in a combined list, in bytes. Each element counts
+	// elementOverhead bytes in addition to its own size.
 	maxServerBytes  = 4 << 20
 	elementOverhead = 64
 )
 
-// Accessible is a server that policy may allow the caller to call.
+// Accessible is a server that the policy may allow the caller to call.
 type Accessible struct {
 	Member
 
 	Allowed visibility.Access
-	// Found is the last discovery of the server, regardless of its age, or nil if there is none. greeting is the answer to
-	// initialize in Found.
+	// Found is the most recent discovery of the server, regardless of its age, or nil if there is none. greeting is the
+	// server's answer to initialize in Found.
 	Found    *discovery.Result
 	greeting *jsonrpc.Answer
-	// part contains the server's elements of a list, and memory is their memory budget.
+	// part contains the server's elements of the list. memory is the memory budget for these elements.
 	part   aggregate.Part
 	memory *limits.Memory
-	// unrecorded reports whether the journal does not contain the outcome of a request to the server yet.
+	// unrecorded is true if the outcome of a request to the server is not in the journal yet.
 	unrecorded bool
 }
 
-// Accessible returns the servers that policy may allow the caller to call, sorted by name. It waits at most 3 s for
-// servers that were never discovered.
+// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s for
+// servers that the gateway has never discovered.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -81,7 +81,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// For other methods the gateway sends a request to the server and counts that request.
+		// A request for a list that the servers return page by page is counted when it is sent to each server. Any
+		// other message is counted here, once for each server.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
@@ -95,7 +96,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 }
 
 // discover sets Found to the gateway's discovery of the server. It does not start a stdio server that is not running.
-// If the server does not answer now, its last discovery is used, because calls to the server report the problem.
+// If the server does not respond, discover uses the most recent discovery, and later calls to the server report the
+// problem.
 func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the discovery panics
 	var err error
@@ -130,7 +132,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// The client is notified of changes after this list.
+	// From now on, the client is notified only of changes that happen after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
@@ -204,13 +206,13 @@ func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// keepElements returns the edits that remove all bytes except for the elements of an array.
+// keepElements returns the edits that remove everything from a message except the elements of an array.
 func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a request for a list if the list's method needs a rule. It requests the list, on behalf of the
-// caller, from each server that declares the capability. It omits servers on which no rule allows the list.
+// gatherList answers a list request whose method needs a rule. It requests the list, on behalf of the caller, from each
+// server that declares the capability. If no rule allows the list for a server, gatherList omits that server.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -274,12 +276,12 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// gatherPages requests the server's list page by page, on behalf of the caller. It adds the size of the elements to
-// size, the total size for all servers in bytes.
+// gatherPages requests the server's list page by page, on behalf of the caller. It adds the size of the elements to the
+// parameter size, which is the total size for all servers in bytes.
 func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
-	// During this request the server cannot send requests to the client, and the list does not wait for approvers.
+	// During this request, the server cannot send requests to the client. The request is not held for approvers.
 	s.ClientCtx, s.Sink, s.Cleanup, s.Hold = ctx, new(dispatch.Callback), &s.OwnCleanup, new(time.Duration)
 	defer s.OwnCleanup.Run()
 	deadline := time.Now().Add(gatherTimeout)
@@ -318,7 +320,8 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 }
 
 // requestPage requests one page of the server's list and returns the server's answer. If the request is not answered
-// before the whole list's deadline, it is refused as a timeout, whichever timer has ended it.
+// before the deadline for the whole list, requestPage returns a timeout refusal, no matter which timer has ended the
+// request.
 func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byte, *refusal.Refusal) {
 	late := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 	if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {
@@ -346,7 +349,7 @@ func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) boo
 	return true
 }
 
-// joinLists answers with one list that contains all servers' parts.
+// joinLists answers with one list that contains the parts of all servers.
 func (x All) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.ResultType != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// checkResult reports an error unless the response's result has exactly these members.
+// checkResult reports an error unless the response's result has exactly the members in want.
 func checkResult(t *testing.T, name, response, want string) {
 	t.Helper()
 	if diff := cmp.Diff(want, resultOf(response)); diff != "" {
@@ -28,8 +28,8 @@ func checkResult(t *testing.T, name, response, want string) {
 	}
 }
 
-// The tools list is made from the gateway's own lists. It contains the tools that the caller may see, with combined
-// names and with titles that contain the server's name.
+// The gateway builds the combined tools list from its own lists of all servers. The combined list contains the tools
+// that the caller may see, with combined names and with titles that contain the server's name.
 func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -52,7 +52,7 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	})
 }
 
-// A message that needs no rule is refused if it is large.
+// A message that is allowed without a rule is refused if it is too large.
 func TestListTools_RefusesALargeRequest(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -88,7 +88,8 @@ func TestListTools_HasOnePage(t *testing.T) {
 	})
 }
 
-// The list omits elements that a strict client would reject, and names them unless they are hidden from the caller.
+// The combined list omits elements that a strict client would reject. It reports the names of omitted elements unless
+// these elements are hidden from the caller.
 func TestListTools_NamesWhatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -150,7 +151,7 @@ func TestListTools_NamesServersThatCannotBeListed(t *testing.T) {
 	})
 }
 
-// The gateway does not start a stdio server only to list it again.
+// The gateway does not start a stdio server only to list its tools again.
 func TestListTools_StartsNoProgram(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -177,7 +178,8 @@ func TestListTools_StartsNoProgram(t *testing.T) {
 	})
 }
 
-// The list contains the gateway's own tool after a visible tool needs an approval.
+// The caller can see a tool whose calls require an approval. The list therefore also contains the gateway's own tool
+// for waiting for approvals.
 func TestListTools_HasTheWaitToolIfACallMayWait(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -217,7 +219,8 @@ func TestListTools_FilterThatFailsNamesTheServer(t *testing.T) {
 	})
 }
 
-// pages makes a server list prompts in pages. Each of texts is the result on a page without its cursor.
+// pages makes a server return its prompts page by page. Each string in texts is the result for one page, without the
+// cursor. next returns the cursor for the page after the given page.
 func pages(s *gatewaytest.Server, next func(page int) string, texts ...string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		at := 0
@@ -275,7 +278,8 @@ func TestGather_AsksOnlyServersThatOfferTheList(t *testing.T) {
 	})
 }
 
-// If policy denies a list, the server is omitted and not reported as faulty.
+// If the policy denies a server's list to the caller, the combined list omits that server and does not report it as
+// faulty.
 func TestGather_OmitsServersThatPolicyDenies(t *testing.T) {
 	t.Parallel()
 	for _, code := range []commonv1.Code{commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED} {
@@ -327,7 +331,7 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 	}
 }
 
-// A list is complete within a time limit. It names a server that was too slow.
+// A combined list is returned within a time limit. It reports a server that was too slow.
 func TestGather_EndsInTime(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -359,7 +363,7 @@ func TestGather_RefusesAnswersToRequests(t *testing.T) {
 	})
 }
 
-// The client is informed if the outcome of one of the requests is not recorded.
+// The client is informed if the journal does not contain the outcome of one of the gateway's requests.
 func TestGather_ReportsUnrecordedOutcomes(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -376,7 +380,8 @@ func TestGather_ReportsUnrecordedOutcomes(t *testing.T) {
 	})
 }
 
-// Messages that a server sends before its list are not forwarded, because the client has requested only one list.
+// Messages that a server sends before its list are not forwarded to the client, because the client has requested only a
+// list.
 func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -399,7 +404,7 @@ func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	})
 }
 
-// A panic during the request to one server does not affect the requests to the others.
+// A panic during the request to one server does not affect the requests to other servers.
 func TestGather_PanicNamesTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -413,7 +418,8 @@ func TestGather_PanicNamesTheServer(t *testing.T) {
 	})
 }
 
-// Case X4. A request for the tools list counts as one message, plus one for each server.
+// Case X4. At the URL for all servers, a request for the tools list counts as one message, plus one message for each
+// server.
 func TestLists_AreCountedForEachServer(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {

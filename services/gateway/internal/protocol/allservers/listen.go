@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// MinRelistenDelay is the delay before a server's ended stream is reopened for the first time.
+	// MinRelistenDelay is the delay before the gateway first opens a server's stream again after the stream has ended.
 	MinRelistenDelay = time.Second
-	// MaxRelistenDelay is the maximum delay. The delay doubles after each attempt.
+	// MaxRelistenDelay is the maximum delay before a stream is opened again. The delay doubles after each attempt.
 	MaxRelistenDelay = time.Minute
 )
 
@@ -32,7 +32,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
-	// A client that has not read a list yet is notified of changes that happen after this.
+	// A client that has not read a list yet is notified only of changes that happen from now on.
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
@@ -63,7 +63,8 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	}
 }
 
-// HasOpened reports whether the session with the member's server is open, so that the server can send messages.
+// HasOpened reports whether the member session with the given id is open at its server, so that the server can send
+// messages.
 func (x All) HasOpened(server, id string) bool {
 	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, server))
 	if err != nil {
@@ -73,7 +74,8 @@ func (x All) HasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// ListState returns the state of the lists of all servers for the caller, or "" if policy is unavailable.
+// ListState returns a text that changes when one of the lists that the caller can see may have changed. It returns ""
+// if the policy service is unavailable.
 func (x All) ListState(ctx context.Context) string {
 	var servers []aggregate.ServerLists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
@@ -91,7 +93,8 @@ func (x All) ListState(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// Go runs do in a goroutine and logs its panics. net/http recovers only panics in the goroutines of requests.
+// Go runs the function do in a goroutine and logs its panics. Without this, a panic would end the process, because
+// net/http recovers panics only in the goroutines in which it handles requests.
 func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -103,8 +106,7 @@ func (x All) Go(all *sync.WaitGroup, do func()) {
 	})
 }
 
-// listen forwards the messages from one server to the client's stream. It reopens the server's stream after it has
-// ended.
+// listen forwards the messages from one server to the client's stream. If the server's stream ends, listen reopens it.
 func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil {
@@ -126,8 +128,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	}
 }
 
-// listenOnce forwards one of the server's streams. It calls passed after each event, and end if the client has
-// disconnected.
+// listenOnce forwards messages from the server until the server's stream ends. It calls the function passed after each
+// event, and the function end if the client has disconnected.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale

@@ -22,7 +22,7 @@ func (c client) listen() *gatewaytest.Stream {
 	return c.Listen(gatewaytest.Message{}.In(c.session), http.MethodGet)
 }
 
-// messages returns the messages that have arrived on a stream.
+// messages returns the messages that have arrived on a stream so far.
 func messages(s *gatewaytest.Stream) (out []string) {
 	synctest.Wait()
 	for _, line := range s.Lines() {
@@ -33,7 +33,8 @@ func messages(s *gatewaytest.Stream) (out []string) {
 	return out
 }
 
-// say returns a channel. The server sends each event from the channel on its streams.
+// say makes the server send each event that it receives from the returned channel. The server sends the events on its
+// streams.
 func say(s *gatewaytest.Server) chan<- upstream.Event {
 	events := make(chan upstream.Event)
 	s.Listen = func(ctx context.Context, to upstream.Listener) error {
@@ -52,8 +53,8 @@ func say(s *gatewaytest.Server) chan<- upstream.Event {
 	return events
 }
 
-// Case T4. The joined stream contains the messages of the servers that the session has used, with combined names and
-// without the servers' event ids.
+// Case T4. The client's stream at the URL for all servers contains the messages of the servers that the session has
+// used, with combined names and without the servers' event ids.
 func TestListen_JoinsTheStreamsOfUsedServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +89,8 @@ func TestListen_JoinsTheStreamsOfUsedServers(t *testing.T) {
 	})
 }
 
-// The client is notified of a list that has changed since the last notification or since the client has read the list.
+// The client is notified of a list that has changed since the last notification, or since the client last read that
+// list.
 func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +121,7 @@ func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	})
 }
 
-// A client is not notified of changes on a server that it may not use.
+// A client is not notified of changes on servers that it may not use.
 func TestListen_HidesChangesOfServersOutOfReach(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,8 +177,8 @@ func TestListen_NotifiesOfWhatChangedBeforeTheStream(t *testing.T) {
 	}
 }
 
-// If a server's stream ends, the gateway opens it again, at increasing intervals until a message arrives. It requests a
-// stream only once from a server that has none.
+// If a server's stream ends, the gateway opens it again. The intervals between the attempts increase until a message
+// arrives. If a server has no streams, the gateway requests a stream only once.
 func TestListen_ReopensStreamsThatEnd(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -249,8 +251,8 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 	})
 }
 
-// Neither a denied call nor the client's stream contacts the server. The gateway opens the server's stream after the
-// server is used.
+// The gateway does not contact a server because the client opens a stream or makes a call that is denied. It opens the
+// server's stream only after the client has used the server.
 func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -276,8 +278,9 @@ func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	})
 }
 
-// A server that is used while the client's stream is open joins the stream. A member session that has not been used
-// with its server has no stream.
+// While the client's stream is open, the client uses a server for the first time. The gateway adds the server's
+// messages to that stream. If a member session has never been used to contact its server, the gateway opens no stream
+// for it.
 func TestListen_OpensStreamsOfServersAsTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Begin counts the message as a request to its server, and assigns it to the member session with that server. The
-// caller must call release after the message was handled.
+// Begin counts the message as a request to its server, and assigns the message to the member session with that server.
+// The caller must call release after the message has been handled.
 func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Refusal) {
 	x.Server.Touch()
 	slot, err := x.InFlight.Begin(x.Principal, x.ServerName)
@@ -32,8 +32,8 @@ func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Ref
 	return func() { done(); slot.End() }, nil
 }
 
-// joinSession assigns the message to the member session with its server, and creates the member session if there is
-// none. The session with the server itself is opened by the first request.
+// joinSession assigns the message to the member session with the message's server, and creates this member session if
+// there is none. The session at the server itself is opened by the first request.
 func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
@@ -44,7 +44,8 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 		}
 		return err
 	}
-	// Access may have to ask policy. It is called before Members.UseMember, so that other requests do not wait for policy.
+	// Access may have to call the policy service. It is called before Members.UseMember, so that other requests need
+	// not wait for the policy service.
 	access, err := x.Access(ctx)
 	if err != nil {
 		return nil, dispatch.PolicyUnavailable()
@@ -67,8 +68,8 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 	}
 }
 
-// newMember returns a new member session of the aggregate session. Records contain the aggregate session's digest
-// instead of the member session's.
+// newMember returns a new member session of the aggregate session. Records about the member session contain the digest
+// of the aggregate session's id.
 func (x Member) newMember(key session.Key, access visibility.Access) *session.Session {
 	parent := x.Aggregate
 	id, _ := session.NewID()

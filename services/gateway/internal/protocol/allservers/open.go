@@ -28,7 +28,8 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. It does not contact the servers, which are contacted when they are used.
+// Open opens an aggregate session. It contacts no servers. The gateway contacts a server only when the client first
+// uses that server.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
@@ -64,8 +65,8 @@ func (x All) newSession(version string) *session.Session {
 	return sess
 }
 
-// SharedAbilities returns the client's capabilities that all servers may use. It excludes the context in sampling,
-// because the context would show a model the messages of other servers.
+// SharedAbilities returns those of the client's capabilities that all servers may use. It excludes the option to
+// include context in sampling requests, because that context would contain messages of other servers.
 func (x All) SharedAbilities() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {
@@ -86,7 +87,7 @@ func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, err
 	return json.Marshal(out, json.Deterministic(true))
 }
 
-// Greetings returns the servers' known answers to initialize.
+// Greetings returns the servers' answers to initialize, as far as the gateway knows them.
 func Greetings(servers []*Accessible) (out []aggregate.Greeting) {
 	for _, s := range servers {
 		out = append(out, aggregate.Greeting{Server: s.ServerName, Answer: s.greeting, Allowed: protocol.MayUse(s.Allowed)})

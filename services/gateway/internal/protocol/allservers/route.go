@@ -1,7 +1,7 @@
-// Package allservers answers messages at /mcp, the URL for all servers, where the servers appear as one server. A
-// message names its server in a prefix of the names of tools, prompts and resources. The message is rewritten with the
-// server's own names, and handled as a message to that server, in a member session of the client's session. The
-// servers' lists are joined.
+// Package allservers answers messages at /mcp, the URL for all servers, where the servers appear as one server. The
+// names of tools, prompts and resources have the server's name as a prefix. The gateway replaces these combined names
+// with the server's own names, and handles the message as a message to that server, in a member session of the client's
+// session. It combines the servers' lists into one list.
 package allservers
 
 import (
@@ -26,13 +26,13 @@ import (
 // All is a message to the URL for all servers.
 type All struct{ *protocol.Request }
 
-// New returns the request as a message to all servers.
+// New returns the request x as a message to the URL for all servers.
 func New(x *protocol.Request) All { return All{Request: x} }
 
-// Member is a message to the URL for all servers, in the form in which it is sent to one of the servers.
+// Member is a message to the URL for all servers that has been converted into a message to one of the servers.
 type Member struct{ *protocol.Request }
 
-// Route handles a message to all servers.
+// Route handles a message to the URL for all servers.
 func (x All) Route(ctx context.Context) dispatch.Response {
 	switch x.Message.Kind {
 	case jsonrpc.Response:
@@ -44,7 +44,7 @@ func (x All) Route(ctx context.Context) dispatch.Response {
 	return x.Answer(ctx)
 }
 
-// Answer answers a request itself, or sends it to the server that the request names.
+// Answer either answers a request itself, or sends it to the server whose name the request contains.
 func (x All) Answer(ctx context.Context) dispatch.Response {
 	do := x.ownAnswer()
 	if do == nil {
@@ -96,8 +96,8 @@ func (x All) sendToServer(ctx context.Context) dispatch.Response {
 	return member.Protocol.Route(ctx)
 }
 
-// resolveTarget returns the server that the request names, and the edits that replace the combined names with the
-// server's own names.
+// resolveTarget returns the server whose name the request contains, and the edits that replace the combined names with
+// the server's own names.
 func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
 	if err == nil && x.IsAbsent(ctx, x.Caller, server) {
@@ -131,7 +131,7 @@ func noServerNamed(method string, err error) *refusal.Refusal {
 	}
 }
 
-// ForServer returns the same message, addressed to one of the servers.
+// ForServer returns the same message, addressed to the given server.
 func (x All) ForServer(server string) Member {
 	member := &protocol.Request{Router: x.Router, Header: x.Header, Cleanup: x.Cleanup, Aggregate: x.Session}
 	member.Exchange = dispatch.Exchange{
@@ -146,8 +146,8 @@ func (x All) ForServer(server string) Member {
 	return Member{member}
 }
 
-// rewriteFor applies the edits, and returns the message addressed to one of the servers. The edited message is parsed
-// as strictly as a message from a client.
+// rewriteFor applies the edits, and returns the edited message addressed to the given server. It parses the edited
+// message as strictly as a message from a client.
 func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.ApplyEdits(x.Message.Raw, edits...)
 	if err != nil {
@@ -168,8 +168,8 @@ func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.
 	return member, nil
 }
 
-// respond sends a client's response to the server that has sent the request. If no request waits for the response, it
-// is dropped.
+// respond sends a client's response to the server that sent the request. If no request is waiting for the response, the
+// response is dropped.
 func (x All) respond(ctx context.Context) dispatch.Response {
 	server, id, ok := aggregate.SplitID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {

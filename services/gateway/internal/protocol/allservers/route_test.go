@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// A request that names no server, or more than one, is sent to no server. The refusal describes how to name a server.
+// A request that contains no server's name, or the names of several servers, is sent to no server. The refusal
+// describes how a request must name its server.
 func TestRoute_RefusesRequestsThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -85,8 +86,8 @@ func TestRoute_HiddenServerIsAnsweredLikeAnAbsentOne(t *testing.T) {
 	})
 }
 
-// The server receives the client's bytes, in which only the combined names are replaced. The client receives the answer
-// with combined names.
+// The server receives the client's bytes, in which only the combined names are replaced with the server's own names.
+// The client receives the answer with combined names.
 func TestRoute_SendsARequestToTheServerThatItNames(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -117,7 +118,7 @@ func TestRoute_SendsARequestToTheServerThatItNames(t *testing.T) {
 	})
 }
 
-// If model APIs would not accept a tool's name, the tool has an alias. An alias must refer to one tool only.
+// A tool whose combined name would not be accepted by model APIs has an alias. An alias must refer to only one tool.
 func TestRoute_ResolvesAliases(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -144,7 +145,8 @@ func TestRoute_ResolvesAliases(t *testing.T) {
 	})
 }
 
-// At the URL for all servers, an id may be longer than a server accepts, because it may contain the server's name.
+// At the URL for all servers, a client's message may contain an id that is longer than a server accepts, because the id
+// may contain the server's name.
 func TestRoute_RewrittenMessagesAreParsedAsStrictly(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -252,7 +254,7 @@ func TestMembers_BelongToOneClient(t *testing.T) {
 	})
 }
 
-// A message that gets no member session no longer counts as in flight.
+// If no member session can be created for a message, the message is refused and no longer counts as in flight.
 func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +280,7 @@ func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 	})
 }
 
-// The gateway's own tool runs in the client's session, and the client can cancel it.
+// The gateway's own tool for waiting for approvals runs in the client's session, and the client can cancel the call.
 func TestNotification_CancelsTheWaitForAnApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -298,8 +300,8 @@ func TestNotification_CancelsTheWaitForAnApproval(t *testing.T) {
 	})
 }
 
-// The notification that roots have changed is sent only to servers that may request roots. For other servers it is not
-// recorded as refused.
+// The notification that roots have changed is sent only to servers that may request roots. For the other servers, no
+// refusal is recorded.
 func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -322,7 +324,7 @@ func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
 	})
 }
 
-// A response is sent to the server that has sent the request. All other responses are dropped and counted.
+// A client's response is sent to the server that has sent the request. All other responses are dropped and counted.
 func TestResponse_ReachesTheServerThatHasAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,7 +407,8 @@ func TestNotification_ReachesTheServersThatItConcerns(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}`,
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		}
-		// The server's request is answered when the call is cancelled, before or after the notification about it.
+		// When the call is cancelled, the gateway answers the server's pending request. The server may receive that
+		// answer before or after the cancellation notification, so the comparison ignores it.
 		isAnswer := func(message string) bool { return strings.Contains(message, `"id":3,"error"`) }
 		if diff := cmp.Diff(want, slices.DeleteFunc(slices.Clone(g.Files().Notified(4)), isAnswer)); diff != "" {
 			t.Errorf("files got (-want +got):\n%s", diff)
@@ -439,8 +442,8 @@ func TestNotification_ThatNoServerMayGetIsRefused(t *testing.T) {
 	})
 }
 
-// The gateway does not offer servers the context in sampling requests, because it would contain other servers'
-// messages.
+// The gateway does not offer servers the option to include context in sampling requests, because that context would
+// contain other servers' messages.
 func TestMembers_AreNotOfferedTheContextOfAllServers(t *testing.T) {
 	t.Parallel()
 	for name, modern := range map[string]bool{"with sessions": false, "2026-07-28": true} {

@@ -14,8 +14,8 @@ const (
 	ping        = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 )
 
-// forEachAddress runs story in a subtest for the URL for one server and for the URL for all servers. prefix is the
-// prefix of the server's tool names at the URL.
+// forEachAddress runs the function story in two subtests: one for the URL for one server, and one for the URL for all
+// servers. prefix is the prefix that the server's tool names have at that URL.
 func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string)) {
 	t.Helper()
 	for name, at := range map[string][2]string{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -26,7 +26,7 @@ func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string
 	}
 }
 
-// initialize returns an initialize request with this revision and these capabilities.
+// initialize returns an initialize request with the given revision and capabilities.
 func initialize(server, version, capabilities string) gatewaytest.Message {
 	return gatewaytest.Message{
 		Server: server,
@@ -38,7 +38,7 @@ func message(server, body string, session http.Header) gatewaytest.Message {
 	return gatewaytest.Message{Server: server, Body: body}.In(session)
 }
 
-// declared returns the capabilities in an initialize request that a server has received.
+// declared returns the capabilities object in an initialize request that a server has received.
 func declared(request string) string {
 	_, rest, _ := strings.Cut(request, `"capabilities":`)
 	capabilities, _, _ := strings.Cut(rest, `,"clientInfo"`)

@@ -19,11 +19,11 @@ import (
 
 const (
 	headerLastEventID = "Last-Event-Id"
-	// methodListen is the method under which client streams are counted.
+	// methodListen is the method name under which client streams are counted.
 	methodListen = "listen"
 )
 
-// Listen forwards the session's stream until the stream ends. exists is false if there is no stream.
+// Listen forwards the session's stream to the client until the stream ends. exists is false if there is no stream.
 func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	ctx := x.ClientCtx
 	if refused := x.Resolve(); refused != nil {
@@ -71,8 +71,9 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	return x.endpoint().listen(ctx, after)
 }
 
-// resumeAnswer continues an answer's stream after the event with the id after, up to the answer. Policy has already
-// evaluated these messages for the session, so they are sent again without an evaluation.
+// resumeAnswer continues an answer's stream after the event whose id is in the parameter after, until the answer is
+// sent. The policy service has already evaluated these messages for the session, so they are sent again without another
+// evaluation.
 func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
@@ -102,8 +103,8 @@ func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// mayListen refuses a stream if the policy service is unavailable. exists is false if policy does not allow the caller
-// any call to the server.
+// mayListen refuses to open a stream if the policy service is unavailable. exists is false if the policy does not allow
+// the caller to call the server at all.
 func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -112,8 +113,8 @@ func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exist
 	return nil, access.MayCall
 }
 
-// listen forwards the messages from the server until the server's or the client's stream ends. exists is false if the
-// server has no stream.
+// listen forwards messages from the server until the server's stream or the client's stream ends. exists is false if
+// the server has no stream.
 func (x Message) listen(ctx context.Context, after string) (resp dispatch.Response, exists bool) {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -148,9 +149,10 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 	return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }
 
-// endUnopened returns the response to a stream that has ended before the server has opened its own. If the session has
-// ended, the client has to open another one. Otherwise a new stream has replaced this one, the client has disconnected,
-// or the gateway stops, and the stream ends like one that was open.
+// endUnopened returns the response to a client's stream that has ended before the server opened its own stream. If the
+// session has ended, the response tells the client to open another session. Otherwise a new stream has replaced this
+// stream, the client has disconnected, or the gateway is stopping. In these cases, the client's stream ends as if it
+// had been open.
 func (x Message) endUnopened(ctx context.Context, out *dispatch.Relay) dispatch.Response {
 	_, done, err := x.Sessions.Use(x.Session.ID, x.Session.Key)
 	if err != nil {

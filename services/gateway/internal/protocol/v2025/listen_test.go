@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// say returns a channel. The server sends each event from the channel on its streams.
+// say makes the server send each event that it receives from the returned channel. The server sends the events on its
+// streams.
 func say(s *gatewaytest.Server) chan<- upstream.Event {
 	events := make(chan upstream.Event)
 	s.Listen = func(ctx context.Context, to upstream.Listener) error {
@@ -85,8 +86,8 @@ func TestListen_IsRefusedWithoutAStreamForTheCaller(t *testing.T) {
 	})
 }
 
-// At the URL for one server, policy decides whether a client may open a stream. At the URL for all servers, policy
-// checks each message when its server sends it.
+// At the URL for one server, a client can open a stream only if the policy allows it. At the URL for all servers, the
+// policy service checks each message when a server sends it.
 func TestListen_AtOneServerNeedsAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +155,7 @@ func TestListen_IsCountedAndLimited(t *testing.T) {
 	})
 }
 
-// The session's stream contains only messages that the client may receive. Policy evaluates each message.
+// The session's stream contains only messages that the client may receive. The policy service evaluates each message.
 func TestListen_ForwardsWhatTheClientMayReceive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +220,7 @@ func TestListen_EndsWithItsSessionAndItsToken(t *testing.T) {
 	})
 }
 
-// A session ends after an hour without requests and streams.
+// A session ends if the client neither sends requests nor has an open stream for an hour.
 func TestListen_KeepsTheSessionUntilItEnds(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, _ string) {
@@ -244,7 +245,7 @@ func TestListen_KeepsTheSessionUntilItEnds(t *testing.T) {
 	})
 }
 
-// A client can resume only after an event that was sent on its session's stream.
+// A client can resume a stream only after an event that was sent on a stream of its own session.
 func TestListen_ContinuesAfterAnEventOfTheSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +280,7 @@ func TestListen_ContinuesAfterAnEventOfTheSession(t *testing.T) {
 }
 
 // lostCall makes a call and disconnects after the first of two messages. It returns the id of the last event that the
-// client has received. The call ends when the channel is closed.
+// client has received, and a channel. The call ends when the channel is closed.
 func lostCall(t *testing.T, g *gatewaytest.Gateway, call gatewaytest.Message) (last string, answer chan struct{}) {
 	t.Helper()
 	answer = make(chan struct{})
@@ -300,7 +301,7 @@ func lostCall(t *testing.T, g *gatewaytest.Gateway, call gatewaytest.Message) (l
 	return last, answer
 }
 
-// Case N2. A client that has lost its connection receives the rest of an answer, but only in its own session.
+// Case N2. A client that has lost its connection can receive the rest of an answer, but only in its own session.
 func TestListen_ContinuesTheStreamOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -340,8 +341,8 @@ func TestListen_ContinuesTheStreamOfAnAnswer(t *testing.T) {
 	})
 }
 
-// Messages that policy has allowed and that were sent before are sent again without another decision, unless the caller
-// has lost its access.
+// Messages that the policy allowed when they were first sent may be sent again without another evaluation. If the
+// caller has lost access meanwhile, they are not sent again.
 func TestListen_StoredAnswerNeedsAccess(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// open opens a client's session with the gateway. If policy may allow the caller to call the server, it also opens a
-// session with the server.
+// open opens a client's session with the gateway. If the policy may allow the caller to call the server, it also opens
+// a session with the server.
 func (x Message) open(ctx context.Context) dispatch.Response {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -72,9 +72,9 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// initializeServer returns the server's answer to initialize. If no rule can allow the caller a call, it returns the
-// server's answer to the gateway itself. The session with the server is then opened after policy allows the caller a
-// call.
+// initializeServer sends initialize to the server and returns the server's answer. If no rule can allow the caller to
+// call the server, initializeServer instead returns the answer that the server has given to the gateway itself. In that
+// case, the session with the server is opened only when a call by the caller is allowed.
 func (x Message) initializeServer(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
@@ -101,8 +101,8 @@ func (x Message) initializeServer(ctx context.Context, access visibility.Access)
 	}, nil), upstream.Answer{Message: greeting}, nil
 }
 
-// completeInitialize sends notifications/initialized if accepts returns true for the server's revision. Otherwise it
-// closes the session and returns [protocol.ErrVersion].
+// completeInitialize sends notifications/initialized if the function accepts returns true for the server's revision.
+// Otherwise it closes the session and returns [protocol.ErrVersion].
 func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, accepts func(version string) bool) error {
 	err := protocol.ErrVersion
 	if !answer.Error.Present() && accepts(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
@@ -114,8 +114,8 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 	return nil
 }
 
-// negotiatedVersion returns a session's revision. It is the revision in the server's answer or, if the gateway has sent
-// no request to the server for this client, the revision in the client's request.
+// negotiatedVersion returns a session's revision, which is the revision in the server's answer. If the gateway has not
+// sent initialize to the server for this client, negotiatedVersion returns the revision in the client's request.
 func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
@@ -129,7 +129,7 @@ func editGreeting(answer *jsonrpc.Answer, version string, access visibility.Acce
 		edits = append(edits, jsonrpc.Edit{Span: at, With: []byte(strconv.Quote(version))})
 	}
 	if at := answer.Capabilities; at.Present() {
-		// The capabilities are replaced as a whole, so edits inside them are dropped.
+		// The capabilities object is replaced as a whole, so edits inside it are dropped.
 		edits = slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 		edits = append(edits, jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, access)})
 	}

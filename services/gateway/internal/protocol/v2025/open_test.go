@@ -66,8 +66,8 @@ func TestInitialize_AtAllServersTheGatewayAnswers(t *testing.T) {
 	}
 }
 
-// The gateway declares to a server the client capabilities that policy allows it to use. It declares none if the
-// server's requests could not reach the client.
+// The gateway declares to a server only the client capabilities that the policy allows the server to use. It declares
+// none if the server's requests could not reach the client.
 func TestInitialize_DeclaresTheCapabilitiesThatTheServerMayUse(t *testing.T) {
 	t.Parallel()
 	const has = `{"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}}`
@@ -130,8 +130,9 @@ func TestInitialize_RemembersWhatTheClientHasDeclared(t *testing.T) {
 	})
 }
 
-// Case X9. A caller without permissions on a server receives what the gateway itself has discovered, without anything
-// that identifies the server. The gateway contacts the server for the caller when policy allows a request.
+// Case X9. A caller without permissions on a server receives the gateway's own discovery of the server, from which
+// everything that identifies the server is removed. The gateway contacts the server for the caller only when the policy
+// allows a request.
 func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +170,8 @@ func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// If the gateway contacts a server only later, it declares no client capability, so the server may use none.
+// If the gateway has answered initialize without contacting the server, it later declares no client capabilities to the
+// server. The server may then use none.
 func TestInitialize_OfACallerWithoutAccessOffersNothing(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -247,7 +249,7 @@ func TestInitialize_OpensNoSessionWithoutAUsableServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		open func(upstream.Request) (upstream.Answer, error)
-		// withdraw removes the caller's permissions.
+		// withdraw is true if the caller loses its permissions during initialize.
 		withdraw bool
 		closed   int
 		code     string // the refusal code, or empty if the server returns an error

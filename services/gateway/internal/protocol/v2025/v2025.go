@@ -1,4 +1,4 @@
-// Package v2025 serves the MCP revisions with sessions: 2024-11-05, 2025-03-26, 2025-06-18 and 2025-11-25.
+// Package v2025 serves the MCP revisions that use sessions: 2024-11-05, 2025-03-26, 2025-06-18 and 2025-11-25.
 package v2025
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Message is a message of a revision with sessions, from 2024-11-05 to 2025-11-25. It implements [protocol.Handler].
-// [New] creates it. One goroutine handles a Message.
+// Message is a message of an MCP revision that uses sessions, from 2024-11-05 to 2025-11-25. It implements
+// [protocol.Handler]. [New] creates it. One goroutine handles a Message.
 type Message struct{ *protocol.Request }
 
 // endpoint implements the differences between the URL for one server and the URL for all servers.
@@ -37,10 +37,11 @@ type endpoint interface {
 	open(ctx context.Context) dispatch.Response
 	// Route executes a message in a session.
 	Route(ctx context.Context) dispatch.Response
-	// mayListen returns a refusal if the stream is refused. exists is false if the caller may not open a stream.
+	// mayListen returns a refusal if the client's request to open a stream is refused. exists is false if the caller
+	// may not open a stream.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
-	// listen forwards the events of a session's stream after the event with the id after. If after is empty, it forwards
-	// all events. exists is false if there is no stream.
+	// listen forwards those events of a session's stream that follow the event whose id is in the parameter after. If
+	// after is empty, it forwards all events. exists is false if there is no stream.
 	listen(ctx context.Context, after string) (resp dispatch.Response, exists bool)
 }
 
@@ -61,7 +62,7 @@ func (x allServers) Route(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Route(ctx)
 }
 
-// mayListen refuses no stream, because policy checks each message when its server sends it.
+// mayListen refuses no stream, because the policy service checks each message at the time when a server sends it.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
@@ -71,7 +72,7 @@ func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bo
 // New returns the handler of a message.
 func New(x *protocol.Request) Message { return Message{x} }
 
-// Post handles a message that opens a session, or a message in a session.
+// Post handles a message that opens a session, or a message that belongs to a session.
 func (x Message) Post(ctx context.Context) dispatch.Response {
 	x.ClientCapabilities, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
 	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
@@ -145,7 +146,8 @@ func (x Message) Route(ctx context.Context) dispatch.Response {
 	}
 }
 
-// IsOwnTask implements [dispatch.Era]: there are no tasks in sessions.
+// IsOwnTask implements [dispatch.Era]. It returns false, because the gateway creates no tasks for clients that use
+// sessions.
 func (Message) IsOwnTask() bool { return false }
 
 // Prepare implements [dispatch.Era].
@@ -159,7 +161,8 @@ func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, 
 // TranslatesRevisions implements [dispatch.Era].
 func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-// Pending implements [dispatch.Era]: a waiting call is refused with its approval's id.
+// Pending implements [dispatch.Era]. It returns false, so a call that waits for an approval is refused, and the refusal
+// contains the approval's id.
 func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }
@@ -170,7 +173,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		// The arguments that must be repeated in headers may have changed.
+		// The server's tools may have changed, so that calls must repeat different arguments in headers.
 		x.Server.Own().RefreshInBackground(servers.RenewAfter)
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
@@ -183,7 +186,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 // OwnList implements [dispatch.Era].
 func (Message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) { return found.List, nil }
 
-// OwnAnswer implements [protocol.Protocol]: the gateway answers pings itself.
+// OwnAnswer implements [protocol.Protocol]. The gateway itself answers only pings.
 func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
 		return x.AnswerPing
@@ -197,10 +200,12 @@ func (Message) DiscoveryOf(server *servers.Server) *discovery.Server { return se
 // ForMember implements [protocol.Protocol].
 func (Message) ForMember(member *protocol.Request) protocol.Protocol { return Message{member} }
 
-// Restore implements [protocol.Protocol]: in sessions the gateway translates no values for clients.
+// Restore implements [protocol.Protocol]. It does nothing, because the gateway translates no values for clients that
+// use sessions.
 func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
-// MemberKey implements [protocol.Protocol]: there is one member session for each server.
+// MemberKey implements [protocol.Protocol]. It returns the server's name as the key, because an aggregate session has
+// one member session for each server.
 func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal.Refusal) {
 	return x.ServerName, nil
 }

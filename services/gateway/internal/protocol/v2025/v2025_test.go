@@ -77,7 +77,7 @@ func TestPing_IsAnsweredWithoutAServer(t *testing.T) {
 	})
 }
 
-// A call is checked and recorded under the server's own tool name, and forwarded byte for byte.
+// A call is evaluated and recorded under the server's own tool name, and the client's bytes are forwarded unchanged.
 func TestCall_IsForwardedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -118,7 +118,7 @@ func TestRoute_RefusesInputResponsesInSessions(t *testing.T) {
 	})
 }
 
-// The caller has used its whole quota of requests to a server. Only pings are still sent, because they show the client
+// The caller has used up its quota of requests to a server. Only pings are still accepted, because they show the client
 // that its session is alive.
 func TestRoute_RequestsToAServerAreLimited(t *testing.T) {
 	t.Parallel()
@@ -178,8 +178,8 @@ func TestNotification_IsAcceptedEvenIfItIsRefused(t *testing.T) {
 	})
 }
 
-// A server could use capabilities in a request. The gateway replaces them with those that it has declared in
-// initialize.
+// A client's request may contain client capabilities, and the server could rely on them. The gateway replaces them with
+// the capabilities that it has declared to the server in initialize.
 func TestCall_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -196,7 +196,7 @@ func TestCall_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	})
 }
 
-// The stream of an answer can be resumed only by clients that support the event with which such a stream begins.
+// A stream of an answer can be resumed only if the client's revision supports the event that begins such a stream.
 func TestCall_OnlyNewClientsGetStreamsThatCanBeResumed(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -226,8 +226,8 @@ func TestCall_OnlyNewClientsGetStreamsThatCanBeResumed(t *testing.T) {
 	})
 }
 
-// A server without sessions also expects arguments in headers. A client with a session does not send these headers, so
-// the gateway derives them from the arguments.
+// A stateless server expects some arguments in headers, too. A client that uses a session does not send these headers,
+// so the gateway derives them from the arguments.
 func TestCall_DerivesHeadersForServersWithoutSessions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -263,8 +263,8 @@ func TestCall_DerivesHeadersForServersWithoutSessions(t *testing.T) {
 	}
 }
 
-// If a server without sessions reports a wrong header, the arguments that it expects in headers may have changed. The
-// gateway lists the server again.
+// A stateless server responds that a header is wrong. Its tools may now expect different arguments in headers, so the
+// gateway lists the server's tools again.
 func TestCall_HeaderErrorMakesTheGatewayListAServerWithoutSessions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -307,7 +307,7 @@ func TestCall_HeaderErrorMakesTheGatewayListAServerWithoutSessions(t *testing.T)
 	}
 }
 
-// The gateway lists a server without sessions in the server's revision, not in the client's.
+// The gateway lists the tools of a stateless server in the server's revision, not in the client's revision.
 func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	t.Parallel()
 	for want, server := range map[string]func(testing.TB) *gatewaytest.Server{"2025-06-18": gatewaytest.NewServer, "2026-07-28": gatewaytest.NewModernServer} {
@@ -339,8 +339,8 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// At the URL for all servers, a server's request must contain the server's name, and must not receive other servers'
-// context.
+// At the URL for all servers, a server's request must contain the server's name. The server must not receive messages
+// of other servers as context.
 func TestServerRequest_AtAllServersIsCheckedForOneOfMany(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -360,8 +360,8 @@ func TestServerRequest_AtAllServersIsCheckedForOneOfMany(t *testing.T) {
 	})
 }
 
-// Case U1. In revisions with sessions, answers cannot contain requests, but clients might act on them. The gateway does
-// not forward such answers.
+// Case U1. In revisions that use sessions, an answer must not contain requests to the client, but clients might act on
+// such requests anyway. The gateway does not forward such answers.
 func TestAnswer_WithRequestsForTheClientIsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -395,8 +395,8 @@ func TestCall_ThatWaitsIsRefusedWithATicket(t *testing.T) {
 	})
 }
 
-// At the URL for all servers, the gateway opens a server's session in the revision of the client's session. If the
-// server answers with a revision that the gateway does not support, it can't be used.
+// At the URL for all servers, the gateway opens a session with a server in the revision of the client's session. If the
+// server answers with a revision that the gateway does not support, the client can't use the server.
 func TestOpenMember_NeedsASupportedRevision(t *testing.T) {
 	t.Parallel()
 	for spoken, want := range map[string]string{"2025-03-26": "", "2031-01-01": "upstream_unavailable"} {
@@ -428,8 +428,8 @@ func TestOpenMember_NeedsASupportedRevision(t *testing.T) {
 	}
 }
 
-// A server's request reaches the client only in a session that supports it. The gateway checks it against the
-// capabilities that it has declared to the server.
+// A server's request reaches the client only if the session's revision defines the request. The gateway checks the
+// request against the capabilities that it has declared to the server.
 func TestServerRequest_NeedsWhatTheServerWasTold(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {

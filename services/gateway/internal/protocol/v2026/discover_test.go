@@ -27,8 +27,8 @@ func TestDiscover_OffersWhatTheCallerMayUse(t *testing.T) {
 	})
 }
 
-// Case X9. A caller without permissions receives what the gateway has discovered, without anything that identifies the
-// server.
+// Case X9. A caller without permissions receives the gateway's own discovery of the server, from which everything that
+// identifies the server is removed.
 func TestDiscover_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -9,18 +9,20 @@ import (
 )
 
 type address struct {
-	// server is the name in the URL, or empty for the URL for all servers. prefix is the prefix of the server's tool names
-	// there.
+	// server is the server's name in the URL, or empty for the URL for all servers. prefix is the prefix that the
+	// server's tool names have at that URL.
 	server, prefix string
 }
 
-// call returns a call to a tool. arguments contains members of the params that follow the name; it may be empty.
+// call returns a call to a tool. arguments contains the members of the params that follow the member name, and may be
+// empty.
 func (a address) call(tool, arguments string) gatewaytest.Message {
 	return gatewaytest.ModernCall(a.prefix+tool, arguments).To(a.server)
 }
 
-// forEachAddress runs story in a subtest for each URL and for each kind of server: one with sessions and one without.
-// The gateway is started, and its policy allows these methods.
+// forEachAddress runs the function story in a subtest for each combination of a URL and a kind of server. The URLs are
+// the URL for one server and the URL for all servers. The kinds are a server that uses sessions and a stateless server.
+// The gateway is already started, and its policy allows the given methods.
 func forEachAddress(t *testing.T, methods []string, story func(t *testing.T, g *gatewaytest.Gateway, at address)) {
 	t.Helper()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -47,12 +49,13 @@ func last(s *gatewaytest.Server) string {
 	return ""
 }
 
-// patient returns the message with the name of a client whose calls are held.
+// patient changes the client's name in the message so that the gateway holds the client's calls while they wait for an
+// approval.
 func patient(m gatewaytest.Message) gatewaytest.Message {
 	return m.Replace(`"name":"c"`, `"name":"`+gatewaytest.Patient+`"`)
 }
 
-// takesTasks returns the message with the declaration that the client accepts tasks.
+// takesTasks returns the message with a declaration that the client accepts tasks.
 func takesTasks(m gatewaytest.Message) gatewaytest.Message {
 	return m.Replace(`"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`)
 }

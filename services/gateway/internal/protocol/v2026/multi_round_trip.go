@@ -12,8 +12,8 @@ import (
 )
 
 // roundTrip is one of the round trips in which a client without a session waits for an approval (MCP 2026-07-28, Multi
-// Round-Trip Requests). Each round trip is held as long as a call, and the next one continues the wait. The zero value
-// is the first round trip.
+// Round-Trip Requests). In each round trip, the gateway waits for the approval for as long as it holds calls. The zero
+// value is the first round trip.
 type roundTrip struct {
 	// preceding is the number of earlier round trips.
 	preceding int
@@ -22,18 +22,19 @@ type roundTrip struct {
 }
 
 const (
-	// statePrefix is the prefix of a requestState from the gateway. The number of round trips, a dot, and the approval's
-	// id follow.
+	// statePrefix is the prefix of a requestState that the gateway has created. It is followed by the number of round
+	// trips, a dot, and the approval's id.
 	statePrefix = "sluice-leg."
-	// maxRoundTrips is the number of round trips before the call is refused with its approval's id. Clients limit round
-	// trips: the official Go SDK treats a third answer without requests as an error.
+	// maxRoundTrips is the number of round trips after which the gateway refuses a call. The refusal contains the
+	// approval's id. Clients limit round trips: the official Go SDK treats a third answer without requests as an error.
 	maxRoundTrips = 2
 	// maxApproval is the maximum length of an approval's id, in bytes.
 	maxApproval = 128
 )
 
-// takeRequestState removes the gateway's requestState from the request, because the server has not issued it. The state
-// only contains an approval's id, which only the caller that has requested the approval can use.
+// takeRequestState removes a requestState that the gateway has created from the request, because the server must not
+// receive it. Such a state contains only an approval's id, and only the caller that has requested the approval can use
+// the id.
 func (x *message) takeRequestState() *refusal.Refusal {
 	var state string
 	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {
@@ -57,9 +58,9 @@ func (x *message) takeRequestState() *refusal.Refusal {
 	return nil
 }
 
-// nextRoundTrip returns the requestState with which a held call continues to wait for its approval. It returns "" if
-// the call must be refused with its approval's id. A call with inputResponses is always refused, because clients would
-// repeat the request without them.
+// nextRoundTrip returns the requestState that a client must send to continue to wait for a call's approval. It returns
+// "" if the call must be refused with its approval's id. A call with inputResponses is always refused, because clients
+// would repeat the call without the inputResponses.
 func (x *message) nextRoundTrip(result pipeline.Result) string {
 	waits := result.Refusal.Approval
 	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.roundTrip.preceding == maxRoundTrips ||

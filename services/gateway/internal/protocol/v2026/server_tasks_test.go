@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// tasksOf makes the server answer calls with the task created, and requests about tasks with result. Both are raw JSON.
+// tasksOf makes the server answer calls with a task, and requests about tasks with a result. created is the task and
+// result is the result, both as raw JSON.
 func tasksOf(s *gatewaytest.Server, created, result string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		if r.Method() == "tools/call" {
@@ -23,8 +24,8 @@ func tasksOf(s *gatewaytest.Server, created, result string) {
 	}
 }
 
-// Case I4. Anyone who knows the id of a server's task could use the task. So the client receives another id, which only
-// its caller can use.
+// Case I4. If a client knew the server's own id of a task, any other client that learned the id could use the task. The
+// client therefore receives another id, which only its caller can use.
 func TestServerTask_IDIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +58,8 @@ func TestServerTask_IDIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// The gateway declares to a server that the client accepts tasks if the client declares it and policy allows tasks/get.
+// The gateway declares to a server that the client accepts tasks if the client declares this and the policy allows
+// tasks/get.
 func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -86,7 +88,8 @@ func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 	}
 }
 
-// A server with sessions answers with a task. The answer is refused, because tasks in those revisions are different.
+// A server that uses sessions answers a call with a task. The answer is refused, because revisions with sessions define
+// tasks differently.
 func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +102,8 @@ func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
 	})
 }
 
-// Case U1. The result of a server's task is checked and cleaned like any other answer.
+// Case U1. The gateway checks the result of a server's task like any other answer, and removes reserved members from
+// it.
 func TestServerTask_OutcomeIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ created, result, want string }{

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Protocol contains the data that all messages of 2026-07-28 share. [New] creates it. It is safe for concurrent use
-// after [Protocol.Attach].
+// Protocol contains the data that all messages of revision 2026-07-28 share. [New] creates it. It is safe for
+// concurrent use after [Protocol.Attach].
 type Protocol struct {
 	front   *protocol.Router
 	states  stateIDs
@@ -33,7 +33,7 @@ type Protocol struct {
 	taskIDs *tasks.IDs
 }
 
-// New returns the protocol. secret is a secret of this gateway that does not change when the gateway restarts.
+// New returns the Protocol. secret is a secret of this gateway that does not change when the gateway restarts.
 func New(secret []byte) (*Protocol, error) {
 	s := &Protocol{states: newStateIDs()}
 	var err error
@@ -52,9 +52,9 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 	return &message{Request: x, Protocol: p}
 }
 
-// stateIDs returns the ids under which callers' states are stored. An id is an HMAC of caller, server and client with a
-// secret of this gateway. So no table is needed, and two callers never share an id. stateIDs is safe for concurrent
-// use.
+// stateIDs returns the ids under which callers' states are stored. An id is an HMAC of the caller, the server and, if
+// necessary, the client. Its key is a secret of this gateway. Therefore no table of ids is needed, and two callers
+// never share an id. stateIDs is safe for concurrent use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
@@ -68,10 +68,10 @@ func (s *stateIDs) idFor(key []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// enterState assigns the message to a state. In 2026-07-28, which has no sessions, a state takes the place of a
-// session: it contains the gateway's data about a caller on a server, for each set of attributes that policy
-// distinguishes. No client can refer to a state by its id. enterState contacts no server. x.releaseState releases the
-// state.
+// enterState assigns the message to a state. Revision 2026-07-28 has no sessions, so the gateway uses a state in place
+// of a session. A state contains the gateway's data about a caller on a server. A caller has a separate state for each
+// combination of those attributes that the policy distinguishes. No client can refer to a state by its id. enterState
+// contacts no server. x.releaseState releases the state.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)
@@ -108,7 +108,7 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// upstreamOpener returns the function that opens the upstream session for requests of 2026-07-28 to the server.
+// upstreamOpener returns the function that opens a session with the server, for requests of revision 2026-07-28.
 func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
 	caller, open, client := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
 	if x.translates {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// exempt returns a message from ana that needs no rule.
+// exempt returns a message from the caller ana for which no rule is needed.
 func exempt() pipeline.ExemptMessage {
 	return pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}
 }
@@ -26,10 +26,10 @@ func TestNew_NeedsNoSecretOfACertainLength(t *testing.T) {
 	}
 }
 
-// Case S1. In place of a session, the gateway stores a state for a caller. Callers that policy distinguishes do not
-// share a state. A server without sessions receives the client's description with each message, so one state serves all
-// clients of a caller. For a server with sessions, and at the URL for all servers, each client has a state for each set
-// of capabilities.
+// Case S1. The gateway stores a state for a caller in place of a session. Callers that the policy distinguishes do not
+// share a state. A stateless server receives the client's description with each message, so one state serves all
+// clients of a caller. For a server that uses sessions, and at the URL for all servers, each client has a separate
+// state for each set of capabilities.
 func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -85,8 +85,8 @@ func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 	}
 }
 
-// A server with sessions receives the client's capabilities once, when its session is opened. If policy changes the
-// capabilities that servers may use, the gateway opens another session.
+// A server that uses sessions receives the client's capabilities once, when its session is opened. The policy changes,
+// so that the server may use other capabilities. The gateway opens another session.
 func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
 	})
 }
 
-// At the URL for all servers, a server does not receive the context capability for sampling, because the context would
-// contain other servers' messages.
+// At the URL for all servers, the gateway does not declare the context capability for sampling to a server, because the
+// context would contain other servers' messages.
 func TestState_AtAllServersDeclaresNoContext(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -129,7 +129,7 @@ func TestState_AtAllServersDeclaresNoContext(t *testing.T) {
 	}
 }
 
-// A client can neither select a state by name nor end another caller's state.
+// A client cannot refer to a state by its id, and cannot end another caller's state.
 func TestState_CannotBeNamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestState_CannotBeNamed(t *testing.T) {
 	})
 }
 
-// If there is no space for another state, the message is refused.
+// If the caller may not have another state, the message is refused.
 func TestState_IsLimitedLikeSessions(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {

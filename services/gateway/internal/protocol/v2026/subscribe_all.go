@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// subscribeAll opens a stream of the servers' notifications to which the client has subscribed and that policy allows
-// (MCP 2026-07-28, Subscriptions). It subscribes to notifications from the servers of the named resources. For changes
-// to lists, it subscribes to notifications from the servers that the client uses, so that a client that only lists
-// opens no sessions. The stream ends when the client disconnects, its token is revoked, the gateway stops, or the
+// subscribeAll opens a stream of those notifications from all servers that the client has subscribed to and that the
+// policy allows (MCP 2026-07-28, Subscriptions). It subscribes to each resource at the server that has the resource. It
+// subscribes to list changes only at servers that the client has used, so that no sessions are opened for a client that
+// only requests lists. The stream ends when the client disconnects, its token is revoked, the gateway stops, or the
 // caller's state is evicted.
 func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	all := allservers.New(x.Request)
@@ -82,9 +82,9 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 }
 
-// grantSubscription returns the subscription at each server, and the combined subscription. Each contains the
-// notifications that the server supports and policy allows. Policy evaluates each resource. A server is omitted if its
-// revision is not known before the timeout.
+// grantSubscription returns the subscription at each server, and the combined subscription. Each subscription contains
+// the notifications that the server supports and the policy allows. The policy service evaluates each resource. If a
+// server's revision is not known before the timeout, the server is omitted.
 func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, requested notificationFilter) (subscriptions []*serverSubscription, all notificationFilter) {
 	byServer := make(map[string][]string)
 	for _, uri := range requested.URIs {
@@ -133,9 +133,9 @@ type serverSubscription struct {
 	server string
 }
 
-// canBegin reports whether to subscribe to the server now. A subscription to resources begins immediately. A
-// subscription to lists begins when the client uses the server in one of the sessions, whose keys begin with the
-// servers' names.
+// canBegin reports whether the gateway can subscribe to the server now. A subscription to resources can begin
+// immediately. A subscription to list changes can begin when one of the given member sessions with the server is open.
+// The keys in sessions begin with the server's name.
 func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
@@ -149,8 +149,8 @@ func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	return false
 }
 
-// run forwards the messages from the server to the client's stream. After the server's stream has ended, run reopens
-// it, unless the server has no streams.
+// run forwards messages from the server to the client's stream. When the server's stream has ended, run opens it again,
+// unless the server has no streams.
 func (h *serverSubscription) run(ctx context.Context) {
 	wait := allservers.MinRelistenDelay
 	for reopened := false; ; reopened = true {
@@ -158,7 +158,7 @@ func (h *serverSubscription) run(ctx context.Context) {
 		if !h.forwardOnce(ctx, reopened) {
 			return
 		}
-		// If the stream lasted longer than the maximum delay, the delay starts again at its minimum.
+		// If the stream has lasted longer than the maximum delay, the delay is reset to its minimum.
 		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay {
 			wait = allservers.MinRelistenDelay
 		}
@@ -170,9 +170,9 @@ func (h *serverSubscription) run(ctx context.Context) {
 	}
 }
 
-// forwardOnce forwards one of the server's streams, and reports whether the stream may be reopened. If reopened is
-// true, an earlier stream has ended: policy evaluates the resources again, and the client is notified that they may
-// have changed.
+// forwardOnce forwards messages from the server until the server's stream ends, and reports whether the stream may be
+// opened again. reopened is true if an earlier stream has ended. In this case, the policy service evaluates the
+// resources again, and the client is notified that the resources may have changed.
 func (h *serverSubscription) forwardOnce(ctx context.Context, reopened bool) bool {
 	x := h.all.ForServer(h.server)
 	if !x.MayReceive(ctx) {

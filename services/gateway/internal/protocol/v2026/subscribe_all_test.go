@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newSubscribers returns a started gateway with two servers that have resources: files, which has no sessions, and
-// notes, which has sessions.
+// newSubscribers returns a started gateway with two servers that have resources. The server files is stateless, and the
+// server notes uses sessions.
 func newSubscribers(t *testing.T) *gatewaytest.Gateway {
 	t.Helper()
 	g := gatewaytest.New(t)
@@ -35,8 +35,8 @@ func newSubscribers(t *testing.T) *gatewaytest.Gateway {
 
 var everywhere = address{"", "files__"}
 
-// Case T4. One subscription contains the resources of many servers. The gateway acknowledges the notifications that
-// policy allows and the servers support.
+// Case T4. One subscription contains the resources of several servers. The gateway acknowledges those notifications
+// that the policy allows and the servers support.
 func TestSubscribeAll_ForwardsResourcesOfTheirServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestSubscribeAll_LeavesOutWhatNoServerOffers(t *testing.T) {
 	})
 }
 
-// The gateway itself notifies clients of changed lists if they have subscribed to them.
+// If a client has subscribed to list changes, the gateway itself notifies the client of changed lists.
 func TestSubscribeAll_NotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	for notifications, want := range map[string][]string{
@@ -129,8 +129,8 @@ func TestSubscribeAll_NotifiesOfChangedLists(t *testing.T) {
 	}
 }
 
-// A client that only requests lists opens no session. The gateway subscribes to changes of a server's lists after the
-// client has used the server.
+// The gateway opens no session with a server for a client that only requests lists. It subscribes to changes of a
+// server's lists once the client has used the server.
 func TestSubscribeAll_SubscribesToListsOfUsedServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,14 +152,14 @@ func TestSubscribeAll_SubscribesToListsOfUsedServers(t *testing.T) {
 	})
 }
 
-// If a server's subscription ends, the gateway opens it again, after policy has checked it again. The client is
-// notified that its resources may have changed.
+// If a server's subscription ends, the gateway opens it again, after the policy service has evaluated it again. The
+// client is notified that the resources may have changed.
 func TestSubscribeAll_IsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer func(upstream.Request) (upstream.Answer, error)
 		denies bool
-		// least and most are the limits for the number of requests to the server in ten minutes.
+		// least and most are the minimum and maximum number of requests that the server must receive in ten minutes.
 		least, most int
 	}{
 		"it has none": {func(r upstream.Request) (upstream.Answer, error) {
@@ -205,7 +205,7 @@ func TestSubscribeAll_IsOpenedAgainWhenItEnds(t *testing.T) {
 	}
 }
 
-// A slow server does not delay the acknowledgement.
+// A slow server does not delay the acknowledgement of a subscription.
 func TestSubscribeAll_DoesNotWaitForASlowServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,15 +17,15 @@ func (a address) subscribe(notifications string) gatewaytest.Message {
 	return gatewaytest.Modern("subscriptions/listen", "", `"notifications":`+notifications).To(a.server)
 }
 
-// subscription returns a notification of the subscription with the id 7.
+// subscription returns a notification that belongs to the subscription with the id 7.
 func subscription(method, params string) string {
 	return `{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}` + params + `}}`
 }
 
 const acknowledged = "subscriptions/acknowledged"
 
-// streams returns a channel. The server sends each message from the channel in its answer to a subscription, until the
-// gateway ends it.
+// streams makes the server answer a subscription. The server sends each message that it receives from the returned
+// channel, until the gateway ends the subscription.
 func streams(s *gatewaytest.Server) chan<- string {
 	say, own := make(chan string), s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -81,8 +81,8 @@ func TestSubscribe_AtAServerOutOfReachIsRefused(t *testing.T) {
 	})
 }
 
-// Case T4. The gateway requests from the server only notifications that policy allows. The client receives the
-// notifications to which it has subscribed.
+// Case T4. The gateway requests only those notifications from the server that the policy allows. The client receives
+// those of them that it has subscribed to.
 func TestSubscribe_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestSubscribe_ToListsNeedsThePermissionToList(t *testing.T) {
 	}
 }
 
-// The request to the server and the acknowledgement do not contain resources that policy denies.
+// Neither the request to the server nor the acknowledgement contains a resource that the policy denies.
 func TestSubscribe_DecidesEachResource(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -182,7 +182,7 @@ func TestSubscribe_DecidesEachResource(t *testing.T) {
 	}
 }
 
-// After a client has lost its token or its access, it receives no more notifications.
+// After a client's token is revoked or its caller has lost access, the gateway sends the client no more notifications.
 func TestSubscribe_EndsWithTheAccessOfTheCaller(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ revoke bool }{"the token is revoked": {true}, "the server is out of reach": {false}} {
@@ -211,8 +211,8 @@ func TestSubscribe_EndsWithTheAccessOfTheCaller(t *testing.T) {
 	}
 }
 
-// The server's answer ends the subscription. If it is an error that comes before the first message, the response has
-// the error's status.
+// A subscription ends when the server answers it. If the answer is an error and comes before the first message, the
+// response to the client has the error's HTTP status.
 func TestSubscribe_EndsWithTheAnswerOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -259,7 +259,7 @@ func TestSubscribe_EndsWithTheAnswerOfTheServer(t *testing.T) {
 	}
 }
 
-// Case X4. A caller may have 64 streams at a time. Each resource in a subscription counts as a message.
+// Case X4. A caller may have 64 subscription streams at a time. Each resource in a subscription counts as a message.
 func TestSubscribe_IsLimited(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, gatewaytest.Methods(), func(t *testing.T, g *gatewaytest.Gateway, at address) {

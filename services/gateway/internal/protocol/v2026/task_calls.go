@@ -20,15 +20,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// mayBeTask reports whether the request is a call that becomes a task if it waits for an approval. A task cannot
-// forward requests from its server. So a call in a session whose server may send requests does not become a task.
+// mayBeTask reports whether the request is a call that becomes a task if it waits for an approval. While a call runs as
+// a task, a server's requests cannot be forwarded to the client. A call therefore does not become a task if its server
+// may send requests in a session.
 func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
 		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.roundTrip == (roundTrip{}) && (!x.translates || len(x.capabilities) == 0) &&
 		x.tasks.HasCapacity(&x.Slot.Owner, string(x.owner()))
 }
 
-// answerWithTask answers a call that waits for an approval with a task. It returns false if this is not possible.
+// answerWithTask returns a task as the answer to a call that waits for an approval. It returns false if the call cannot
+// become a task.
 func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return dispatch.Response{}, false
@@ -51,7 +53,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 	return x.answerTask(ctx, state, tasks.Outcome{}), true
 }
 
-// advanceTask starts a task's call in the background after its approval has been decided.
+// advanceTask starts a task's call in the background if the task's approval is no longer pending.
 func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	approval, waits := t.AwaitedApproval()
 	if !waits {
@@ -81,7 +83,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	}()
 }
 
-// outcomeNotStored is the outcome of a task whose call may have run without a stored answer.
+// outcomeNotStored is the outcome of a task whose call may have been executed but whose answer was not stored.
 var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
 func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
@@ -114,12 +116,12 @@ func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t
 	}
 }
 
-// withdraw cancels the approval of a cancelled task, unless another task waits for it.
+// withdraw cancels the approval of a cancelled task, unless another task is waiting for the same approval.
 func (s *Protocol) withdraw(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
 	if s.tasks.IsAwaited(approval, t) {
 		return
 	}
-	// If the cancellation fails, the approval stays open, but it starts no call.
+	// If the approval cannot be cancelled, it remains valid, but it starts no call.
 	if err := s.front.Pipeline.Withdraw(ctx, caller.Principal, approval, "its task was cancelled"); err != nil {
 		s.front.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// owner identifies the caller and the server. Tasks and approvals are bound to this key.
+// owner returns a key that identifies the caller and the server. Tasks and approvals are bound to this key.
 func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }
 
-// rewriteTask adds the edits that replace a task's id in an answer with the id that the client uses. Other edits remove
-// the members of the task's outcome that clients must not receive. rewriteTask refuses a task if the client does not
-// accept tasks, and an outcome that contains a request for the client.
+// rewriteTask adds two kinds of edits to an answer. Some replace a task's id with the id that the client uses. The
+// others remove members of the task's outcome that clients must not receive. rewriteTask refuses a task if the client
+// does not accept tasks. It refuses an outcome that contains a request to the client.
 func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // ignores a type that is not a string
@@ -63,8 +63,9 @@ func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits
 	return edits, nil
 }
 
-// Restore replaces the values that the gateway has given to the client with the server's values: it removes the
-// gateway's own requestState, and restores the server's own task id. It returns nil if the request can be evaluated.
+// Restore replaces values that the gateway has given to the client with the server's own values: it removes a
+// requestState that the gateway has created, and replaces a task id with the server's own task id. It returns nil
+// unless the request must be refused.
 func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
@@ -80,8 +81,8 @@ func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	return x.restoreTaskID()
 }
 
-// restoreTaskID replaces the task id in the request with the server's own task id. It refuses an id that was not issued
-// to the caller.
+// restoreTaskID replaces the task id in the request with the server's own task id. It refuses an id that the gateway
+// has not issued to this caller.
 func (x *message) restoreTaskID() *refusal.Refusal {
 	if !x.Message.TaskIDValue.Present() || x.IsOwnTask() {
 		return nil
@@ -106,7 +107,7 @@ func (x *message) restoreTaskID() *refusal.Refusal {
 	return nil
 }
 
-// unknownTask returns the refusal for a request for a task that does not belong to the caller.
+// unknownTask returns the refusal for a request about a task that does not belong to the caller.
 func unknownTask() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "there is no such task of yours, or it no longer exists.")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// taskState is a task without its outcome, in the form for clients (MCP Tasks extension, Tasks).
+// taskState is a task without its outcome, in the form that clients receive (MCP Tasks extension, Tasks).
 type taskState struct {
 	Type    string       `json:"resultType"`
 	ID      string       `json:"taskId"`
@@ -43,8 +43,8 @@ func describe(s tasks.State) taskState {
 	return out
 }
 
-// ownTask answers a request for a task that the gateway has created. It needs no rule, because the answer contains only
-// data about the caller's own request.
+// ownTask answers a request about a task that the gateway has created. The request needs no rule, because the answer
+// contains only data about the caller's own request.
 func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	t := x.tasks.Find(x.Message.TaskID, string(x.owner()))
 	switch {
@@ -70,7 +70,8 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.ID(), mcp.ResultComplete), nil)
 }
 
-// answerTask answers with the state of a task. It does not copy the outcome, because a client may poll often.
+// answerTask answers with the state of a task. It does not copy the outcome, because a client may request the state
+// often.
 func (x *message) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`

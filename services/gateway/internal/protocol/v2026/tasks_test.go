@@ -38,7 +38,7 @@ func makeTask(t *testing.T, g *gatewaytest.Gateway) string {
 	return id
 }
 
-// allow makes policy allow calls and sets the approval's state to approved.
+// allow makes the policy allow calls, and sets the approval's state to approved.
 func allow(g *gatewaytest.Gateway) {
 	g.Policy.Change(func() { g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW} })
 	g.Approvals.SetState(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
@@ -51,8 +51,8 @@ func poll(g *gatewaytest.Gateway, id string) string {
 	return text
 }
 
-// A call that waits for an approval is answered with a task at once. The call is sent when the client polls after the
-// approval.
+// The client immediately receives a task as the answer to a call that waits for an approval. The gateway sends the call
+// to the server when the client polls after the approval.
 func TestTask_CallIsMadeAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(testing.TB) *gatewaytest.Server{"without sessions": gatewaytest.NewModernServer, "with sessions": gatewaytest.NewServer} {
@@ -125,7 +125,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// While the gateway does not know whether a token is still valid, the token gives no access to tasks.
+// While the gateway does not know whether a caller's token is still valid, the caller has no access to its tasks.
 func TestTask_IsNotShownToAStaleToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,8 +140,8 @@ func TestTask_IsNotShownToAStaleToken(t *testing.T) {
 	})
 }
 
-// A server with sessions could send requests during the call, which a task can't forward. So a call to such a server
-// does not become a task.
+// A server that uses sessions may send requests to the client during a call, and a task can't forward such requests. A
+// call to such a server therefore does not become a task.
 func TestTask_IsNotMadeIfTheServerMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 		change  func(*gatewaytest.Gateway)
 		request func(upstream.Request) (upstream.Answer, error)
 		want    string
-		// again reports whether the call is sent again at the next poll.
+		// again is true if the call is sent again at the next poll.
 		again bool
 	}{
 		"an error of the server": {request: func(r upstream.Request) (upstream.Answer, error) {
@@ -252,7 +252,8 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 	}
 }
 
-// An approver has denied a task's call. The call is not sent, even if policy has allowed such calls since then.
+// An approver has denied the call of a task. The call is not sent, even if the policy has changed since then and allows
+// such calls.
 func TestTask_DeniedCallIsNotMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +309,7 @@ func TestTask_IsCancelled(t *testing.T) {
 	})
 }
 
-// A gateway that shuts down sends no more calls for tasks, and waits for calls that are in flight.
+// A gateway that is shutting down sends no more calls for tasks, and waits for those calls of tasks that are in flight.
 func TestTask_CallIsNotMadeWhileTheGatewayStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -368,7 +369,8 @@ func TestTask_OfARevokedCallerIsNotMade(t *testing.T) {
 	})
 }
 
-// Case N2. A caller has 64 tasks. Its further calls are refused with their approval's id.
+// Case N2. When a caller has 64 tasks, its further calls do not become tasks but are refused, and the refusals contain
+// the approvals' ids.
 func TestTask_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package v2026 serves MCP revision 2026-07-28, which has no sessions. Each request declares its client and its
-// revision, and answers contain the server's requests. A call that waits for an approver becomes a task or continues in
-// further round trips.
+// Package v2026 serves MCP revision 2026-07-28, which has no sessions. Each request describes its client and its
+// revision, and a server's requests to the client are contained in its answers. A call that waits for an approver
+// becomes a task or continues in further round trips.
 package v2026
 
 import (
@@ -34,23 +34,25 @@ type message struct {
 	*protocol.Request
 	*Protocol
 
-	// access contains the caller's permissions on the server. capabilities are the client's capabilities that the gateway
-	// declares to the server.
+	// access contains the caller's permissions on the server. capabilities contains the client capabilities that the
+	// gateway declares to the server.
 	access       visibility.Access
 	capabilities []mcp.Ability
-	// translates reports whether the gateway translates the message, because the server supports only revisions with
+	// translates is true if the gateway translates the message, because the server supports only revisions that use
 	// sessions.
 	translates bool
-	// paramHeaders are the headers that repeat arguments.
+	// paramHeaders are the headers in which the call must repeat some of its arguments.
 	paramHeaders []upstream.Header
-	// takesTasks reports whether the client accepts a task as an answer. declaresTasks reports whether the gateway
-	// declares this to the server. becomesTask reports whether this call becomes a task if it waits for an approval.
+	// takesTasks is true if the client accepts a task as an answer. declaresTasks is true if the gateway declares to
+	// the server that the client accepts tasks. becomesTask is true if this call becomes a task when it has to wait for
+	// an approval.
 	takesTasks, declaresTasks, becomesTask bool
 	roundTrip                              roundTrip
 	releaseState                           func()
 }
 
-// Post handles a message of 2026-07-28. Policy evaluates the body, and the headers must agree with the body.
+// Post handles a message of revision 2026-07-28. The policy service evaluates the body, and the headers must agree with
+// the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
@@ -62,10 +64,10 @@ func (x *message) Post(ctx context.Context) dispatch.Response {
 // statelessEndpoint implements the differences between the URL for one server and the URL for all servers.
 type statelessEndpoint interface {
 	handle(ctx context.Context) dispatch.Response
-	// connect sets the sessions through which the caller's state sends requests.
+	// connect sets the session with the server or the member sessions through which the caller's requests are sent.
 	connect(sess *session.Session)
-	// hasManyClients reports whether one state serves all clients of a caller. This is possible if each message itself
-	// describes its client to the server.
+	// hasManyClients reports whether one state serves all clients of a caller. This is possible if each message
+	// contains a description of its client for the server.
 	hasManyClients() bool
 }
 
@@ -84,7 +86,7 @@ func (x statelessOne) connect(sess *session.Session) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
 }
 
-// hasManyClients returns false if the server has sessions, because a session has one client, which declares its
+// hasManyClients returns false if the server uses sessions, because a session has only one client, which declares its
 // capabilities once.
 func (x statelessOne) hasManyClients() bool { return !x.translates }
 
@@ -140,8 +142,8 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// setTarget configures the message for its server. speaks reports whether the server supports 2026-07-28. If it does
-// not, the message needs a session.
+// setTarget prepares the message for its server. speaks is true if the server supports revision 2026-07-28. Otherwise
+// the gateway must translate the message and send it in a session.
 func (x *message) setTarget(speaks bool) {
 	x.translates, x.Discovery = !speaks, x.Server.Own()
 	if speaks {
@@ -149,8 +151,8 @@ func (x *message) setTarget(speaks bool) {
 	}
 }
 
-// setCapabilities sets the terms that depend on the caller's permissions on the server, and on the client's
-// capabilities there.
+// setCapabilities sets the caller's permissions on the server and the client capabilities that the gateway declares to
+// the server. It also sets the fields that are derived from these values.
 func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.Ability) {
 	x.access, x.capabilities = access, capabilities
 	x.Offer = question.Offer{Abilities: capabilities, Revision: mcp.Modern, Aggregated: x.Addressing.IsShared()}
@@ -162,8 +164,8 @@ func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.A
 	}
 }
 
-// isServerModern reports whether the server supports 2026-07-28. If this is not known, it asks the server, and the
-// request counts as a probe.
+// isServerModern reports whether the server supports revision 2026-07-28. If this is not known, isServerModern asks the
+// server, and the client's request counts as a probe.
 func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
@@ -182,8 +184,8 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	return speaks, nil
 }
 
-// checkRequired refuses a message that lacks a member that every request of 2026-07-28 must have. It also refuses a
-// message with headers that disagree with its body.
+// checkRequired refuses a message that lacks a member that every request of revision 2026-07-28 must have. It also
+// refuses a message whose headers disagree with its body.
 func (x *message) checkRequired() *refusal.Refusal {
 	m := x.Message
 	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
@@ -211,8 +213,8 @@ func (x *message) checkRequired() *refusal.Refusal {
 	return nil
 }
 
-// checkParamHeaders refuses a call with headers that disagree with its arguments. If the tool is not in the caller's
-// list, checkParamHeaders returns nil, and the call is refused later because its tool is unknown.
+// checkParamHeaders refuses a call whose headers disagree with its arguments. If the tool is not in the caller's list,
+// checkParamHeaders returns nil, and the call is refused later because its tool is unknown.
 func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *refusal.Refusal {
 	if tools.HidesTools {
 		if listing, err := tools.Listed(ctx); err != nil || !listing.Listed {
@@ -255,8 +257,8 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover answers server/discover with the server's revisions and the capabilities that the caller may use. If policy
-// does not allow the caller any call, the answer comes from the gateway's own discovery.
+// discover answers server/discover with the server's revisions and those capabilities that the caller may use. If the
+// policy does not allow the caller to call the server at all, the answer comes from the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -305,13 +307,14 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	return greeting, nil
 }
 
-// editsOutside returns the edits outside a span that is replaced as a whole.
+// editsOutside returns the edits outside the given span. Edits inside it are not needed, because the span is replaced
+// as a whole.
 func editsOutside(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
 	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
-// statusOf returns the HTTP status for an answer of 2026-07-28: the server's status if MCP defines that status for
-// errors, and otherwise 200 (MCP 2026-07-28, Transports).
+// statusOf returns the HTTP status for an answer in revision 2026-07-28. This is the server's status if MCP defines
+// that status for errors, and otherwise 200 (MCP 2026-07-28, Transports).
 func statusOf(answer *jsonrpc.Answer, status int) int {
 	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {
 		return status
@@ -360,7 +363,8 @@ func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch
 }
 
 func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	// If the gateway translates an answer with requests, DecideServerRequest has already evaluated them.
+	// If the gateway has translated the server's requests into this answer, DecideServerRequest has already evaluated
+	// them.
 	if !x.translates || !result.Answer.InputRequests.Present() {
 		if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 			return x.RefusedResponse(ctx, refused)

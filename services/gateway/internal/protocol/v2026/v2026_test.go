@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T1. Policy checks the body. A message with headers that disagree with its body is refused.
+// Case T1. The policy service evaluates the body. A message is refused if its headers disagree with its body.
 func TestPost_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -93,7 +93,7 @@ func TestPost_ArgumentsInHeadersMustAgree(t *testing.T) {
 	}
 }
 
-// tools returns the tools/list requests.
+// tools returns those of the given requests that are tools/list requests.
 func tools(requests []string) (out []string) {
 	for _, r := range requests {
 		if strings.Contains(r, `"method":"tools/list"`) {
@@ -103,8 +103,8 @@ func tools(requests []string) (out []string) {
 	return out
 }
 
-// If a server reports that a header is wrong or that it does not support the revision, its tools may have changed. The
-// gateway lists the server again.
+// A server responds that a header is wrong or that it does not support the revision. Its tools may have changed, so the
+// gateway lists them again.
 func TestAnswer_ErrorsOfTheRevisionMakeTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]bool{-32020: true, -32022: true, -32603: false} {
@@ -136,8 +136,8 @@ func TestAnswer_ErrorsOfTheRevisionMakeTheGatewayListTheServer(t *testing.T) {
 	}
 }
 
-// A message of 2026-07-28 contains the header of a session, which belongs to another revision. A server that supports
-// 2026-07-28 can ignore the header.
+// A message of revision 2026-07-28 contains a session header, which only other revisions use. The message is accepted
+// only if the server supports revision 2026-07-28, because such a server can ignore the header.
 func TestPost_WithASessionNeedsAServerOfThisRevision(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -154,8 +154,8 @@ func TestPost_WithASessionNeedsAServerOfThisRevision(t *testing.T) {
 	})
 }
 
-// The server receives the client's bytes, except for the combined names and the capabilities that policy denies. A
-// server with sessions receives them in a session.
+// The server receives the client's bytes, except that combined names are replaced and capabilities that the policy
+// denies are removed. A server that uses sessions receives the message in a session.
 func TestCall_ReachesServersOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, []string{"sampling/createMessage"}, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -206,7 +206,7 @@ func TestAnswer_KeepsTheStatusOfErrors(t *testing.T) {
 	})
 }
 
-// Policy decides for one caller, so caches must not return the answer to another caller.
+// An answer depends on the caller's permissions, so caches must not return it to another caller.
 func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	})
 }
 
-// The gateway's own answers have the resultType that the revision requires.
+// When the gateway itself answers a request, the result has the resultType that the revision requires.
 func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -241,7 +241,7 @@ func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
 	})
 }
 
-// The gateway reports to the catalog the revision in which a server has listed its tools.
+// The gateway reports to the catalog in which revision a server has listed its tools.
 func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -266,7 +266,8 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// The gateway requests a server's revisions once. The request counts as a probe by the caller.
+// The gateway asks a server only once which revisions it supports. The client's request that causes this counts as a
+// probe.
 func TestPost_AsksOnceForTheRevisionsOfTheServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -322,8 +323,8 @@ func TestPost_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A notification of 2026-07-28 is answered with 202 and not sent to a server. A client cancels a request by closing its
-// stream, so it needs no notification.
+// The gateway answers a notification of revision 2026-07-28 with status 202 and sends it to no server. A client cancels
+// a request by closing the request's stream, so it needs no notification.
 func TestNotification_IsRefusedAndReachesNoServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -383,7 +384,8 @@ func TestPost_InputResponsesNeedAServerThatMayAsk(t *testing.T) {
 	}
 }
 
-// Case U1. Policy checks the server's requests in an answer, if the method's answers may contain requests.
+// Case U1. For methods whose answers may contain requests to the client, the policy service evaluates each of these
+// requests.
 func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -411,8 +413,9 @@ func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	}
 }
 
-// A client answers a request in an answer in its next request, in which the gateway makes no redactions. The client does
-// not receive such a request if its answer would have to be replaced.
+// If an answer contains a server's request, the client responds to that request inside its next message, where the
+// gateway makes no redactions. The gateway therefore does not forward a server's request if the response would have to
+// be redacted.
 func TestAnswer_RequestsWhoseAnswersMustBeReplacedAreRefused(t *testing.T) {
 	t.Parallel()
 	for target, code := range map[policyv1.RedactionTarget]string{
@@ -436,7 +439,8 @@ func TestAnswer_RequestsWhoseAnswersMustBeReplacedAreRefused(t *testing.T) {
 	}
 }
 
-// Policy checks the requests of a server with sessions when the server sends them. They reach the client in the answer.
+// If a server uses sessions, the policy service evaluates each of the server's requests when the server sends it. It
+// does not evaluate the request again when the client receives it in the answer.
 func TestAnswer_RequestsOfServersWithSessionsAreDecidedOnce(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {

@@ -1,4 +1,4 @@
-// Package toolreporttest provides a catalog for tests of packages that report to one.
+// Package toolreporttest provides a fake catalog for tests of packages that report tool lists.
 package toolreporttest
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// Report is a list that was reported to the catalog.
+// Report is a list that the fake catalog has received.
 type Report struct {
 	Head  *policyv1.ReportHead
 	Tools []*policyv1.ToolDefinition
 	To    *identityv1.Principal
 }
 
-// Catalog is a catalog that accepts every definition. It is safe for concurrent use.
+// Catalog is a fake catalog that accepts every tool definition. It is safe for concurrent use.
 type Catalog struct {
 	policyv1.CatalogServiceClient
 
@@ -30,7 +30,7 @@ type Catalog struct {
 	reports []Report
 }
 
-// Fail makes further reports fail with err. They succeed if err is nil.
+// Fail makes later reports fail with err. If err is nil, later reports succeed.
 func (c *Catalog) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,27 +8,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxRefused is the maximum number of times that a call is sent if the server refuses it without processing it.
+// maxRefused is the maximum number of times that a call is sent to a server that does not process it.
 const maxRefused = 3
 
 // errRefused means that the server has not processed a call.
 var errRefused = errors.New("the server closed the connection or refused the stream before it processed the call")
 
 // attempts observes gRPC's attempts to send one message. It implements [credentials.PerRPCCredentials], because gRPC
-// asks for credentials in each attempt, before the first byte.
+// asks for credentials in each attempt, before it sends the first byte.
 //
-// If a server has not processed a call, for example because it has sent GOAWAY, gRPC sends the same message again on the
-// next connection, even with grpc.WithDisableRetry. That may be long after the permit has ended. attempts therefore
-// fails such an attempt, and the caller begins a new call, for which the permit is renewed.
+// If a server has not processed a call, for example because it has sent GOAWAY, gRPC sends the same message again on
+// the next connection, even with grpc.WithDisableRetry. By then, the permit that allowed the call to begin may have
+// expired long ago. attempts therefore makes such an attempt fail. The caller then starts a new call, for which the
+// permit is renewed.
 type attempts struct {
 	permit upstream.Permit
-	// sent means that gRPC has the message. refused means that gRPC wanted to send the message again.
+	// sent is true once gRPC has received the message. refused is true if gRPC has tried to send the message again.
 	sent, refused bool
-	// withheld is the error of the permit, or nil.
+	// withheld is the error that the permit has returned, or nil.
 	withheld error
 }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials. It is called by the goroutine that uses the stream.
+// GetRequestMetadata implements credentials.PerRPCCredentials. The goroutine that uses the stream calls it.
 func (a *attempts) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	if a.sent {
 		a.refused = true
@@ -45,7 +46,7 @@ func (a *attempts) mayBegin() error {
 	return a.withheld
 }
 
-// errorOf returns the error of a call that has failed with err.
+// errorOf returns the error to report for a call that has failed with err.
 func (a *attempts) errorOf(err error) error {
 	switch {
 	case a.withheld != nil:

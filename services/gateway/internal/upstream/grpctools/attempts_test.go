@@ -17,15 +17,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// refuser forwards HTTP/2 connections to a gRPC server. It does not forward the messages of a number of streams, and
-// reports to the client that the server has not processed these streams.
+// refuser forwards HTTP/2 connections to a gRPC server. For a given number of streams, it does not forward the
+// messages, and tells the client that the server has not processed these streams.
 type refuser struct {
 	net.Listener
 
 	to string
-	// refuse writes the frames that the client receives instead of an answer to a stream.
+	// refuse writes the frames that the client receives for a stream in place of an answer.
 	refuse func(to *http2.Framer, stream uint32) error
-	// remaining is the number of streams that are still to be refused.
+	// remaining is the number of streams that refuser must still refuse.
 	remaining atomic.Int64
 }
 
@@ -54,7 +54,7 @@ func newRefuser(t *testing.T, to string, refuse func(*http2.Framer, uint32) erro
 	return r
 }
 
-// forward forwards one connection until one of its ends is closed.
+// forward forwards data on one connection until one of its ends is closed.
 func (r *refuser) forward(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", r.to)
@@ -92,7 +92,8 @@ func (r *refuser) forward(client net.Conn) {
 	}
 }
 
-// forwardFrame forwards a frame from the client, or refuses its stream if the frame contains a message.
+// forwardFrame forwards a frame from the client. If the frame contains a message and streams must still be refused,
+// forwardFrame refuses the frame's stream instead.
 func (r *refuser) forwardFrame(client, server net.Conn, mu *sync.Mutex, header http2.FrameHeader, frame []byte) error {
 	if header.Type != http2.FrameData || header.Length == 0 || r.remaining.Load() == 0 {
 		_, err := server.Write(frame)
@@ -125,7 +126,7 @@ var refusals = map[string]func(*http2.Framer, uint32) error{
 	},
 }
 
-// received counts the calls that a server receives.
+// received returns a counter of the calls that the server receives.
 func (n *notes) received() *atomic.Int64 {
 	var count atomic.Int64
 	n.write = func(_ context.Context, note protoreflect.Message) (protoreflect.Message, error) {
@@ -135,7 +136,8 @@ func (n *notes) received() *atomic.Int64 {
 	return &count
 }
 
-// The server does not process a call, and an operator stops the call before the gateway sends it again.
+// The server does not process a call. Before the gateway sends the call again, an operator stops it. The server never
+// receives the call.
 func TestCall_UnprocessedCallIsNotSentAgainAfterAStop(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals {
@@ -192,7 +194,7 @@ func TestCall_UnprocessedCallIsSentAgainWithARenewedPermit(t *testing.T) {
 	}
 }
 
-// A call that the server never processes is reported as never sent.
+// If the server never processes a call, the call is reported as never sent.
 func TestCall_IsNeverSentIfTheServerRefusesEachAttempt(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals {
@@ -215,8 +217,8 @@ func TestCall_IsNeverSentIfTheServerRefusesEachAttempt(t *testing.T) {
 	}
 }
 
-// Approvers have allowed a call to run once. The server reports that it has not processed the call, although it may have.
-// The gateway does not send the call again, and its outcome is unknown.
+// Approvers have allowed a call to be executed once. The server reports that it has not processed the call, but this
+// report may be wrong. The gateway does not send the call again, and the outcome of the call is unknown.
 func TestCall_IsSentOnceIfItMayRunOnce(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// gate forwards connections to an address. A closed gate accepts connections and forwards nothing until it is opened.
+// gate forwards connections to an address. While a gate is closed, it accepts connections but forwards nothing.
 type gate struct {
 	net.Listener
 
@@ -69,7 +69,7 @@ func (g *gate) forward(ctx context.Context, conn net.Conn, open <-chan struct{})
 	_, _ = io.Copy(conn, server)
 }
 
-// close closes the gate and all connections. The returned function opens it.
+// close closes the gate and all its connections. The returned function opens the gate again.
 func (g *gate) close() (open func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -84,7 +84,8 @@ func (g *gate) close() (open func()) {
 	return func() { close(opened) }
 }
 
-// A call waits for the connection to its server. Whether it may begin is checked when there is a connection.
+// A call waits for the connection to its server. The gateway checks whether the call may begin only once there is a
+// connection.
 func TestCall_BeginsWhenThereIsAConnection(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)

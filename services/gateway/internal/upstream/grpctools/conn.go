@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Error codes of JSON-RPC 2.0, section 5.1.
+// These are error codes of JSON-RPC 2.0, section 5.1.
 const (
 	codeNoMethod = -32601
 	codeNoParams = -32602
@@ -51,11 +51,11 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has only tools")
 }
 
-// Notify implements upstream.Conn. It does nothing, because a request is cancelled through its context, and gRPC
-// servers support no other notifications.
+// Notify implements upstream.Conn. It does nothing: a request is cancelled through its context, and gRPC servers
+// support no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
-// Listen implements upstream.Conn. A gRPC server sends no messages outside calls.
+// Listen implements upstream.Conn. It returns ErrNoStream, because a gRPC server sends no messages outside calls.
 func (*conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 
 // Close implements upstream.Conn.
@@ -105,10 +105,10 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if len(arguments) == 0 {
 		arguments = []byte("{}")
 	}
-	// The arguments are parsed strictly by the tool's schema, so that the server receives what policy has evaluated (case
-	// T5).
+	// The arguments are parsed strictly according to the tool's schema, so that the server receives exactly what the
+	// policy service has evaluated (case T5).
 	in := t.in.New()
-	// The request was not sent, and the same arguments will fail again.
+	// The call was not sent, and the same arguments will fail again.
 	if err := strictprotojson.Read(arguments, in); err != nil {
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
@@ -131,11 +131,12 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 	return c.transport.answer(ctx, req, result)
 }
 
-// errTooMany means that a stream contained too many progress messages.
+// errTooMany means that the server has sent too many progress messages during one call.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its response. If the server reports that it has not processed the call, invoke
-// begins the call again, unless gRPC had the message of a call that may run only once: the server may have read it.
+// invoke calls the gRPC method and returns its response. If the server reports that it has not processed the call,
+// invoke starts the call again. However, it does not do this if the call may run only once and gRPC has already
+// received the message, because the server may have read the message.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (out protoreflect.Message, err error) {
 	for range maxRefused {
 		try := &attempts{permit: req.Permit}
@@ -153,7 +154,8 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 }
 
 // invokeOnce is like invoke, but returns an error if the server has not processed the call. It passes progress messages
-// before the response to events. It reserves memory for a message of the maximum size before it reads a message.
+// that arrive before the response to events. Before it reads a message, it reserves memory for a message of the maximum
+// size.
 func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, try *attempts, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()
@@ -194,7 +196,7 @@ func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message,
 			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// A response counts only if the status after it is OK.
+		// The response is used only if the server's status after it is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil
@@ -220,15 +222,15 @@ func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Reque
 	events(message.Raw)
 }
 
-// errOwn marks an error of the gateway itself, not of the server.
+// errOwn marks an error that has occurred in the gateway itself, not in the server.
 var errOwn = errors.New("the call failed in the gateway")
 
-// isOwn reports whether the gateway's gRPC library has created a status.
+// isOwn reports whether a status was created by the gateway's own gRPC library and not by the server.
 func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
 
-// errAway marks a call that had no connection.
+// errAway marks the error of a call for which there was no connection.
 var errAway = errors.New("there is no connection to the server")
 
 func neverSent(err error) error {

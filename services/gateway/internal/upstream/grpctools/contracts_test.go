@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// shown starts a server that returns the given protobuf definitions by reflection and has no other service.
+// shown starts a server and returns its address. The server returns the given protobuf definitions by reflection and
+// has no other service.
 func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	t.Helper()
 	known := new(protoregistry.Files)
@@ -45,8 +46,8 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// Case X1. A session cannot be opened if the server's protobuf definitions declare a reserved package, or would need
-// much more memory than their length suggests.
+// Case X1. A session cannot be opened if the server's protobuf definitions declare a reserved package, or if they would
+// need much more memory than their length suggests.
 func TestOpen_RefusesContractsThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	const part = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE

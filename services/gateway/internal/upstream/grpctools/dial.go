@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// window is the maximum number of buffered bytes of one unread response. allWindows is the maximum number of buffered
-	// bytes of all unread responses on one connection.
+	// window is the maximum number of bytes that are buffered for one unread response. allWindows is the maximum number
+	// of bytes that are buffered for all unread responses on one connection.
 	window     = 64 << 10
 	allWindows = 1 << 20
 	// maxHeaders is the maximum size of a server's headers and trailers, in bytes.
 	maxHeaders = 16 << 10
 )
 
-// Dial returns a connection to an external server at host:port. The connection is established on first use, and never
-// to an address to which no configured host may resolve, such as a link-local address. ca is the path of a PEM file.
-// Only the certificates in that file are trusted. If ca is empty, the system's certificates are trusted. A call is
-// sent again only if the server has not processed it.
+// Dial returns a connection to an external server at host:port. The connection is established on first use. It is never
+// established to an address that configured hosts must not resolve to, such as a link-local address. ca is the path of
+// a PEM file with the only trusted certificates. If ca is empty, the system's certificates are trusted. A call is sent
+// again only if the server has not processed it.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

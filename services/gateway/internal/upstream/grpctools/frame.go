@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxPieces is the maximum number of fields in a response, including fields of nested messages. A field may have only
-// two bytes on the wire, but needs about a hundred bytes in memory.
+// maxPieces is the maximum number of fields in a response, including fields of nested messages. It is limited because a
+// field may have only two bytes on the wire, but needs about a hundred bytes in memory.
 const maxPieces = 200_000
 
 // errPieces means that a response would need much more memory than its length suggests.
 var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
-// frames is a codec that encodes sent messages and does not decode received ones, because they are checked before they
-// are decoded.
+// frames is a codec that encodes messages to the server. It does not decode messages from the server, because they are
+// checked before they are decoded.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.

@@ -1,6 +1,7 @@
-// Package grpctools provides a gRPC server's methods as tools: each method whose protobuf definition has the option
-// (sluice.mcp.v1.tool). A tool call calls the method. The arguments are parsed strictly according to the tool's schema
-// and become the method's request. The method's response becomes the tool result.
+// Package grpctools provides methods of a gRPC server as tools. It provides each method whose protobuf definition has
+// the option (sluice.mcp.v1.tool). A tool call is translated into a call to the method. The arguments are parsed
+// strictly according to the tool's schema and become the method's request. The method's response becomes the tool
+// result.
 package grpctools
 
 import (
@@ -24,11 +25,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// maxAnswer is the maximum size of a method's response, in bytes. The response is longer as JSON, and a tool result
-// contains the JSON twice.
+// maxAnswer is the maximum size of a method's response, in bytes. The response is longer when it is written as JSON,
+// and a tool result contains the JSON twice.
 const maxAnswer = 4 << 20
 
-// fresh is the time after which a server's tool list is requested again. stale is the time for which the list is used
+// fresh is the age after which a server's tool list is requested again. stale is the age up to which the list is used
 // if the server does not respond.
 const fresh, stale = time.Minute, 10 * time.Minute
 
@@ -36,10 +37,10 @@ const fresh, stale = time.Minute, 10 * time.Minute
 type Config struct {
 	// Name is the server's configured name.
 	Name string
-	// Contracts is a protobuf package that is linked into this program and defines the server's tools. If it is empty, the
-	// transport requests the tools by server reflection.
+	// Contracts is the name of a protobuf package that is linked into this program and defines the server's tools. If
+	// it is empty, the transport requests the tools by server reflection.
 	Contracts protoreflect.FullName
-	// Headers are sent with every call as metadata. They contain no unresolved references.
+	// Headers are sent as metadata with every call. References in them have been resolved.
 	Headers map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
@@ -49,8 +50,8 @@ type Config struct {
 type Deps struct {
 	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	// Close closes Conn. The transport calls Close once when the transport is closed. Close is nil if the caller shares
-	// Conn and closes it itself.
+	// Close closes Conn. The transport calls Close once, when the transport itself is closed. Close is nil if the
+	// caller of New shares Conn and closes it itself.
 	Close func() error
 	Log   *slog.Logger
 }
@@ -64,13 +65,13 @@ type Transport struct {
 	clean   *redact.Redactor
 	log     *slog.Logger
 
-	// mu is held while the transport requests the tools from the server.
+	// mu is held while the transport requests the server's tools.
 	mu       sync.Mutex
 	tools    *set
 	listedAt time.Time
 }
 
-// New returns a transport to a server. The transport connects when a session is opened.
+// New returns a transport to a server. The transport connects to the server when a session is opened.
 func New(cfg Config, deps Deps) (*Transport, error) {
 	if deps.Conn == nil || deps.Log == nil {
 		return nil, errors.New("grpctools: a connection and a log are required")
@@ -98,7 +99,8 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 // Kind implements upstream.Transport.
 func (*Transport) Kind() string { return "grpc" }
 
-// ToolsChanged implements upstream.Transport. The protobuf definitions of a running server are immutable.
+// ToolsChanged implements upstream.Transport. It returns nil, because the protobuf definitions of a running server do
+// not change.
 func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 
 // Close implements upstream.Transport. It is idempotent.
@@ -140,7 +142,7 @@ func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	return tools, nil
 }
 
-// callContext returns the context for a call, with the call's metadata.
+// callContext returns the context for a call. It contains the call's metadata.
 func (t *Transport) callContext(ctx context.Context, traceParent string) context.Context {
 	md := maps.Clone(t.headers)
 	if traceParent != "" {

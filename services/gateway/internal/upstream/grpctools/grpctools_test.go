@@ -83,7 +83,8 @@ func TestList_ContainsMethodsWithTheOption(t *testing.T) {
 	}
 }
 
-// TestCall_InvokesTheMethod checks that arguments arrive with their types, and that the method's response is returned.
+// TestCall_InvokesTheMethod checks that the method receives the arguments with their types, and that the method's
+// response is returned.
 func TestCall_InvokesTheMethod(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -109,8 +110,8 @@ func TestCall_InvokesTheMethod(t *testing.T) {
 	}
 }
 
-// Case T5. Arguments that another parser could read differently are refused before they are sent, because policy may
-// have evaluated a different meaning.
+// Case T5. If another parser could read the arguments differently, the call is refused before it is sent, because the
+// policy service may have evaluated other values.
 func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -164,7 +165,8 @@ func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	}
 }
 
-// TestCall_PassesProgressBeforeTheAnswer checks that a stream of messages is one call with progress notifications.
+// TestCall_PassesProgressBeforeTheAnswer checks that a method that sends a stream of messages is called once, and that
+// the messages before the last one become progress notifications.
 func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -187,8 +189,8 @@ func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestCall_ReturnsStatusAsErrorResult checks that a status from the server becomes an error result, and that a call
-// with an unknown outcome becomes an error.
+// TestCall_ReturnsStatusAsErrorResult checks that a status from the server becomes a tool result that reports an error.
+// A call whose outcome is unknown becomes an error.
 func TestCall_ReturnsStatusAsErrorResult(t *testing.T) {
 	t.Parallel()
 	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
@@ -250,7 +252,7 @@ func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	}
 }
 
-// TestCall_IsCancelledWithItsCaller checks that the gRPC call is cancelled if the caller stops waiting or the session
+// TestCall_IsCancelledWithItsCaller checks that the gRPC call is cancelled when its caller stops waiting or the session
 // is closed.
 func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 	t.Parallel()
@@ -306,7 +308,7 @@ func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	}
 }
 
-// Case X1. A response that would need a hundred times its length in memory is refused.
+// Case X1. A response is refused if it would need a hundred times its length in memory.
 func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -347,7 +349,7 @@ func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer of 5 MiB is %v, want no answer", err)
 	}
-	// Each byte becomes six bytes of JSON. The result contains the JSON twice, once quoted.
+	// As JSON, each byte of the body becomes six bytes. The result contains the JSON twice, once as a quoted string.
 	body = strings.Repeat("\x01", 3<<20)
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
@@ -367,8 +369,8 @@ func (c *closes) Close() error {
 	return nil
 }
 
-// A transport does not close a connection that belongs to its caller, such as the connection to the mesh's own agents.
-// If that connection were closed twice, the gateway would exit with status 1.
+// A transport does not close a connection that belongs to the caller of New, such as the connection to the mesh's own
+// agents service. If that connection were closed twice, the gateway would exit with status 1.
 func TestClose_ClosesOnlyItsOwnConnection(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

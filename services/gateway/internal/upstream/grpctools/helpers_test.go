@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// soon is much longer than a call takes.
+// soon is a timeout that is much longer than any call in these tests takes.
 const soon = 30 * time.Second
 
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
@@ -159,10 +159,10 @@ type notes struct {
 	addr   string
 
 	mu sync.Mutex
-	// got contains the received requests, and headers the headers of the last request.
+	// got contains the requests that the server has received. headers contains the headers of the last request.
 	got     []protoreflect.Message
 	headers metadata.MD
-	// write and watch answer calls. If write is nil, Write returns its request.
+	// write answers calls to Write, and watch answers calls to Watch. If write is nil, Write returns its request.
 	write func(ctx context.Context, note protoreflect.Message) (protoreflect.Message, error)
 	watch func(note protoreflect.Message, send func(progress float64, body string) error) error
 }
@@ -193,7 +193,7 @@ func newNotes(t *testing.T) *notes {
 	return n
 }
 
-// both resolves names in the test's protobuf definition and in this program's definitions.
+// both resolves names first in the test's protobuf definition and then in this program's definitions.
 type both struct{ own *protoregistry.Files }
 
 func (b both) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Limits for the protobuf definitions that a server returns by reflection.
+// These are limits for the protobuf definitions that a server returns by reflection.
 const (
 	maxServices    = 256
 	maxFiles       = 1024
@@ -148,8 +148,8 @@ func isOurs(name string) bool {
 	return err == nil
 }
 
-// linked links the files. If this program contains a compiled file, it replaces the server's file, because the options
-// are read with this program's definitions.
+// linked links the files. If this program contains a compiled version of a file, that version is used and not the
+// server's version, because the options are read with this program's definitions.
 func (r *reflector) linked() (*protoregistry.Files, error) {
 	all := new(descriptorpb.FileDescriptorSet)
 	done := make(map[string]bool)

@@ -42,14 +42,14 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// maxJSON is the maximum length of a response as JSON, in bytes. A result contains the JSON twice.
+// maxJSON is the maximum length of a response when it is written as JSON, in bytes. A result contains the JSON twice.
 const maxJSON = upstream.MaxMessage / 2
 
 // metaStatus is the key for the server's status in the `_meta` of a result.
 const metaStatus = "io.grpc/status"
 
-// failure encodes the status of a failed call as an error result. Its text is for the model. `_meta` repeats the code,
-// the reason and the metadata for programs.
+// failure encodes the status of a failed call as a tool result that reports an error. The text of the result is for the
+// model. `_meta` repeats the code, the reason and the metadata for programs.
 func failure(st *status.Status) ([]byte, error) {
 	code := codeName(st.Code())
 	text, meta := code, `{"code":"`+code+`"`
@@ -95,8 +95,8 @@ func codeName(c codes.Code) string {
 	return codepb.Code(c).String()
 }
 
-// progressOf returns the progress in a message as a notification with the given token, or nil if the message contains
-// no progress.
+// progressOf returns a progress notification with the given token and the progress in a message. It returns nil if the
+// message contains no progress.
 func progressOf(m protoreflect.Message, token []byte) []byte {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

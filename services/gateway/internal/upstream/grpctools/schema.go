@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the protobuf definition. The server
-// itself must check rules that JSON Schema cannot express.
+// This file describes protobuf messages as JSON Schemas (2020-12). A schema is never stricter than the protobuf
+// definition. The server itself must check rules that JSON Schema cannot express.
 
 type schema = map[string]any
 
@@ -34,18 +34,18 @@ func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error
 // messages can produce very large schemas from few bytes.
 const maxSchemas = 200_000
 
-// errSchemas is the error for a server with schemas that exceed maxSchemas.
+// errSchemas is the error for a server whose schemas exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
 type schemas struct {
 	input bool
-	// budget points to the number of properties that may still be added to the server's schemas.
+	// budget points to the number of properties and enum names that may still be added to the server's schemas.
 	budget *int
 	// above contains the messages that enclose the current message.
 	above []protoreflect.FullName
 }
 
-// objectSchema returns the schema of the arguments or the result. MCP requires that it describes an object.
+// objectSchema returns the schema of a tool's arguments or result. MCP requires that the schema describes an object.
 func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error) {
 	out := s.message(md)
 	switch {
@@ -57,7 +57,7 @@ func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error
 	return out, nil
 }
 
-// takeBudget subtracts n from *s.budget, and reports whether the budget was at least n.
+// takeBudget subtracts n from *s.budget, and reports whether *s.budget was at least n before.
 func (s *schemas) takeBudget(n int) bool {
 	*s.budget -= n
 	return *s.budget >= 0
@@ -67,7 +67,7 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	// The message contains itself, or the schemas are too large.
+	// The fields are left out of the schema if the message contains itself or the schemas are too large.
 	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) {
 		return schema{"type": "object"}
 	}
@@ -122,7 +122,8 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 	return out
 }
 
-// isDeprecated reports whether the protobuf definition deprecates a value. Services no longer set deprecated values.
+// isDeprecated reports whether the protobuf definition marks an enum value as deprecated. Services no longer use such
+// values.
 func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	options, _ := v.Options().(*descriptorpb.EnumValueOptions)
 	return options.GetDeprecated()
@@ -164,7 +165,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	return schema{"type": "string"}
 }
 
-// wellKnown returns the schema of a message with a special JSON form, or nil for any other message.
+// wellKnown returns the schema of a message that has a special form in JSON, or nil for any other message.
 func wellKnown(name protoreflect.FullName) schema {
 	switch name {
 	case "google.protobuf.Timestamp":
@@ -191,7 +192,7 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds those validation rules of a field to a schema that JSON Schema can express.
+// bounded adds those of a field's validation rules to a schema that JSON Schema can express.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

@@ -20,32 +20,33 @@ type tool struct {
 	name string
 	// method is the full gRPC name of the method: /package.Service/Method.
 	method string
-	// streams reports whether the method sends several messages: progress messages, and the response as the last message.
+	// streams is true if the method sends several messages: first progress messages, and the response as the last
+	// message.
 	streams bool
 	in, out protoreflect.MessageType
-	// success reports whether the result gets an additional member success with the value true.
+	// success is true if a member "success" with the value true is added to the result.
 	success bool
 	// definition is the tool's element in the result of tools/list.
 	definition []byte
 }
 
-// toolName is the pattern for tool names that the option's definition documents.
+// toolName is the pattern for tool names. The definition of the option documents the same pattern.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
-	// maxTools is the maximum number of tools of a server. maxList is the maximum total length of their definitions, in
+	// maxTools is the maximum number of a server's tools. maxList is the maximum total length of their definitions, in
 	// bytes.
 	maxTools = 10_000
 	maxList  = 8 << 20
 )
 
-// A set contains the tools of a server. It is immutable after it was built.
+// A set contains the tools of a server. It is immutable after it has been built.
 type set struct {
 	// listed contains the tools in the order of their services and methods.
 	listed []*tool
 	named  map[string]*tool
-	// schemas is the number of properties that may still be added to the schemas, and bytes is the total length of the
-	// definitions.
+	// schemas is the number of properties and enum names that may still be added to the schemas. bytes is the total
+	// length of the definitions.
 	schemas, bytes int
 }
 

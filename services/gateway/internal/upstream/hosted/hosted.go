@@ -1,5 +1,6 @@
-// Package hosted provides the tools that an MCP client has itself, such as its shell, as a server. The client's hook
-// asks before each call. A call that is forwarded to this server is allowed: the client executes it.
+// Package hosted represents the tools that an MCP client has itself, such as its shell, as a server. The client's hook
+// asks the gateway before each call to such a tool. If the gateway forwards the call to this server, the call is
+// allowed, and the client itself executes it.
 package hosted
 
 import (
@@ -16,16 +17,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Errors of JSON-RPC 2.0, section 5.1.
+// These are errors of JSON-RPC 2.0, section 5.1.
 const (
 	noMethod = `{"code":-32601,"message":"a client has only tools"}`
 	noTool   = `{"code":-32602,"message":"the client has no such tool"}`
 )
 
-// allowed is the result of a call. The client executes the call after it has received this result.
+// allowed is the result of an allowed call. After the client has received this result, it executes the call.
 const allowed = `{"content":[{"type":"text","text":"The client may execute this call."}]}`
 
-// Transport answers for the tools of one client.
+// Transport represents the tools of one client as a server.
 type Transport struct {
 	name  string
 	list  []byte
@@ -33,7 +34,7 @@ type Transport struct {
 	clean *redact.Redactor
 }
 
-// New returns the transport for a client of package hosttools.
+// New returns the transport for a client that package hosttools knows.
 func New(client string) (*Transport, error) {
 	tools, err := hosttools.Tools(client)
 	if err != nil {
@@ -55,7 +56,7 @@ func New(client string) (*Transport, error) {
 // Kind implements upstream.Transport.
 func (*Transport) Kind() string { return upstream.KindHost }
 
-// ToolsChanged implements upstream.Transport. The definitions are part of this program.
+// ToolsChanged implements upstream.Transport. It returns nil, because the tool definitions are part of this program.
 func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 
 // Close implements upstream.Transport.
@@ -74,7 +75,7 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	return conn{t}, answer, nil
 }
 
-// answer returns the JSON-RPC response to req with the given member.
+// answer returns the JSON-RPC response to req. The response contains the given member with the given value.
 func (t *Transport) answer(ctx context.Context, req upstream.Request, member string, value []byte) (upstream.Answer, error) {
 	text := make([]byte, 0, len(value)+len(req.ID())+64)
 	text = append(append(append(text, `{"jsonrpc":"2.0","id":`...), req.ID()...), ',')

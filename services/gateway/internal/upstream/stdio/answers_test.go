@@ -13,18 +13,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// atOnce is much shorter than the timeout of a call in these tests.
+// atOnce is a duration that is much shorter than the timeout of a call in these tests.
 const atOnce = patience / 3
 
-// raw calls a tool that makes the server write the given line as its whole answer. The string ID in the line is
-// replaced with the request id that the server receives.
+// raw calls a tool that makes the fake server write the given line as its whole answer. The text ID in the line stands
+// for the request id that the server receives.
 func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	begin := time.Now()
 	answer, err := s.try(1, "raw", map[string]string{"line": line})
 	return answer, time.Since(begin), err
 }
 
-// Case U2. An unusable answer immediately ends its call. The error contains the reason.
+// Case U2. If a server's answer is unusable, the call ends immediately. The error contains the reason.
 func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	const pair = "the message contains half of a surrogate pair"
@@ -76,7 +76,7 @@ func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	}
 }
 
-// Malformed answers that some servers write are repaired and accepted.
+// Some servers write malformed answers of known forms. The gateway repairs and accepts them.
 func TestRequest_UnusualFormsOfAnswersAreRepaired(t *testing.T) {
 	t.Parallel()
 	const want = `{"content":[{"type":"text","text":"a"}]}`
@@ -113,8 +113,8 @@ func TestRequest_UnusualFormsOfAnswersAreRepaired(t *testing.T) {
 	})
 }
 
-// Case U2. An error without an id does not end a call if other calls are in flight, or if another principal's request
-// may have caused the error.
+// Case U2. A server sends an error without an id. The error does not end a call if other calls are in flight, or if
+// another principal's request may have caused the error.
 func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	t.Parallel()
 	const line = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`
@@ -143,7 +143,8 @@ func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	})
 }
 
-// waits checks that a call made with raw does not end although the process has answered it.
+// waits checks that a call that was made with the function raw keeps waiting although the process has written an answer
+// to it.
 func (s session) waits(call <-chan outcome) {
 	s.t.Helper()
 	for s.call(9, "info", nil)["raws"] != "1" {

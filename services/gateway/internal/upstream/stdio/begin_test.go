@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The call may not begin when its process is ready. The process receives nothing, and the next call succeeds.
+// By the time the process is ready for a call, the call may no longer begin. The process receives nothing, and the next
+// call succeeds.
 func TestRequest_IsNotWrittenWhenItMayNotBegin(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -40,8 +41,8 @@ func TestRequest_IsNotWrittenWhenItMayNotBegin(t *testing.T) {
 	}
 }
 
-// endingPermit is a permit that ends each time the process is ready for the request, until valid is set. renew is called
-// with the number of the renewal.
+// endingPermit is a permit that expires whenever the process is ready for the request. Once valid is set, it no longer
+// expires. renew is called with the number of the renewal.
 type endingPermit struct {
 	valid atomic.Bool
 	count atomic.Int64
@@ -51,7 +52,7 @@ type endingPermit struct {
 func (p *endingPermit) Renew() error   { return p.renew(p.count.Add(1)) }
 func (p *endingPermit) HasEnded() bool { return !p.valid.Load() }
 
-// beginWith calls a tool with a permit, without waiting for the answer.
+// beginWith starts a tool call that has the given permit, and does not wait for the answer.
 func (s session) beginWith(ctx context.Context, id int, tool string, permit upstream.Permit) <-chan outcome {
 	done := make(chan outcome, 1)
 	req := toolCall(id, tool, map[string]string{"line": `{"jsonrpc":"2.0","id":ID,"result":{}}`})
@@ -69,8 +70,8 @@ func (s session) within(d time.Duration) context.Context {
 	return ctx
 }
 
-// The permit of a call ends before the process is ready for the call, and policy responds slowly. Calls of another
-// session succeed meanwhile.
+// A call's permit expires before the process is ready for the call, and the policy service is slow to renew the permit.
+// Meanwhile, calls of another session succeed.
 func TestRequest_OtherSessionsDoNotWaitForTheRenewalOfAPermit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
@@ -108,7 +109,8 @@ func TestRequest_OtherSessionsDoNotWaitForTheRenewalOfAPermit(t *testing.T) {
 	}
 }
 
-// The permit of a call ends again and again. The call ends with its caller, and the process does not receive it.
+// A call's permit expires again and again. The call ends when its caller disconnects, and the process does not receive
+// the call.
 func TestRequest_RenewsItsPermitUntilTheCallerIsGone(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -128,8 +130,8 @@ func TestRequest_RenewsItsPermitUntilTheCallerIsGone(t *testing.T) {
 	}
 }
 
-// The permit of a call ends before the process is ready for the call. Later messages of the session wait, so that the
-// process receives them in the order in which they were sent.
+// A call's permit expires before the process is ready for the call. While the permit is renewed, later messages of the
+// session wait, so that the process receives all messages in the order in which they were sent.
 func TestRequest_MessagesOfASessionStayInOrderWhileAPermitIsRenewed(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -163,7 +165,7 @@ func TestRequest_MessagesOfASessionStayInOrderWhileAPermitIsRenewed(t *testing.T
 	}
 }
 
-// The permits of several calls of one session end while the process is busy. Policy is asked about all of them at the
+// The permits of several calls of one session expire while the process is busy. The gateway renews all of them at the
 // same time.
 func TestRequest_PermitsOfASessionAreRenewedTogether(t *testing.T) {
 	t.Parallel()
@@ -212,7 +214,8 @@ func TestRequest_PermitsOfASessionAreRenewedTogether(t *testing.T) {
 	}
 }
 
-// slowPermit is a permit whose second renewal waits until respond is called. asked is closed when that renewal begins.
+// slowPermit returns a permit whose second renewal waits until respond is called. asked is closed when that renewal
+// begins.
 func slowPermit() (permit *endingPermit, asked <-chan struct{}, respond func()) {
 	begun, response := make(chan struct{}), make(chan struct{})
 	permit = &endingPermit{}
@@ -231,8 +234,8 @@ func cancellation(id int) upstream.Request {
 	return request(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
 }
 
-// A call waits behind a call whose permit is being renewed, and its client cancels it. It ends at once, and the process
-// receives neither the call nor the cancellation.
+// A call waits behind another call whose permit is being renewed, and the client cancels the waiting call. The
+// cancelled call ends at once. The process receives neither the cancelled call nor the cancellation.
 func TestCancel_EndsACallThatWasNotWritten(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -258,8 +261,9 @@ func TestCancel_EndsACallThatWasNotWritten(t *testing.T) {
 	}
 }
 
-// The client cancels a call that the process has, while the permit of the session's next call is being renewed. The
-// process receives the cancellation before the renewal ends, and the cancelled call ends after a grace period.
+// While the permit of a session's next call is being renewed, the client cancels an earlier call that the process has
+// already received. The process receives the cancellation before the renewal ends, and the cancelled call ends after a
+// grace period.
 func TestCancel_DoesNotWaitForTheRenewalOfAnotherPermit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum size
-	// of each of these messages, in bytes. A message that exceeds one of these limits or the principal's memory budget is
-	// dropped, because a slow client must not delay others.
+	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum
+	// size of each of these messages, in bytes. A message that exceeds one of these limits or the principal's memory
+	// budget is dropped, because a slow client must not delay other clients.
 	eventQueue = 64
 	maxEvent   = 256 << 10
 	// maxOwed is the maximum number of a process's abandoned requests that are stored, so that late answers are
@@ -32,11 +32,12 @@ const (
 type pendingCall struct {
 	proc *process
 	m    *jsonrpc.Message
-	// permit is the permit of the request, or nil if the request needs none. lines orders the lines of the session.
+	// permit is the permit of the request, or nil if the request needs no permit. lines keeps the session's lines to
+	// the process in order.
 	permit upstream.Permit
 	lines  *lineOrder
 	start  lineStart
-	// id is the request id and the progress token that the process sees.
+	// id is the number that the process receives as the request id and as the progress token.
 	id int64
 	// client and token are the client's raw id and progress token. token is nil if the request has none.
 	client, token []byte
@@ -45,10 +46,11 @@ type pendingCall struct {
 	// bytes.
 	events      chan []byte
 	seen, bytes int
-	// begun is the start of the current minute if the request is not expected to end. The limits then apply per minute.
+	// begun is used only for a request that is not expected to end, such as a subscription. For such a request the
+	// limits apply per minute, and begun is the start of the current minute.
 	begun time.Time
-	// room is the memory for the answer, and queued is the memory for the messages in events. They are nil for the
-	// gateway's own request.
+	// room is the memory for the answer, and queued is the memory for the messages in events. Both are nil for a
+	// request from the gateway itself.
 	room, queued *limits.Memory
 	// result receives the answer. It is buffered.
 	result chan callResult
@@ -79,15 +81,15 @@ type callTable struct {
 	abandoned map[int64]struct{}
 	// processRequests contains the id keys of the process's requests that wait for a client's response, newest last.
 	processRequests []string
-	// greetings is the number of requests that opened the process: initialize or server/discover.
+	// greetings is the number of handshake requests (initialize or server/discover) that the process has received.
 	greetings int64
-	// tools is the number of tool calls. retired means that the process has served its maximum number of tool calls and
+	// tools is the number of tool calls. retired is true if the process has served its maximum number of tool calls and
 	// receives no more requests.
 	tools   int
 	retired bool
 }
 
-// find returns the request with this raw id, or nil if there is none.
+// find returns the request with the given raw id, or nil if there is none.
 func (t *callTable) find(raw []byte) *pendingCall {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -98,7 +100,7 @@ func (t *callTable) find(raw []byte) *pendingCall {
 	return t.byID[id]
 }
 
-// onlyCall returns the request in flight if there is exactly one, and otherwise nil.
+// onlyCall returns the request in flight if there is exactly one. Otherwise it returns nil.
 func (t *callTable) onlyCall() *pendingCall {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +113,7 @@ func (t *callTable) onlyCall() *pendingCall {
 	return nil
 }
 
-// methodOf returns the method of the request with this raw id, or "" if there is none.
+// methodOf returns the method of the request with the given raw id, or "" if there is none.
 func (t *callTable) methodOf(id []byte) string {
 	if number := jsonrpc.NumberIn(id); number != nil {
 		id = number
@@ -122,9 +124,9 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// onlyPending returns the request in flight if the process handles no other request, and otherwise nil. In a shared
-// process, abandoned requests count until they are answered, because the answer to another principal's request must not
-// end this request.
+// onlyPending returns the request in flight if the process handles no other request, and otherwise nil. If the process
+// is shared, an abandoned request that is not answered yet also counts. Otherwise a late answer to that request could
+// end another principal's request.
 func (t *callTable) onlyPending(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.abandoned)
@@ -147,8 +149,9 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// addRequest registers a request that the process has sent with this raw id, and reports whether the id is valid and
-// new. If there are too many requests, the oldest is removed, and the response to it will be dropped.
+// addRequest registers a request that the process has sent with the given raw id, and reports whether the id is valid
+// and new. If too many requests are registered, the oldest request is removed, and the response to that request will be
+// dropped.
 func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +166,7 @@ func (t *callTable) addRequest(id []byte) bool {
 	return true
 }
 
-// takeRequest removes the process's request with this raw id, and reports whether there was one.
+// takeRequest removes the process's request with the given raw id, and reports whether there was one.
 func (t *callTable) takeRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,22 +185,23 @@ func (t *callTable) hasRequests() bool {
 	return len(t.processRequests) > 0
 }
 
-// hasCalls reports whether any request was sent to the process after its greeting.
+// hasCalls reports whether any request was sent to the process after the handshake requests (initialize or
+// server/discover).
 func (t *callTable) hasCalls() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last > t.greetings
 }
 
-// countGreeting counts the next request as a greeting.
+// countGreeting counts the next request as a handshake request (initialize or server/discover).
 func (t *callTable) countGreeting() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.greetings++
 }
 
-// retire makes the table refuse further requests if no request is in flight and the number of tool calls has reached
-// the limit after. It reports whether this call has retired the process.
+// retire makes the table refuse further requests if no request is in flight and the process has served as many tool
+// calls as the parameter after specifies. It reports whether this call has retired the process.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -237,7 +241,7 @@ func (t *callTable) abandon(c *pendingCall) {
 	t.abandoned[c.id] = struct{}{}
 }
 
-// wasAbandoned reports whether the request with this raw id was abandoned, and removes the id.
+// wasAbandoned reports whether the request with the given raw id was abandoned, and removes the id.
 func (t *callTable) wasAbandoned(raw []byte) bool {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -250,8 +254,8 @@ func (t *callTable) wasAbandoned(raw []byte) bool {
 	return owed
 }
 
-// register assigns an id to a request. It returns nil if the process is retired. The caller must call do with the
-// result.
+// register assigns an id to a request. It returns nil if the process is retired. The caller must call the method do of
+// the returned request.
 func (p *process) register(m *jsonrpc.Message, memory *limits.Memory, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
@@ -292,7 +296,7 @@ func (c *pendingCall) line() ([]byte, error) {
 	return frame(c.m.Raw, edits...)
 }
 
-// do sends a request and returns the answer, with the client's id in it.
+// do sends a request and returns the answer, in which the id is replaced with the client's id.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*jsonrpc.Answer, error) {
 	defer c.queued.Close()
 	defer p.refuseQueued(c.events) // after this, no message is queued
@@ -334,7 +338,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. It passes messages that arrive before the answer to events.
+// await waits for the answer. It calls events with each message that arrives before the answer.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -347,7 +351,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
-		// The answer may have arrived at the same time. If so, it is returned.
+		// The answer may have arrived before ctx was done or the process ended. In that case the answer is returned.
 		select {
 		case r := <-c.result:
 			return c.drainEvents(r, events)
@@ -360,7 +364,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents passes the messages that have arrived before the answer to events, and returns the answer.
+// drainEvents calls events with each message that has arrived before the answer, and returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -372,15 +376,15 @@ func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.A
 	}
 }
 
-// recycle ends the process if it has served its maximum number of tool calls.
+// recycle terminates the process if the process has served its maximum number of tool calls.
 func (p *process) recycle() {
 	if !p.isGone() && p.calls.retire(p.server.cfg.Recycle) {
 		p.end(errRecycled)
 	}
 }
 
-// abandon sends the process a cancellation of a request if the caller no longer waits for the answer. It sends none for
-// initialize, because MCP forbids it, or if the client has already sent one.
+// abandon sends the process a cancellation of a request if the caller no longer waits for the answer. It sends no
+// cancellation for initialize, because MCP forbids that. It also sends none if the client has already sent one.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return

@@ -14,14 +14,14 @@ import (
 )
 
 // cancelGrace is the time for which an answer is still accepted after the client has cancelled the request. A server
-// that handles the cancellation sends no answer.
+// that acts on the cancellation sends no answer.
 const cancelGrace = 2 * time.Second
 
 // conn is a session with the current process of a host.
 type conn struct {
 	server *transport
 	host   *host
-	// modern means that the connection was opened without a session.
+	// modern is true if the connection was opened without a session (revision 2026-07-28).
 	modern bool
 	lines  lineOrder
 
@@ -65,7 +65,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// register registers a request with the process that receives it.
+// register registers a request with the process that will receive the request.
 func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.Memory, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
@@ -105,8 +105,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, &c.lines, line, req.Permit)
 }
 
-// requester returns the process that has sent the request to which a client's message refers. The message is a response
-// or a progress notification. If another process has replaced that process, requester returns an error.
+// requester returns the process that sent the request that a client's message refers to. The message is a response or a
+// progress notification. If another process has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -117,8 +117,8 @@ func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	return p, nil
 }
 
-// cancel notifies the process that a request of this session is cancelled. If the process has received no byte of the
-// request, the request is not sent. A cancellation of any other request is dropped.
+// cancel notifies the process that a request of this session is cancelled. If no byte of the request was written to the
+// process, the request is not sent. A cancellation of any other request is dropped.
 func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	f, call := c.inFlight(jsonrpc.IDKey(m.RequestID.Of(m.Raw)))
 	switch {
@@ -133,7 +133,8 @@ func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
 	time.AfterFunc(cancelGrace, func() { f.cancel(upstream.ErrCancelled) })
-	// The request has begun, so the cancellation follows it without waiting for the session's other lines.
+	// A part of the request was already written, so the cancellation is sent without waiting for the session's other
+	// lines.
 	return call.proc.send(ctx, new(lineOrder), line, nil)
 }
 
@@ -197,8 +198,8 @@ func (c *conn) removeFlight(f *flight) {
 	delete(c.flights, f)
 }
 
-// inFlight returns the request with this id key, or nil if there is none. The call is nil until a process has the
-// request.
+// inFlight returns the request with the given id key, or nil if there is none. The returned call is nil until the
+// request was registered with a process.
 func (c *conn) inFlight(key string) (*flight, *pendingCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

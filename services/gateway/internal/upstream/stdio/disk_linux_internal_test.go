@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal contains a private directory from which files are removed, and a directory outside it.
+// removal contains a private directory from which files are removed, and a directory outside the private directory.
 type removal struct {
 	t                     *testing.T
 	root, folder, outside string
@@ -34,7 +34,7 @@ func newRemoval(t *testing.T) *removal {
 	return r
 }
 
-// bornAfter creates files until one has a birth time after since, and returns that birth time.
+// bornAfter creates files until one has a birth time later than the time since. It returns that birth time.
 func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {
@@ -95,7 +95,8 @@ func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r.goes(r.folder, "new")
 }
 
-// Nothing outside the directory is removed, no matter what the program has put into the directory or in its place.
+// Nothing outside the directory is removed, no matter which files the program creates in the directory or what it
+// replaces the directory with.
 func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r := newRemoval(t)
 	r.write(r.outside, "file")

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// disk does nothing, because no server is started on this system.
+// disk does nothing, because the gateway starts no servers as child processes on this system.
 type disk struct{}
 
 func newDisk(*transport, string) *disk { return new(disk) }
@@ -22,5 +22,5 @@ func (*disk) admit() error { return nil }
 
 func (*disk) makeRoom(*slog.Logger) {}
 
-// measure returns 0, because no process has left a directory.
+// measure returns 0, because there are no private directories on this system.
 func measure(string, int64) (int64, error) { return 0, nil }

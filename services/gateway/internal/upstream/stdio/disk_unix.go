@@ -30,8 +30,8 @@ const (
 	measureShare = 4
 	// smallDrop is the minimum decrease of the free space that causes an early measurement, in bytes.
 	smallDrop = 4 << 20
-	// A file system is short of space if its free space is less than 1/shortShare of its size and less than shortMost
-	// bytes.
+	// A file system is short of space if its free space is less than 1/shortShare of its size and also less than
+	// shortMost bytes.
 	shortShare = 20
 	shortMost  = 1 << 30
 )
@@ -41,12 +41,13 @@ var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d 
 // disk measures the size of a process's private directory. It must be used by one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is the private directory, or empty if the directory is not private. called is the name of the directory in
-	// errors.
+	// dir is the private directory, or empty if the directory is not private. called is the name that errors use for
+	// the directory.
 	dir     string
 	called  string
 	started time.Time
-	// next is the latest time for the next measurement, and earliest is the earliest time.
+	// next is the latest time at which the next measurement must happen. earliest is the earliest time at which it may
+	// happen.
 	next, earliest time.Time
 	// used is the last measured size, and free is the free space at that time, both in bytes.
 	used, free int64
@@ -96,8 +97,8 @@ func (d *disk) limitError(err error) error {
 	return nil
 }
 
-// isCausedByProgram reports whether the server's process can have caused a measurement's error. Other errors, such as
-// too many open files in the gateway, are ignored until the next measurement.
+// isCausedByProgram reports whether the server's process may have caused the error of a measurement. Other errors, such
+// as too many open files in the gateway, are ignored until the next measurement.
 func isCausedByProgram(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -127,8 +128,8 @@ func (d *disk) admit() error {
 }
 
 // makeRoom removes the files that were created since the process started, if the file system is short of space. The
-// mesh and other servers need that space. Older files are kept, and so are all files in a directory that principals
-// share. A file that replaced an older file counts as new.
+// mesh and other servers need that space. It keeps older files, and all files in a directory that principals share. A
+// file that replaced an older file counts as new.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" || d.server.cfg.Shared {
 		return
@@ -142,8 +143,8 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	}
 }
 
-// space returns the number of bytes that a file system can still store. Each free inode counts as fileCost. short
-// reports whether this is too little.
+// space returns the number of bytes that a file system can still store, plus fileCost bytes for each free inode. short
+// reports whether too few bytes or too few inodes are free.
 func space(dir string) (free int64, short bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
@@ -158,7 +159,7 @@ func space(dir string) (free int64, short bool) {
 	return bytes, short
 }
 
-// measure returns the size of a directory in bytes. It stops when the size exceeds most.
+// measure returns the size of a directory in bytes. It stops when the size exceeds the limit most.
 func measure(dir string, most int64) (used int64, err error) {
 	errEnough := errors.New("the folder is larger")
 	linked := make(map[uint64]struct{})
@@ -180,9 +181,9 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes the files in a private directory that were created after since. The file system records the birth
-// time, so a process cannot change it. If the file system does not report birth times, no file is removed. Links on the
-// path from root to the directory are not followed, because a process may have created them.
+// removeSince removes the files in a private directory that were created after the time since. The file system records
+// the birth time, so a process cannot change it. If the file system does not report birth times, no file is removed.
+// Links on the path from root to the directory are not followed, because a process may have created them.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {

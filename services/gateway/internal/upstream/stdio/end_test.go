@@ -50,8 +50,8 @@ func TestProcess_EndsWithItsWholeGroup(t *testing.T) {
 }
 
 // TestClose_DoesNotWaitForProcessesOutsideTheGroup checks that the server closes even if a process that has left the
-// group keeps the pipes open. If the limiter has detected the start of that process, it kills the process. The attempt
-// then proves nothing and is repeated.
+// group keeps the pipes open. If the limiter has noticed that the process was started, the limiter kills the process.
+// In that case the attempt proves nothing and is repeated.
 func TestClose_DoesNotWaitForProcessesOutsideTheGroup(t *testing.T) {
 	t.Parallel()
 	for range 20 {

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// maxEndedFolders is the maximum number of private directories of one person's ended agents that are kept for one
-	// server.
+	// maxEndedFolders is the maximum number of private directories that are kept for one person's ended agents. The
+	// limit applies to each server separately.
 	maxEndedFolders = 200
-	// maxEndedDisk is the maximum total size of these directories, as a multiple of [Limits.Disk].
+	// maxEndedDisk is the maximum total size of the private directories of one person's ended agents, as a multiple of
+	// [Limits.Disk].
 	maxEndedDisk = 2
 )
 
@@ -51,8 +52,9 @@ func readMark(dir string) (agentFolder, error) {
 	return f, err
 }
 
-// limitEnded removes private directories of each person's ended agents until they are within the limit, least recently
-// used first. Directories of agents that have not ended, or that can be restored, do not count.
+// limitEnded removes private directories of each person's ended agents until the remaining ones are within the limit.
+// It removes the least recently used directories first. Directories of agents that have not ended, or that can be
+// restored, do not count.
 func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	byPerson := make(map[principal.Key][]agentFolder)
 	for _, f := range unused {
@@ -94,7 +96,7 @@ func (w *sweeper) excess(dirs []agentFolder) []agentFolder {
 	return nil
 }
 
-// size returns the size of an unused directory. A directory that cannot be measured counts with the maximum size.
+// size returns the size of an unused directory. If a directory cannot be measured, size returns the maximum size.
 func (w *sweeper) size(f agentFolder) int64 {
 	if known, ok := w.sizes[f.dir]; ok && known.used.Equal(f.used) {
 		return known.bytes

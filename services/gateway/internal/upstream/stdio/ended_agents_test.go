@@ -26,7 +26,8 @@ func agentOf(person, id string) *identityv1.Principal {
 	}
 }
 
-// unknownAgents makes the request for ended agents fail, so that the limit removes no directory.
+// unknownAgents makes the request for the list of agents fail. The gateway then doesn't know which agents have ended,
+// and removes no directory because of the limit.
 func unknownAgents(d *stdio.Deps) {
 	d.Agents = func(context.Context, string) (map[string]bool, error) { return nil, errors.New("wasmagent is down") }
 }
@@ -41,8 +42,8 @@ func (f agentFolders) edit(c *stdio.Config) {
 	c.WorkRoot, c.Limits.Disk, c.Limits.Tasks, c.Limits.Memory = f.root, f.disk, 512, 2<<30
 }
 
-// leave lets an agent use the server once. This leaves a directory of the given size that looks unused for the time
-// since.
+// leave lets an agent use the server once. This leaves behind a directory of the given size. The directory then looks
+// as if it had not been used for the duration since.
 func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (dir string) {
 	t.Helper()
 	r := newRigWith(t, "good", f.edit, unknownAgents)
@@ -59,8 +60,8 @@ func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int,
 	return dir
 }
 
-// The directories of one person's ended agents share a limit, and the oldest are removed first. The directories of
-// agents that have not ended and of other people's agents do not count, whatever their age.
+// The directories of one person's ended agents share a limit, and the oldest directories are removed first. The
+// directories of agents that have not ended and of other people's agents do not count, however old they are.
 func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 1 << 20} // two such directories fit into the limit
@@ -118,7 +119,7 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	}
 }
 
-// The limit removes no directory while the gateway does not know which agents have ended.
+// While the gateway cannot find out which agents have ended, it does not enforce the limit on their directories.
 func TestFolders_AreKeptWhileTheAgentsAreUnknown(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 1 << 20}

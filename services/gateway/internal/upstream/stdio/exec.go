@@ -40,7 +40,8 @@ func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err 
 	}
 	env, name := s.cfg.environment(c.Dir), s.cfg.Command[0]
 	if used != nil {
-		// npx does the same, so that the package finds the programs of its dependencies.
+		// The package's programs come first in PATH, as they do with npx, so that the package finds the programs of its
+		// dependencies.
 		env["PATH"] = used.Bin() + string(filepath.ListSeparator) + env["PATH"]
 		name, c.Read = used.Program, used.Dir
 		c.Args = append([]string{name}, s.cfg.Install.Command.Args...)
@@ -78,8 +79,8 @@ func (c *Config) Program() (path string, env map[string]string, err error) {
 	return path, env, err
 }
 
-// existingFolders removes the absolute directories that do not exist from a PATH. Otherwise a process could create one
-// of them and put programs into it that are found before the intended ones.
+// existingFolders removes the absolute directories that do not exist from a PATH. Otherwise a process could create such
+// a directory and put programs into it that are found before the intended programs.
 func existingFolders(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
@@ -87,7 +88,7 @@ func existingFolders(path string) string {
 	}), string(filepath.ListSeparator))
 }
 
-// directory returns the working directory for a principal's process. It creates the directory if it is private.
+// folder returns the working directory for a principal's process. It creates the directory if the directory is private.
 func (c *Config) folder(key principal.Key) (string, error) {
 	if c.Dir != "" {
 		info, err := os.Stat(c.Dir)
@@ -143,8 +144,9 @@ func removeFiles(dir string, names []string) error {
 	return nil
 }
 
-// folderName returns the name of a principal's private directory. The name contains the length of the tenant, so that
-// principals with equal concatenated names have different directories.
+// folderName returns the name of a principal's private directory. The name is a hash of the tenant's length, the tenant
+// and the subject. Without the length, two principals could have the same name, such as the tenant "ab" with the
+// subject "c", and the tenant "a" with the subject "bc".
 func folderName(key principal.Key) string {
 	sum := sha256.Sum256([]byte(strconv.Itoa(len(key.Tenant)) + ":" + key.Tenant + key.Subject))
 	return hex.EncodeToString(sum[:16])
@@ -161,8 +163,8 @@ func (c *Config) environment(dir string) map[string]string {
 	return env
 }
 
-// findProgram returns the path of a program: name itself if it is absolute, and otherwise the first executable file
-// with this name in the absolute directories of path.
+// findProgram returns the path of a program. The path is name itself if name is absolute. Otherwise it is the first
+// executable file with this name in the absolute directories of path.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

@@ -79,8 +79,8 @@ func TestOpen_WaitsNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// A server is still starting. The caller gets an error shortly before its deadline, because the client may have the
-// same deadline.
+// A server is still starting. The caller gets an error shortly before the caller's deadline, because a client with the
+// same deadline would not receive a later answer.
 func TestOpen_AnswersBeforeTheDeadlineWhileAServerStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)
@@ -150,7 +150,7 @@ func TestRequest_EndsWhenTheProcessDoesNotRead(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	one.call(1, "deaf", nil)
 	large := one.begin(2, "info", map[string]string{"text": strings.Repeat("x", 1<<20)})
-	// The message is larger than the pipe's buffer, so no other message can be written.
+	// The stuck message is larger than the pipe's buffer, so no other message can be written.
 	eventually.Holds(t, "a request behind the one that is stuck is never sent", func() bool {
 		brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()

@@ -30,8 +30,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleVariable names the environment variable that makes this test binary run as a server. Its value names the server's
-// behavior.
+// roleVariable names the environment variable that makes this test binary run as a server. The variable's value names
+// the server's behavior.
 const roleVariable = "FAKE_ROLE"
 
 // lifetime is the maximum lifetime of a process. No test waits longer for a process to end.
@@ -144,7 +144,8 @@ func (f *fake) initialize(m incoming) {
 	}
 }
 
-// era returns the server's role. If the server can change its role, the role depends on a file in its directory.
+// era returns the server's current role. A server with the role "changes" has the role "modern" while its directory
+// contains a file with that name.
 func (f *fake) era() string {
 	if _, err := os.Stat("modern"); f.role == "changes" && err == nil {
 		return "modern"
@@ -192,7 +193,7 @@ func (m *incoming) args() map[string]string {
 	return args
 }
 
-// burstSize is the length of each message of a burst, in bytes.
+// burstSize is the length of each message in a burst, in bytes.
 const burstSize = 16 << 10
 
 func (f *fake) call(m incoming, line []byte) {
@@ -286,8 +287,8 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold delays its answer until a call with the key "now" arrives. It then answers all held calls in reverse order, each
-// with its key.
+// hold delays the answer to a call until a call with the key "now" arrives. It then answers all delayed calls in
+// reverse order, each with its own key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {

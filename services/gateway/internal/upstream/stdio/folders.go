@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	// agentMark is the suffix of a marker file next to an agent's private directory. Its modification time is the time at
-	// which one of the agent's processes last used the directory. It contains a [folderUser]. No process can change it.
+	// agentMark is the suffix of a marker file next to an agent's private directory. The file's modification time is
+	// the time at which one of the agent's processes last used the directory. The file contains a [folderUser]. No
+	// process can change the file.
 	agentMark = ".agent"
 	// endedFolder is the suffix of a directory that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is the time for which an agent's unused private directory is kept. It must be long, because an ended
-	// agent can be restored for an hour, and an agent may wait for an approver for days.
+	// agentFolderTime is the time for which an agent's unused private directory is kept. It must be long, because an
+	// agent that has ended can be restored for an hour, and an agent may wait for an approver for days.
 	agentFolderTime = 30 * 24 * time.Hour
 	// sweepInterval is the time between two searches for unused directories.
 	sweepInterval = time.Hour
 )
 
-// Reasons for which an agent's directory is removed.
+// Reasons why an agent's directory is removed.
 const (
 	unusedReason = "no process had used it for 30 days"
 	limitReason  = "the folders of this person's ended agents exceeded their limit"
@@ -35,7 +36,7 @@ const (
 
 // folderUser identifies the user of an agent's private directory.
 type folderUser struct {
-	// Agent is the agent, and Person is the person for whom the agent works.
+	// Agent is the agent, and Person is the person that the agent works for.
 	Agent, Person principal.Key
 }
 
@@ -56,7 +57,7 @@ type sweeper struct {
 	sizes map[string]folderSize
 }
 
-// sweepAlways removes agents' unused directories until the transport is closed.
+// sweepAlways repeatedly removes agents' unused directories until the transport is closed.
 func (s *transport) sweepAlways() {
 	w := &sweeper{s, make(map[string]folderSize)}
 	tick := time.NewTicker(sweepInterval)
@@ -71,8 +72,8 @@ func (s *transport) sweepAlways() {
 	}
 }
 
-// sweep removes the agents' private directories that no process has used for [agentFolderTime], and then those that
-// exceed the limit for a person's ended agents.
+// sweep removes the agents' private directories that no process has used for [agentFolderTime]. It then removes the
+// directories that exceed the limit for a person's ended agents.
 func (w *sweeper) sweep(now time.Time) {
 	root := filepath.Join(w.cfg.WorkRoot, w.cfg.Name)
 	entries, err := os.ReadDir(root)
@@ -96,8 +97,8 @@ func (w *sweeper) sweep(now time.Time) {
 	w.limitEnded(now, unused)
 }
 
-// end removes an agent's private directory if no process uses it and isOld returns true for the time of its last use.
-// It reports whether the directory is being removed.
+// end removes an agent's private directory if no process uses it and isOld returns true for the time at which the
+// directory was last used. It reports whether the directory is being removed.
 func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used time.Time) bool) bool {
 	ended, err := w.renameUnused(dir, now, isOld)
 	if err != nil {
@@ -109,9 +110,9 @@ func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used 
 	return ended != ""
 }
 
-// renameUnused renames an agent's private directory if it is unused and isOld returns true, and removes its marker
-// file, so that a process that starts later gets a new directory. It returns the new name, or "" if the directory was
-// not renamed.
+// renameUnused renames an agent's private directory if the directory is unused and isOld returns true. It also removes
+// the directory's marker file. A process that starts later then gets a new directory. renameUnused returns the new
+// name, or "" if the directory was not renamed.
 func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time.Time) bool) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,8 @@ func agentKey(id string) principal.Key {
 	return principal.Key{Tenant: "default", Subject: "agent:default/" + id}
 }
 
-// visited lets a principal use a server once. It returns the principal's private directory after the process has ended.
+// visited lets a principal use a server once. It waits until the process has ended, and returns the principal's private
+// directory.
 func visited(t *testing.T, root string, key principal.Key) (dir string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
@@ -29,7 +30,7 @@ func visited(t *testing.T, root string, key principal.Key) (dir string) {
 	return dir
 }
 
-// restFor changes the times of a directory so that it looks unused for the time since.
+// restFor changes the times of a directory so that it looks as if it had not been used for the duration since.
 func restFor(t *testing.T, dir string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)

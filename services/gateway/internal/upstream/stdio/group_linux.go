@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownGroup makes a child the leader of a new session, and so of a new process group, without the gateway's terminal. If
-// the gateway dies without ending the child, the kernel kills the child. The child's own children are not killed, but
-// their standard input ends.
+// ownGroup makes a child the leader of a new session, and therefore of a new process group, without the gateway's
+// terminal. If the gateway dies without ending the child, the kernel kills the child. The kernel does not kill the
+// child's own children, but their standard input reaches its end.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 }

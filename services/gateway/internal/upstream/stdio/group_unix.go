@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// groupsWork is true, because this system can end a process together with all processes that it has started.
+// groupsWork is true, because this system can kill a process together with all processes that the process has started.
 const groupsWork = true
 
 // signalGroup sends a signal to the process group that p leads.

@@ -13,16 +13,17 @@ import (
 // initialized is the notification that a process receives after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
-// maxRefusal is the maximum length of a server's refusal in an error, in bytes.
+// maxRefusal is the maximum length of the part of a server's refusal that an error quotes, in bytes.
 const maxRefusal = 512
 
-// greeting contains the requests that open a process: first and, if the process refuses it, other. One is initialize.
-// The other is server/discover, for a server without sessions (MCP 2026-07-28).
+// greeting contains the two requests that can open a process. first is sent first. If the process refuses first, other
+// is sent. One of the two is an initialize request, and the other is a server/discover request for a stateless server
+// (revision 2026-07-28).
 type greeting struct{ first, other *jsonrpc.Message }
 
-// greetingOf returns the greeting for a session that is opened with hello. It begins with the request for the kind of
-// revisions that the server is known to support. If this is not known, it begins with initialize, because most servers
-// have sessions.
+// greetingOf returns the greeting for a session that is opened with hello. The greeting's first request is the one that
+// suits the server's protocol revisions. If these revisions are not known, it is initialize, because most servers use
+// sessions.
 func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
@@ -38,8 +39,8 @@ func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	return greeting{initialize, hello}
 }
 
-// handshake greets a process that was just started. If it fails, it returns after the process has ended. Only a small
-// answer is accepted, because it is stored for as long as the process runs.
+// handshake performs the MCP handshake with a process that was just started. If the handshake fails, it returns after
+// the process has ended. Only a small answer is accepted, because the answer is stored for as long as the process runs.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -85,7 +86,8 @@ func (p *process) handshake(with greeting) error {
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)
 }
 
-// refuses reports whether an answer to a greeting means that the server needs the other greeting.
+// refuses reports whether the answer to hello means that the server needs the other of the two handshake requests,
+// initialize and server/discover.
 func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)
@@ -100,7 +102,8 @@ func (p *process) sendGreeting(ctx context.Context, hello *jsonrpc.Message) (*js
 	return p.do(ctx, call, nil)
 }
 
-// greetingFor returns the process's answer to its greeting, with the id of hello, which another session has sent.
+// greetingFor returns the answer that the process gave to its own handshake request. The answer gets the id of hello, a
+// handshake request from another session.
 func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	answer, err := p.hello.WithID(hello.ID.Of(hello.Raw))
 	if err != nil {
@@ -109,15 +112,15 @@ func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	return answer, nil
 }
 
-// protocolFamily records whether the server's processes support revisions with sessions or only 2026-07-28. It
-// determines which greeting the next process receives first.
+// protocolFamily records whether the server's processes use sessions or support only revision 2026-07-28. It determines
+// whether the next process first receives initialize or server/discover.
 type protocolFamily struct {
-	// refusal is the answer to initialize from a server that supports only 2026-07-28. It is nil for a server with
-	// sessions.
+	// refusal is the answer to initialize from a server that supports only revision 2026-07-28. It is nil for a server
+	// that uses sessions.
 	refusal *jsonrpc.Answer
 }
 
-// isModern reports whether the server is known to support only 2026-07-28.
+// isModern reports whether the server is known to support only revision 2026-07-28.
 func (e *protocolFamily) isModern() bool { return e != nil && e.refusal != nil }
 
 // discover returns a server/discover request for the client that has sent hello.

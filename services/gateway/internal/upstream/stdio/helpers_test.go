@@ -31,8 +31,8 @@ var (
 	ben = principal.Key{Tenant: "default", Subject: "ben"}
 )
 
-// soon is much shorter than the timeout of a call in these tests, and much longer than a call takes. patience is the
-// timeout for work that should take almost no time.
+// soon is much shorter than the timeout of a call in these tests, and much longer than the duration of a call. patience
+// is the timeout for work that should take almost no time.
 const (
 	soon     = 5 * time.Second
 	patience = 3 * time.Minute
@@ -58,7 +58,7 @@ func (l *logbook) String() string {
 
 func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// rig is a server with processes that run this test binary.
+// rig is a server whose processes run this test binary.
 type rig struct {
 	upstream.Transport
 	all  *limits.Budget
@@ -146,7 +146,7 @@ func (s session) try(id any, tool string, args map[string]string) (upstream.Answ
 	return s.conn.Request(ctx, toolCall(id, tool, args), nil)
 }
 
-// begin calls a tool without waiting for the answer.
+// begin starts a call to a tool without waiting for the answer.
 func (s session) begin(id any, tool string, args map[string]string) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -208,7 +208,7 @@ func resultOf(a upstream.Answer) map[string]string {
 	return result
 }
 
-// isAlive reports whether a process runs. A zombie does not run.
+// isAlive reports whether a process is running. A zombie does not count as running.
 func isAlive(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
@@ -218,7 +218,7 @@ func isAlive(pid string) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// mustBeAlive fails the test if a process does not run. Without this check, a test could pass although the process
+// mustBeAlive fails the test if a process is not running. Without this check, a test could pass although the process
 // never ran.
 func mustBeAlive(t *testing.T, pid string) {
 	t.Helper()

@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// homeMark is the suffix of a file next to a private directory with the names of the links that linkHome has made. No
-	// process can change it.
+	// homeMark is the suffix of a file next to a private directory. The file contains the names of the links that
+	// linkHome has created. No process can change the file.
 	homeMark = ".home"
-	// ownEntry is the suffix of an entry that the process itself created before a link took its place.
+	// ownEntry is the suffix that is added to the name of an entry that the process itself has created, when a link
+	// needs that name.
 	ownEntry = ".own"
 )
 
-// linkHome makes links in a private directory to entries of HOME, at the same relative paths. It removes the links of
-// earlier calls that are no longer needed. A process controls the directory, so an entry of it is never followed out of
-// the directory.
+// linkHome creates links in a private directory to entries of HOME, at the same relative paths. It removes links that
+// earlier calls have created and that are no longer needed. The process controls the directory, so linkHome never
+// follows an entry to a place outside the directory.
 func linkHome(dir, home string, entries []string) error {
 	before, err := os.ReadFile(dir + homeMark)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +57,7 @@ func linkHome(dir, home string, entries []string) error {
 	return nil
 }
 
-// linkEntry makes the link to one entry. It makes none if the entry does not exist in HOME.
+// linkEntry creates the link to one entry. It creates no link if the entry does not exist in HOME.
 func linkEntry(root *os.Root, home, name string) error {
 	target, err := filepath.EvalSymlinks(filepath.Join(home, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +89,7 @@ func linkEntry(root *os.Root, home, name string) error {
 	return root.Symlink(target, name)
 }
 
-// removeLink removes a link. It leaves other files in place.
+// removeLink removes a link. If the name refers to any other kind of file, the file is kept.
 func removeLink(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {

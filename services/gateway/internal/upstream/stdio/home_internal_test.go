@@ -28,7 +28,7 @@ func (h homeFixture) link(t *testing.T, entries ...string) {
 	}
 }
 
-// target returns the target of an entry of the private directory. It is empty if the entry is no link.
+// target returns the target of a link in the private directory. It returns "" if the entry is not a link.
 func (h homeFixture) target(name string) string {
 	target, _ := os.Readlink(filepath.Join(h.dir, name))
 	return target
@@ -92,7 +92,8 @@ func TestLinkHome_KeepsWhatTheProcessHasCreated(t *testing.T) {
 	}
 }
 
-// The process has replaced a directory on the path of an entry with a link out of its private directory.
+// The process has replaced a directory on the path of an entry with a link that leads out of the private directory.
+// linkHome does not follow that link.
 func TestLinkHome_DoesNotFollowLinksOfTheProcess(t *testing.T) {
 	t.Parallel()
 	h := newHomeFixture(t)

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// quickStarts is the number of consecutive quick starts without a pause. The pause before each further start begins at
-	// startInterval and doubles up to doublings times, because a start uses much processor time.
+	// A start is quick if it follows the previous start within steadyAfter. quickStarts is the number of consecutive
+	// quick starts without a pause. The pause before each further quick start is startInterval at first and doubles up
+	// to doublings times, because a start uses much processor time.
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is the time after a start after which the next start no longer counts as quick.
+	// steadyAfter is the minimum time since the previous start for a start that does not count as quick.
 	steadyAfter = 10 * time.Second
 )
 
-// Reasons for which the gateway ends a process although there was no failure.
+// Reasons why the gateway terminates a process although there was no failure.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served the configured number of calls")
@@ -30,27 +31,30 @@ var (
 // host contains one principal's process, or a shared server's only process. Its fields are guarded by transport.mu.
 type host struct {
 	key principal.Key
-	// accounts are the quotas to which the process is charged.
+	// accounts identifies the principals and people whose quotas the process counts against.
 	accounts principal.Accounts
 	// room identifies the memory budget to which the processes' output lines are charged: the principal's budget, or the
 	// server's own budget if the server is shared. No memory is reserved in room itself.
 	room *limits.Memory
 	// conns is the number of sessions that are open or being opened.
 	conns int
-	// proc is the newest process, which may have ended. It is used while start is nil.
+	// proc is the newest process, which may have ended. It is valid only while start is nil.
 	proc *process
-	// start is the start that is in progress. It is nil if there is none.
+	// start is the start of a process that is in progress. It is nil if there is none.
 	start *startup
-	// greeting is the greeting that the server accepted. A replacement process must behave the same for open sessions.
+	// greeting contains the handshake requests (initialize and server/discover), with the one that the server accepted
+	// first. A replacement process receives the same requests, so that it behaves in the same way for open sessions.
 	greeting greeting
-	// startedAt is the time of the last start, and quick is the number of consecutive quick starts.
+	// startedAt is the time of the last start, and quick is the number of consecutive starts that followed the previous
+	// start within steadyAfter.
 	startedAt time.Time
 	quick     int
 	// limited records the last processes that have reached a limit.
 	limited limited
 	// failure is the error of the last start, or nil if it succeeded.
 	failure error
-	// idle is the timer that runs while no session is open.
+	// idle is the timer that terminates the process after some time without open sessions. It runs only while no
+	// session is open.
 	idle *time.Timer
 	// listeners receive messages that belong to no request.
 	listeners map[*listener]struct{}
@@ -105,8 +109,8 @@ func (s *transport) addSession(key principal.Key, memory *limits.Memory) (*host,
 	return h, nil
 }
 
-// admit counts a new process for a caller that has no process. Errors are [upstream.ErrBusy], or a [*quota.FullError]
-// that names the exhausted quota. The caller holds the lock.
+// admit counts a new process for a caller that does not have one yet. Errors are [upstream.ErrBusy], or a
+// [*quota.FullError] that names the exhausted quota. The caller holds the lock.
 func (s *transport) admit(accounts *principal.Accounts) error {
 	if len(s.hosts) >= s.cfg.MaxProcesses {
 		return fmt.Errorf("%w: all %d processes of this server are in use (processes)", upstream.ErrBusy, s.cfg.MaxProcesses)
@@ -128,8 +132,8 @@ func (s *transport) removeHost(h *host) {
 	}
 }
 
-// hasOne reports whether the host serves exactly one session. Messages that belong to no request are then for that
-// session's client.
+// hasOne reports whether the host serves exactly one session. If so, messages that belong to no request are sent to
+// that session's client.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +156,8 @@ func (s *transport) removeSession(h *host) {
 	}
 }
 
-// expire ends the process of a host without sessions. After the process has ended, the next call of expire removes the
-// host. Until then, no other process may be started in the same directory.
+// expire terminates the process of a host without sessions. After the process has ended, the next call to expire
+// removes the host. Until then, no other process may be started in the same directory.
 func (s *transport) expire(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +173,8 @@ func (s *transport) expire(h *host) {
 	}
 }
 
-// acquire returns the host's process, and starts one if there is none. with is the greeting of a session that is being
-// opened. It is empty for an open session. acquire returns the same errors as Transport.Open.
+// acquire returns the host's process, and starts a process if there is none. with contains the handshake requests of a
+// session that is being opened, and is empty for an open session. acquire returns the same errors as Transport.Open.
 func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -204,7 +208,7 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	}
 }
 
-// begin begins to start a process, unless there were too many starts recently.
+// begin starts a new process in the background, unless there were too many starts recently.
 func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
@@ -245,8 +249,8 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pauseError returns the error for a server that is not started yet because its processes ended shortly after their
-// starts.
+// pauseError returns the error for a server whose next start is delayed, because its previous processes ended shortly
+// after they were started.
 func (s *transport) pauseError(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
 	switch {
@@ -276,8 +280,8 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// startAndGreet starts a process and greets it. used is the installed program, or nil if the command runs as
-// configured.
+// startAndGreet starts a process and performs the handshake with it. used is the installed program, or nil if the
+// command runs as configured.
 func (s *transport) startAndGreet(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
 	if err != nil {
@@ -314,7 +318,7 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// waitError returns the error for a caller whose context has ended while it waited for work in progress.
+// waitError returns the error for a caller whose context was done while the caller was waiting for work in progress.
 func (s *transport) waitError(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case U1. A progress notification is forwarded only to the request with its token.
+// Case U1. A progress notification is forwarded only to the request whose token it contains.
 func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -42,7 +42,8 @@ func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. Messages that belong to no request are dropped. Each reason is logged only once.
+// Case U1. Messages that belong to no request are dropped. Only the first message that is dropped for each reason is
+// logged.
 func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -80,7 +81,7 @@ func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	}
 }
 
-// Case U1. The process is ended if it writes a line that is too long.
+// Case U1. The process is terminated if it writes a line that is too long.
 func TestRequest_LimitsLines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.MaxMessage = 1 << 20 })
@@ -135,8 +136,8 @@ func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	}
 }
 
-// Case S1. The log contains the output of a process that has failed to start. This is safe, because the process has not
-// received a call whose arguments it could print. Later lines are logged only at level debug.
+// Case S1. If a process fails to start, the log contains its output. This is safe, because the process has not received
+// a call whose arguments it could print. Lines that a process writes later are logged only at debug level.
 func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	t.Parallel()
 	logged := func(r *rig, text string) (warned bool) {
@@ -161,7 +162,7 @@ func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	}
 }
 
-// Case S2. If a process writes many lines to standard error, only some are logged.
+// Case S2. If a process writes many lines to standard error, only some of the lines are logged.
 func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -192,7 +193,7 @@ func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
-	// The process continues for a time after its call has ended. On a busy machine this may take long.
+	// The call has failed, but the process keeps running for a while, and for longer on a busy machine.
 	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -209,7 +210,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || seen > 100_000 {
 		t.Errorf("after %d messages the error is %v, want ErrNoAnswer", seen, err)
 	}
-	// The process continues for a time after its call has ended.
+	// The call has failed, but the process keeps running for a while.
 	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -221,7 +222,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not end it.
+// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not end the process.
 func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)

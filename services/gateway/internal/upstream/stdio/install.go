@@ -25,7 +25,7 @@ const (
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
-	// held is the number of slots in use. queue contains the waiting slots in order.
+	// held is the number of slots in use. queue contains the slots that are not granted yet, oldest first.
 	held  int
 	queue []*place
 }
@@ -42,8 +42,8 @@ func (p *place) isGranted() bool {
 	}
 }
 
-// enqueue returns a slot, which is granted when all earlier ones are granted and fewer than maxInstalls are in use. The
-// caller must call leave.
+// enqueue returns a slot. The slot is granted when all earlier slots have been granted and fewer than maxInstalls slots
+// are in use. The caller must call leave.
 func (i *Installs) enqueue() *place {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -65,7 +65,7 @@ func (i *Installs) leave(p *place) {
 	i.grant()
 }
 
-// grant grants the first waiting slots while fewer than maxInstalls are in use. The caller holds the lock.
+// grant grants the oldest slots in the queue while fewer than maxInstalls are in use. The caller holds the lock.
 func (i *Installs) grant() {
 	for i.held < maxInstalls && len(i.queue) > 0 {
 		close(i.queue[0].granted)
@@ -126,18 +126,18 @@ func (i *Installs) removeWaiter(name string) {
 	}
 }
 
-// selfInstallers are the programs that install a package before they run it. The value lists the arguments with which
-// the program does this. If the value is empty, the program always does.
+// selfInstallers contains the programs that install a package before they run it. The value lists the arguments that
+// make the program install the package. If the value is empty, the program installs the package with any arguments.
 var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
 }
 
-// packageFlags are the flags that name a package if the program has another name.
+// packageFlags are the flags that name the package if the package's name differs from the name of the program to run.
 var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 
-// packageOf returns the package that a command may install at its start, and the program that installs it. It is empty
-// if the command installs no package.
+// packageOf returns the name of the program that may install a package when the command starts, followed by the name of
+// the package. It returns "" if the command installs no package.
 func packageOf(command []string) string {
 	program, args := selfInstaller(command)
 	if program == "" {
@@ -146,8 +146,8 @@ func packageOf(command []string) string {
 	return program + " " + firstPackage(args)
 }
 
-// selfInstaller returns a command's program if it may install a package at its start, and the arguments that name the
-// package. The program is empty if the command installs no package.
+// selfInstaller returns the program of a command that may install a package when it starts, and the arguments that name
+// the package. The program is empty if the command installs no package.
 func selfInstaller(command []string) (program string, args []string) {
 	program = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
 	forms, is := selfInstallers[program]
@@ -166,8 +166,8 @@ func selfInstaller(command []string) (program string, args []string) {
 	return program, args
 }
 
-// SelfInstaller returns the name of the program, such as uvx, with which a command itself installs a package at its
-// start. It is empty if the command installs no package, or installs it into a project's directory as `uv run` does.
+// SelfInstaller returns the name of the program, such as uvx, if a command itself installs a package when it starts. It
+// returns "" if the command installs no package, or installs it into a project's directory as `uv run` does.
 func SelfInstaller(command []string) string {
 	if len(command) == 0 {
 		return ""
@@ -179,8 +179,8 @@ func SelfInstaller(command []string) string {
 	return program
 }
 
-// firstPackage returns the package that the first of packageFlags in args names. Without such a flag, it returns the
-// first argument that is not a flag.
+// firstPackage returns the package named by the first flag in args that is one of packageFlags. Without such a flag, it
+// returns the first argument that is not a flag.
 func firstPackage(args []string) string {
 	first := ""
 	for i, arg := range args {

@@ -44,7 +44,7 @@ func newInstalling(t *testing.T, npm, spec string, edit func(*stdio.Config)) ins
 	return newInstallingWith(t, npm, spec, edit, func(*stdio.Deps) {})
 }
 
-// newInstallingWith is [newInstalling] with other dependencies.
+// newInstallingWith is like [newInstalling], and also changes the dependencies.
 func newInstallingWith(t *testing.T, npm, spec string, edit func(*stdio.Config), editDeps func(*stdio.Deps)) installing {
 	t.Helper()
 	self, err := os.Executable()
@@ -195,7 +195,7 @@ func TestInstall_ExactVersionIsNotRenewed(t *testing.T) {
 	}
 }
 
-// age makes installations look more than a day old.
+// age makes installations look as if they were more than a day old.
 func age(t *testing.T, dirs []string) {
 	t.Helper()
 	old := time.Now().Add(-25 * time.Hour)
@@ -212,8 +212,8 @@ echo begun > TALLY.begun
 while [ ! -e TALLY.go ]; do sleep 0.02; done
 ` + installs
 
-// Checks that at most two packages are installed at the same time, in the order in which their servers were needed. The
-// refusal of a caller whose server waits says so.
+// At most two packages are installed at the same time, in the order in which their servers were needed. Calls to the
+// servers of other packages are refused, and the error says that the server's package is installed later.
 func TestInstall_TwoPackagesAtATimeInOrder(t *testing.T) {
 	t.Parallel()
 	shared := new(stdio.Installs)

@@ -16,8 +16,8 @@ type Limits struct {
 	Tasks int
 	// Memory is the maximum memory of all these processes together, in bytes.
 	Memory int64
-	// Disk is the maximum size of a private directory, in bytes. A file counts with the size of its blocks. Each file and
-	// directory counts with at least 4 KiB. A directory that is configured with Dir has no limit.
+	// Disk is the maximum size of a private directory, in bytes. The size of a file is the size of its blocks. Each
+	// file and directory counts as at least 4 KiB. A directory that is configured with Dir has no limit.
 	Disk int64
 }
 
@@ -34,11 +34,11 @@ const (
 	limitForgotten = 10 * time.Minute
 )
 
-// limited records a host's processes that were ended because they reached a limit.
+// limited records a host's processes that were terminated because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is the time at which the last of these processes ended, and times is the number of such processes in
-	// succession.
+	// ended is the time at which the most recent of these processes ended. times is the number of consecutive processes
+	// that have reached a limit.
 	ended time.Time
 	times int
 }
@@ -51,7 +51,7 @@ func (l *limited) add(err *upstream.LimitError) {
 	l.times++
 }
 
-// check returns an error while no process may be started.
+// check returns an error if no process may be started yet.
 func (l *limited) check() error {
 	if l.last == nil {
 		return nil
@@ -81,7 +81,7 @@ func (p *process) checkLimits() error {
 	return p.disk.check(time.Now(), p.group)
 }
 
-// guard ends the process if it reaches a limit.
+// guard terminates the process if the process reaches a limit.
 func (p *process) guard() {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -98,8 +98,8 @@ func (p *process) guard() {
 	}
 }
 
-// overLimit returns the limit because of which the process has ended, or nil if no limit was the cause. It checks the
-// limits again, because the kernel may have ended the process before the next regular check.
+// overLimit returns the limit that caused the process to end, or nil if no limit was the cause. It checks the limits
+// again, because the kernel may have ended the process before the next regular check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit
@@ -111,7 +111,7 @@ func (p *process) overLimit() *upstream.LimitError {
 	return limit
 }
 
-// settleLimit checks whether the process has ended because of a limit, and records it if so.
+// settleLimit checks whether the process has ended because of a limit. If so, it records the limit.
 func (p *process) settleLimit() {
 	limit := p.overLimit()
 	if limit == nil {

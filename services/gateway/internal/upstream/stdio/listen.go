@@ -19,7 +19,7 @@ type listener struct {
 	queued *limits.Memory
 }
 
-// Listen implements upstream.Conn. The listener stays registered if another process replaces the session's process.
+// Listen implements upstream.Conn. If another process replaces the session's process, the listener stays registered.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Sibling()}
 	defer l.queued.Close()
@@ -63,7 +63,7 @@ func (c *conn) addListener(l *listener) bool {
 	return true
 }
 
-// removeListener removes a listener, and refuses the server's requests that are still in its queue.
+// removeListener removes a listener, and refuses the server's requests that are still in the listener's queue.
 func (c *conn) removeListener(l *listener) {
 	c.server.mu.Lock()
 	delete(c.host.listeners, l)
@@ -103,9 +103,9 @@ func (p *process) cancelRequests() {
 	}
 }
 
-// listenersFor returns the listeners for a message that belongs to no request. A notification about the server itself
-// is for all listeners. Any other message is for the listeners of the only session. If there are several sessions,
-// listenersFor returns none.
+// listenersFor returns the listeners for a message that belongs to no request. It returns all listeners for a
+// notification about the server itself. For any other message, it returns the listeners of the only session, or none if
+// there are several sessions.
 func (p *process) listenersFor(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()

@@ -42,8 +42,8 @@ const (
 	rooted  = `{"jsonrpc":"2.0","id":42,"method":"roots/list"}`
 )
 
-// Messages outside requests are sent to the only session. If there are several sessions, or if the process is shared,
-// sessions receive only notifications about the server itself.
+// Messages that belong to no request are sent to the only session. If there are several sessions, or if the process is
+// shared, sessions receive only notifications about the server itself.
 func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -97,8 +97,8 @@ func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	}
 }
 
-// After a listener has stopped or its session is closed, it receives no more messages. A listener also receives the
-// messages of a replacement process.
+// After a listener has stopped or its session is closed, the listener receives no more messages. A listener also
+// receives the messages of a replacement process.
 func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -130,8 +130,8 @@ func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	}
 }
 
-// When a process ends, the client receives a cancellation for each of its open requests. The next process receives no
-// responses to these requests.
+// When a process ends, the client receives a cancellation for each open request of that process. The next process
+// receives no responses to these requests.
 func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -160,7 +160,7 @@ func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 }
 
 // Case U1. A shared process's requests are not sent to a client, regardless of the method. The process receives exactly
-// one refusal for each.
+// one refusal for each request.
 func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })

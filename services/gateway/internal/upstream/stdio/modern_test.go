@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// client describes the client in requests without a session.
+// client describes the client in requests that belong to no session.
 var client = &upstream.Client{Name: "c", Version: "2"}
 
 // discover opens a connection without a session.
@@ -29,8 +29,8 @@ func (r *rig) discover(t *testing.T, key principal.Key) (upstream.Conn, upstream
 	return r.Open(ctx, key, upstream.Discover(client).Request("", nil))
 }
 
-// A server refuses initialize, and the gateway detects that it supports only 2026-07-28. To later processes of the
-// server, the gateway sends only server/discover.
+// A server refuses initialize, and the gateway detects that the server supports only revision 2026-07-28. After that,
+// the gateway sends only server/discover to new processes of this server.
 func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
@@ -80,8 +80,8 @@ func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 	}
 }
 
-// A server's first process has shown that the server has sessions. After that, a client without a session no longer
-// starts a process.
+// A server's first process has shown that the server uses sessions. After that, the gateway starts no process for a
+// client that uses no sessions.
 func TestOpen_ServerWithSessionsStartsNoProcessForDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"known": true, "not known": false} {
@@ -103,7 +103,7 @@ func TestOpen_ServerWithSessionsStartsNoProcessForDiscover(t *testing.T) {
 	}
 }
 
-// A subscription's notifications contain the subscription id that the client has chosen, and are sent only to that
+// A subscription's notifications contain the subscription id that the client has chosen. They are sent only to that
 // client.
 func TestRequest_SubscriptionReceivesItsNotifications(t *testing.T) {
 	t.Parallel()
@@ -145,8 +145,8 @@ func TestRequest_SubscriptionReceivesItsNotifications(t *testing.T) {
 	}
 }
 
-// A server changes from revisions with sessions to 2026-07-28 or back. Open connections end, new connections use the
-// new revisions, and other callers' processes are not affected.
+// A server switches from revisions that use sessions to revision 2026-07-28, or back. Open connections end, new
+// connections use the new revisions, and other callers' processes are not affected.
 func TestOpen_ServerMayChangeItsProtocolFamily(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "changes", nil)

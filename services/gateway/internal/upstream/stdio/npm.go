@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm work in the given directory regardless of its configuration, and report errors in few lines.
+// npmFlags make npm install into the given directory regardless of npm's configuration, and report errors in few lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
@@ -34,7 +34,7 @@ type npmError struct {
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
-// install waits until no other server installs the same package and a slot is free, and then installs the package.
+// install waits until no other server is installing the same package and a slot is free. It then installs the package.
 func (p *program) install(run *installing) (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
@@ -89,7 +89,7 @@ func (p *program) installNow() (*npx.Installed, error) {
 // npm runs npm in a sandbox with the server's limits, and waits until it ends.
 func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt, args ...string) error {
 	s := p.server
-	// See process.supervise for the reason.
+	// process.supervise explains why the thread is locked.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
@@ -132,10 +132,10 @@ type npmRun struct {
 	output *os.File
 	group  *proclimit.Group
 	disk   *disk
-	// exited is closed when npm has ended, and outputEnded when its output has ended.
+	// exited is closed when npm has ended. outputEnded is closed when npm's output has ended.
 	exited, outputEnded chan struct{}
 	lastLines           stderrTail
-	// reasons contains the lines in which npm has printed the reason for its failure.
+	// reasons contains the lines in which npm has printed why it failed.
 	reasons []string
 }
 
@@ -172,7 +172,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	return nil
 }
 
-// untilEnd waits until npm ends. It returns an error if npm must be ended earlier.
+// untilEnd waits until npm ends. It returns an error if npm must be terminated earlier.
 func (r *npmRun) untilEnd(ctx context.Context) error {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -221,7 +221,7 @@ func (r *npmRun) listen(ctx context.Context) {
 
 const maxReasons = 8
 
-// ignoredLines identify the lines of npm's error output that do not contain the reason for its failure.
+// ignoredLines identify the lines of npm's error output that do not say why npm failed.
 var ignoredLines = []string{
 	"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder", "tarball, folder, http url, or git url",
 }
@@ -230,7 +230,7 @@ func isIgnored(line string) bool {
 	return slices.ContainsFunc(ignoredLines, func(words string) bool { return strings.Contains(line, words) })
 }
 
-// note stores a line if it contains npm's reason for its failure.
+// note stores a line if the line says why npm failed.
 func (r *npmRun) note(line string) {
 	text, is := strings.CutPrefix(line, "npm error ")
 	if !is {
@@ -242,8 +242,8 @@ func (r *npmRun) note(line string) {
 	}
 }
 
-// reasonText returns the reasons that npm has printed, or otherwise its last line. It must be called after the output
-// has ended.
+// reasonText returns the reasons that npm has printed. If there are none, it returns npm's last line. It must be called
+// after the output has ended.
 func (r *npmRun) reasonText() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")

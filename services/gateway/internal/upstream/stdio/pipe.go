@@ -32,21 +32,22 @@ func newOutgoing(line []byte, permit upstream.Permit, start *lineStart) outgoing
 	return outgoing{line: line, permit: permit, start: start, done: make(chan error, 1)}
 }
 
-// errPermitEnded means that a line was not written because its permit has ended. errWithdrawn means that it was not
-// written because [lineStart.withdraw] was called.
+// errPermitEnded means that a line was not written because its permit has expired. errWithdrawn means that a line was
+// not written because [lineStart.withdraw] was called.
 var (
 	errPermitEnded = errors.New("the permit has ended")
 	errWithdrawn   = errors.New("the line was withdrawn")
 )
 
-// lineStart records whether a line has begun. It is safe for concurrent use.
+// lineStart records whether the writing of a line has begun. It is safe for concurrent use.
 type lineStart struct {
 	mu sync.Mutex
-	// begun means that at least one byte was written. withdrawn means that none will be written.
+	// begun is true if at least one byte was written. withdrawn is true if no byte may be written.
 	begun, withdrawn bool
 }
 
-// withdraw prevents a line that has not begun from being written, and reports whether it has not begun.
+// withdraw prevents a line from being written, unless a byte of the line was already written. It reports whether it has
+// prevented that.
 func (s *lineStart) withdraw() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,9 +55,9 @@ func (s *lineStart) withdraw() bool {
 	return s.withdrawn
 }
 
-// attempt calls write, which makes one attempt to write the rest of the line without waiting. If the line has not begun,
-// attempt first checks whether it may. It does not renew the permit, because other senders' lines would wait for the
-// policy service.
+// attempt calls write, which makes one attempt to write the rest of the line without waiting. If no byte was written
+// yet, attempt first checks whether the line may be written. It does not renew the permit, because other senders' lines
+// would have to wait for the policy service.
 func (o outgoing) attempt(write func() (int, error)) (int, error) {
 	o.start.mu.Lock()
 	defer o.start.mu.Unlock()
@@ -72,7 +73,7 @@ func (o outgoing) attempt(write func() (int, error)) (int, error) {
 	return n, err
 }
 
-// write writes all messages to the process, one per line. A partly written line is completed even if its sender no
+// write writes all messages to the process, one per line. It completes a partly written line even if the sender no
 // longer waits.
 func (p *process) write() {
 	for {
@@ -87,8 +88,9 @@ func (p *process) write() {
 	}
 }
 
-// writeLine writes one line unless its permit ends or it is withdrawn before it begins. If writing fails, it ends the
-// process and returns [upstream.ErrNeverSent] or [upstream.ErrNoAnswer].
+// writeLine writes one line, unless the line's permit expires or the line is withdrawn before the first byte is
+// written. If writing fails, writeLine terminates the process and returns [upstream.ErrNeverSent] or
+// [upstream.ErrNoAnswer].
 func (p *process) writeLine(out outgoing) error {
 	limit := p.server.cfg.WriteTimeout
 	n := 0
@@ -170,8 +172,8 @@ func (p *process) read() {
 }
 
 // memory returns the buffer for the process's long lines. Lines are charged to the host's principal, because the
-// request to which a line belongs is not known until the line is read. While the budget is exhausted, nothing more is
-// read.
+// request that a line belongs to is not known until the line has been read. While the budget is exhausted, nothing more
+// is read.
 func (p *process) memory(limit int) *bodyreader.Memory {
 	return bodyreader.New(p.reading, p.room, limit+len("\r\n"))
 }
@@ -182,14 +184,14 @@ var errLongLine = errors.New("the line is too long")
 type lineReader struct {
 	r     *bufio.Reader
 	limit int
-	// long contains a line that is larger than the buffer of r. If own is true, the memory of the current line is not
+	// long contains a line that is larger than the buffer of r. own is true if the memory of the current line is not
 	// reused.
 	long *bodyreader.Memory
 	own  bool
 }
 
-// next returns the next line without its line break. The line is valid until the next call, unless own is true. Bytes
-// after the last line break are not a line.
+// next returns the next line without its line break. The line is valid until the next call, or longer if own is true.
+// Bytes after the last line break do not count as a line.
 func (l *lineReader) next() ([]byte, error) {
 	l.long.Drop()
 	l.own = false

@@ -22,11 +22,12 @@ import (
 const (
 	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is the time in which a process may end by itself after the process or the gateway has closed a pipe. MCP
-	// 2025-11-25, Shutdown, requires this grace period. A process that was about to exit can then report its status.
+	// settleTime is the time that a process has to exit by itself after the process or the gateway has closed a pipe.
+	// MCP 2025-11-25, Shutdown, requires this grace period. A process that was about to exit can then report its
+	// status.
 	settleTime = 500 * time.Millisecond
 	// statusTime is the time for which the gateway waits for the exit status of a process that has closed a pipe. On a
-	// busy machine, the end of a process in namespaces takes longer than settleTime.
+	// busy machine, a process that runs in its own namespaces takes longer than settleTime to exit.
 	statusTime = 2 * time.Second
 	// drainTime is the time for which the rest of the output is read after the process and its group have ended. Only a
 	// grandchild that has left the group can still keep a pipe open.
@@ -42,26 +43,26 @@ type process struct {
 	started time.Time
 
 	stdin, stdout, stderr *os.File
-	// lines contains messages whose senders wait until they are written. replies contains messages from the gateway for
-	// which no sender waits.
+	// lines contains messages whose senders wait until the messages are written. replies contains messages from the
+	// gateway that no sender waits for.
 	lines     chan outgoing
 	replies   chan []byte
 	piping    sync.WaitGroup
 	lastLines stderrTail
 	// starting limits the duration of the start.
 	starting startTime
-	// group contains the process and all processes that it starts. disk measures its private directory.
+	// group contains the process and all processes that it starts. disk measures the process's private directory.
 	group *proclimit.Group
 	disk  *disk
 	// program is the installed package that the process runs, or nil for any other program.
 	program *usedProgram
 
-	// endings receives the reason for which the process must end. Only the first reason counts.
+	// endings receives the reason why the process must end. Only the first reason counts.
 	endings chan ending
-	// exited is closed when the process has ended. writeEnded is closed when nothing more is written to the process. done
-	// is closed when the process's output has ended and its group is dead.
+	// exited is closed when the process has ended. writeEnded is closed when nothing more will be written to the
+	// process. done is closed when the process's output has ended and all processes in its group are dead.
 	exited, writeEnded, done chan struct{}
-	// reason is the reason for which the gateway has ended the process. It is nil if the process ended by itself.
+	// reason is the reason why the gateway has terminated the process. It is nil if the process exited by itself.
 	reason error
 	// cause describes how the process ended. It is set before done is closed.
 	cause error
@@ -73,8 +74,9 @@ type process struct {
 	calls   callTable
 	// drops contains the number of dropped messages by reason. Only the reader uses it.
 	drops map[string]int
-	// greeting is the greeting of the process, and hello is the answer to it. modern means that the greeting was
-	// server/discover of 2026-07-28. These fields are set before the process is used.
+	// greeting contains the handshake requests, with the one that the process accepted first. hello is the answer to
+	// that request. modern is true if the request was server/discover (revision 2026-07-28). These fields are set
+	// before the process is used.
 	greeting greeting
 	hello    *jsonrpc.Answer
 	modern   atomic.Bool
@@ -83,7 +85,7 @@ type process struct {
 // ending is a request to end a process.
 type ending struct {
 	reason error
-	// broken means that the process itself closed a pipe, most likely because it is about to exit.
+	// broken is true if the process itself closed a pipe, most likely because it is about to exit.
 	broken bool
 }
 
@@ -150,8 +152,8 @@ func closeAll(files ...*os.File) {
 
 // supervise runs the process from its start to its end.
 func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
-	// Pdeathsig kills the child when the thread that started it ends, which can happen while the gateway still runs. So
-	// the thread is locked for the child's lifetime.
+	// Pdeathsig kills the child when the thread that started it ends, which can happen while the gateway is still
+	// running. So the thread is locked for the child's lifetime.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
@@ -211,8 +213,8 @@ func (p *process) stop() {
 	}
 }
 
-// untilEnd waits until the process has ended or must end. It returns the reason for which the process must end, or nil
-// if it has ended by itself.
+// untilEnd waits until the process has ended or must end. It returns the reason why the process must end, or nil if the
+// process has ended by itself.
 func (p *process) untilEnd() error {
 	select {
 	case <-p.exited:
@@ -270,8 +272,9 @@ func (p *process) logEnd(state *os.ProcessState) {
 	close(p.done)
 }
 
-// describe returns an error that describes how the process has ended. It contains the names of the server and the
-// program, and the last lines of standard error. If err contains a [upstream.CauseError], its text and detail are used.
+// describe returns an error that describes how the process has ended. The error contains the names of the server and
+// the program, and the last lines of standard error. If err contains an [upstream.CauseError], the error uses the text
+// and the detail of that CauseError.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {
@@ -288,7 +291,7 @@ func (p *process) describe(err error) error {
 	return out
 }
 
-// end ends the process without waiting.
+// end makes the goroutine that runs supervise terminate the process. It does not wait for that.
 func (p *process) end(reason error) { p.requestEnd(ending{reason: reason}) }
 
 // endBroken ends a process that has closed a pipe.

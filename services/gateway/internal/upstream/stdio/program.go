@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// Install describes how the package of a server's program is installed once for all of the server's processes.
+// Install describes how the package of a server's program is installed once for all processes of the server.
 type Install struct {
 	// Command names the package and the program in it.
 	Command npx.Command
@@ -25,19 +25,19 @@ type Install struct {
 	// scripts can read Env.
 	NPM string
 	Env map[string]string
-	// ScriptsApart means that install scripts run in a separate step and a separate sandbox.
+	// ScriptsApart is true if install scripts run in a separate step and a separate sandbox.
 	ScriptsApart bool
 }
 
 const (
-	// installLimit is the maximum duration of an installation. npm prints nothing while it builds a package, so an
-	// installation is not ended because it prints nothing.
+	// installLimit is the maximum duration of an installation. npm prints nothing while it builds a package, so the
+	// gateway does not end an installation only because it prints nothing.
 	installLimit = 10 * time.Minute
-	// renewAfter is the age after which a start renews an installation, if the package has no exact version. renewAgain is
-	// the time between a failed renewal and the next attempt.
+	// renewAfter is the maximum age of an installation of a package without an exact version. An older installation is
+	// renewed when a process is started. renewAgain is the time between a failed renewal and the next attempt.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
-	// renewWait is the time for which a start waits for a renewal before it uses the older version.
+	// renewWait is the time for which the start of a process waits for a renewal before it uses the older version.
 	renewWait = 20 * time.Second
 	// installPause is the pause after a failed installation. It doubles with each further failure, up to
 	// installDoublings times.
@@ -66,7 +66,7 @@ type program struct {
 	failures int
 }
 
-// usedProgram is an installation with the number of processes that run it.
+// usedProgram is an installation, together with the number of processes that run it.
 type usedProgram struct {
 	*npx.Installed
 
@@ -120,7 +120,7 @@ func (p *program) isOld(found *npx.Installed) bool {
 	return !p.Command.IsExact() && time.Since(found.Since) > renewAfter && time.Since(p.failed) > renewAgain
 }
 
-// paused returns the last failure if no other installation may begin yet. The caller holds the lock.
+// paused returns the last failure if it is too early to begin another installation. The caller holds the lock.
 func (p *program) paused() error {
 	if p.failure == nil || p.underWay != nil {
 		return nil
@@ -134,7 +134,7 @@ func (p *program) paused() error {
 	return &copied
 }
 
-// begin begins an installation unless one is in progress. The caller holds the lock.
+// begin starts an installation unless one is in progress. The caller holds the lock.
 func (p *program) begin() *installing {
 	if p.underWay == nil {
 		run := &installing{begun: time.Now(), done: make(chan struct{})}
@@ -144,8 +144,8 @@ func (p *program) begin() *installing {
 	return p.underWay
 }
 
-// await waits until an installation ends. If missing is false, an older version exists, and await returns at the latest
-// when renewWait has passed since the installation began.
+// await waits until an installation ends. If missing is false, an older version exists, and await returns no later than
+// renewWait after the installation began.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
@@ -224,7 +224,8 @@ func (p *program) notice() string {
 		p.Command.DisplayPackage(), p.newest.Version, p.failure.Detail), maxLoggedLine)
 }
 
-// release returns a program to the set of installed programs after its process has ended.
+// release records that one process less uses an installation. It removes the installation if no process uses it and a
+// newer one exists.
 func (p *program) release(used *usedProgram) {
 	p.mu.Lock()
 	used.users--
@@ -241,7 +242,7 @@ func (p *program) remove(old *usedProgram) {
 	}
 }
 
-// progress returns the reason for which the start of a process waits, or "" if it does not wait for an installation.
+// progress returns the reason why the start of a process is delayed, or "" if it is not waiting for an installation.
 func (p *program) progress() string {
 	if p == nil {
 		return ""

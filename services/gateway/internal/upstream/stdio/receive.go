@@ -14,22 +14,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Reasons for which a message from a process is dropped.
+// Reasons why a message from a process is dropped.
 const (
-	// dropMalformed: the message is not JSON-RPC, or two parsers could read it differently.
+	// dropMalformed means that the message is not JSON-RPC, or that two parsers could read it differently.
 	dropMalformed = "malformed"
-	// dropUnknown: the message answers no known request, or is a second answer to a request.
+	// dropUnknown means that the message answers no known request, or that it is a second answer to a request.
 	dropUnknown = "unknown_id"
-	// dropLate: the message answers an abandoned request. Such messages do not count toward the limit that ends the
-	// process. Otherwise a caller that abandons its requests could end the process for all callers.
+	// dropLate means that the message answers an abandoned request. Such messages do not count toward the limit after
+	// which the process is terminated. Otherwise a caller that abandons its requests could make the process end for all
+	// callers.
 	dropLate = "late"
-	// dropUnasked: the message is a notification that belongs to no request.
+	// dropUnasked means that the message is a notification that belongs to no request.
 	dropUnasked = "unasked"
-	// dropOverflow: the receiver is too slow, or cannot receive the message at all.
+	// dropOverflow means that the receiver is too slow, or that it cannot receive the message at all.
 	dropOverflow = "overflow"
-	// dropRequest: the message is a request from the server that the gateway has answered itself.
+	// dropRequest means that the message is a request from the server that the gateway has answered itself.
 	dropRequest = "server_request"
-	// dropUnusable: the message is an answer that cannot be used. The call that it answers has failed.
+	// dropUnusable means that the message is an answer that cannot be used. The call that it answers has failed.
 	dropUnusable = "unusable"
 )
 
@@ -45,7 +46,7 @@ func (p *process) drop(reason string) {
 }
 
 // receive handles one line from the process. If own is true, receive may keep the line. Otherwise it copies the parts
-// that it needs. It returns the reason for which it has dropped the message, or "" if it has not.
+// that it needs. It returns the reason why it has dropped the message, or "" if it has not dropped the message.
 func (p *process) receive(line []byte, own bool) string {
 	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
 	switch {
@@ -90,7 +91,7 @@ func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 	return ""
 }
 
-// unreadable fails the call to which an unreadable line seems to belong.
+// unreadable fails the call that an unreadable line seems to belong to.
 func (p *process) unreadable(line []byte, err error) string {
 	s, is := jsonrpc.SketchOf(line)
 	if !is {
@@ -184,9 +185,10 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// deliverUnassigned delivers a message that does not specify its request, and reports whether it has a receiver. If the
-// process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
-// it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only session.
+// deliverUnassigned delivers a message that does not specify its request, and reports whether the message has a
+// receiver. If the process has only one session with one request in flight, the message most likely belongs to that
+// request. Otherwise it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only
+// session.
 func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.onlyCall(); one && c != nil && c.events != nil {
@@ -202,8 +204,8 @@ func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	return taken
 }
 
-// handleNotification passes a notification to the request or the sessions to which it belongs. It also records that the
-// tools list has changed.
+// handleNotification passes a notification to the request or the sessions that it belongs to. If the notification says
+// that the tools list has changed, handleNotification also records this.
 func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Notify()

@@ -69,7 +69,7 @@ func TestRecycle_WaitsForCallsInFlight(t *testing.T) {
 	}
 }
 
-// Processes are replaced many times. No call is lost, and the replacements do not delay later starts as crashes would.
+// Processes are replaced many times. No call is lost. Unlike crashes, the replacements do not delay later starts.
 func TestRecycle_LosesNoCall(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 1)

@@ -15,8 +15,8 @@ import (
 
 const lock = "state/a.lock"
 
-// removing returns a session and the directory of a process that has ended. The server's lock file is removed before
-// each start.
+// removing returns a session whose process has ended, and the directory of that process. The server's lock file is
+// removed before each start.
 func removing(t *testing.T) (s session, dir string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Remove = []string{lock, "other.lock"} })

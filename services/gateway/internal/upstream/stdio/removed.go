@@ -16,21 +16,23 @@ import (
 )
 
 const (
-	// unusedMark is the suffix of a marker file next to the directory of a server that no longer uses private directories.
-	// No process of the server can have used its directory since the file's modification time.
+	// unusedMark is the suffix of a marker file next to the directory of a server that no longer uses private
+	// directories. Since the modification time of the marker file, no process of the server can have used the
+	// directory.
 	unusedMark = ".unused"
 	// serverFolderTime is the time for which a server's private directories are kept after the server was removed from the
 	// configuration.
 	serverFolderTime = 30 * 24 * time.Hour
 )
 
-// A WorkRoot is the absolute path of the directory in which private directories are created. Each server has a
-// directory in it. No link in it is followed.
+// A WorkRoot is the absolute path of the directory in which private directories are created. It contains a directory
+// for each server. Links inside it are never followed.
 type WorkRoot string
 
-// EndUnused renames the directory of each server for which used returns false, if no process has used the directory for
-// 30 days. That time begins when EndUnused is first called with such a function. [WorkRoot.RemoveEnded] removes the
-// renamed directories. EndUnused may be called only while no process of these servers is started.
+// EndUnused handles each server for which the function used returns false. It renames the server's directory if no
+// process has used the directory for 30 days. The 30 days begin when EndUnused is first called with a function that
+// returns false for the server. [WorkRoot.RemoveEnded] removes the renamed directories. EndUnused may be called only
+// while no process of these servers is being started.
 func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(server string) bool, now time.Time) error {
 	root, entries, err := r.open()
 	if root == nil {
@@ -86,8 +88,8 @@ func (r WorkRoot) endUnused(ctx context.Context, log *slog.Logger, root *os.Root
 	return root.Remove(mark)
 }
 
-// RemoveEnded removes the directories that [WorkRoot.EndUnused] has renamed. If ctx ends earlier, the next call removes
-// the rest.
+// RemoveEnded removes the directories that [WorkRoot.EndUnused] has renamed. If ctx is done earlier, the next call
+// removes the rest.
 func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 	root, entries, err := r.open()
 	if root == nil {
@@ -107,7 +109,7 @@ func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// removeParts removes a directory, which may be large, entry by entry until ctx ends.
+// removeParts removes a directory, which may be large, entry by entry until ctx is done.
 func removeParts(ctx context.Context, root *os.Root, dir string) error {
 	parts, _ := fs.ReadDir(root.FS(), dir) // RemoveAllIn reports the error
 	for _, part := range parts {

@@ -14,17 +14,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 )
 
-// never reports that no server uses private directories.
+// never is a function that always returns false: no server uses private directories.
 func never(string) bool { return false }
 
-// endUnused calls EndUnused and RemoveEnded, as a start of the gateway does.
+// endUnused calls EndUnused and RemoveEnded, as the gateway does when it starts.
 func endUnused(t *testing.T, root string, used func(string) bool, now time.Time) {
 	t.Helper()
 	put(t, stdio.WorkRoot(root).EndUnused(t.Context(), newLog(), used, now))
 	put(t, stdio.WorkRoot(root).RemoveEnded(t.Context(), newLog()))
 }
 
-// unusedFor marks a server's directory as unused for some days.
+// unusedFor marks a server's directory as unused for the given number of days.
 func unusedFor(t *testing.T, root, server string, days int) {
 	t.Helper()
 	at := time.Now().Add(-time.Duration(days) * 24 * time.Hour)
@@ -61,8 +61,8 @@ func TestEndUnused_RemovesFoldersAfter30DaysOnly(t *testing.T) {
 	endUnused(t, filepath.Join(root, "none"), never, time.Now())
 }
 
-// Links and permissions in a removed server's directories do not prevent the removal. Nothing outside the directory is
-// removed.
+// Links and permissions in the directories of a removed server do not prevent their removal. Nothing outside these
+// directories is removed.
 func TestEndUnused_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
@@ -85,8 +85,8 @@ func TestEndUnused_FollowsNoLink(t *testing.T) {
 	}
 }
 
-// A process that has outlived the gateway uses a directory. The directory is kept while it runs, and for another 30
-// days.
+// A process that has outlived the gateway uses a directory. The directory is kept while the process runs, and for
+// another 30 days after that.
 func TestEndUnused_KeepsFolderThatAProcessUses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

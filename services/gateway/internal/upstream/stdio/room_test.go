@@ -20,7 +20,8 @@ import (
 // large sets a size that is charged to the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
-// Case X3. The answers of a principal's own process wait while the principal's memory budget is exhausted.
+// Case X3. The gateway reads no answers from a principal's own process while the principal's memory budget is
+// exhausted.
 func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -41,7 +42,7 @@ func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 }
 
 // Case X3. A shared process does not wait for any session. If a principal's budget is exhausted, an answer to this
-// principal is lost and its outcome is unknown. Other sessions still receive their answers.
+// principal is lost, and the outcome of the call is unknown. Other sessions still receive their answers.
 func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
@@ -59,7 +60,7 @@ func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	anas.call(4, "size", large)
 }
 
-// Case X3. A process that stalls in the middle of a large line is ended, and the caller receives the reason.
+// Case X3. A process that stalls in the middle of a large line is terminated, and the caller receives the reason.
 func TestMemory_StalledLineEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -81,7 +82,7 @@ func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// Case X3. A client does not read. The messages that are stored for it are limited across all its calls.
+// Case X3. A client does not read. The messages that are stored for the client are limited across all of its calls.
 func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

@@ -10,13 +10,13 @@ import (
 )
 
 // send writes a line to the process, after the lines that the same session has sent before, and waits for the result.
-// The permit is renewed if it ends before the line is written. If permit is nil, the line needs none. Errors are the
-// same as for Conn.Request.
+// If the permit expires before the line is written, send renews it. If permit is nil, the line needs no permit. Errors
+// are the same as for Conn.Request.
 func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permit upstream.Permit) error {
 	return p.sendOutgoing(ctx, lines, newOutgoing(line, permit, new(lineStart)))
 }
 
-// sendOutgoing is like send. If another goroutine withdraws the line, that goroutine must cancel ctx.
+// sendOutgoing is like send, but the line can be withdrawn. The goroutine that withdraws the line must also cancel ctx.
 func (p *process) sendOutgoing(ctx context.Context, lines *lineOrder, out outgoing) error {
 	turn := lines.enter()
 	defer turn.leave()
@@ -38,8 +38,8 @@ func (p *process) sendOutgoing(ctx context.Context, lines *lineOrder, out outgoi
 	}
 }
 
-// awaitTurn waits until the earlier lines of the session were written. It returns errPermitEnded if the permit must be
-// renewed.
+// awaitTurn waits until the earlier lines of the session have been written. It returns errPermitEnded if the permit
+// must be renewed.
 func (p *process) awaitTurn(ctx context.Context, turn *lineTurn, ended <-chan struct{}, permit upstream.Permit) error {
 	for {
 		select {
@@ -58,8 +58,8 @@ func (p *process) awaitTurn(ctx context.Context, turn *lineTurn, ended <-chan st
 	}
 }
 
-// submit passes a line to the goroutine that writes, and waits for the result. If ctx ends before the line has begun,
-// submit withdraws it.
+// submit passes a line to the goroutine that writes lines, and waits for the result. If ctx is done before the first
+// byte is written, submit withdraws the line.
 func (p *process) submit(ctx context.Context, out outgoing) error {
 	if ctx.Err() != nil {
 		return p.unsent(ctx)
@@ -76,7 +76,7 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 		return p.writeResult(ctx, err)
 	case <-ctx.Done():
 	}
-	// The result may have arrived at the same time. If so, it is returned.
+	// The result may have arrived before ctx was done. In that case the result is returned.
 	select {
 	case err := <-out.done:
 		return p.writeResult(ctx, err)
@@ -88,7 +88,7 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 	return p.server.waitError(ctx) // a part of the line was written
 }
 
-// writeResult returns the result of submit for a line for which the goroutine that writes has returned err.
+// writeResult returns the result of submit. err is the result from the goroutine that writes lines.
 func (p *process) writeResult(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -105,7 +105,7 @@ func (p *process) writeResult(ctx context.Context, err error) error {
 	}
 }
 
-// unsent returns the error of a line that was not written before ctx has ended.
+// unsent returns the error for a line that was not written before ctx was done.
 func (p *process) unsent(ctx context.Context) error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
 }
@@ -123,23 +123,23 @@ func (p *process) ended(ctx context.Context, class error) error {
 // lineOrder keeps the lines of one session in order. The zero lineOrder has no lines. It is safe for concurrent use.
 type lineOrder struct {
 	mu sync.Mutex
-	// last is the newest line that has not left, or nil if there is none.
+	// last is the newest line that is still in the order, or nil if there is none.
 	last *lineTurn
-	// ended is closed when a line could not be written because its permit had ended. It is nil if no sender waits for
-	// this.
+	// ended is closed when a line could not be written because its permit had expired. It is nil if no sender needs to
+	// know this.
 	ended chan struct{}
 }
 
-// lineTurn is the place of a line in a lineOrder.
+// lineTurn is the position of a line in a lineOrder.
 type lineTurn struct {
 	order *lineOrder
-	// before is closed when all earlier lines have left.
+	// before is closed when all earlier lines have left the order.
 	before chan struct{}
-	// previous and next are the neighbors that have not left, or nil.
+	// previous and next are the neighbors that are still in the order, or nil.
 	previous, next *lineTurn
 }
 
-// enter adds a line after all others. The caller must call leave once.
+// enter adds a line after all other lines. The caller must call leave once.
 func (o *lineOrder) enter() *lineTurn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -171,8 +171,8 @@ func (t *lineTurn) leave() {
 }
 
 // permitEnded returns a channel that is closed when a line of the session could not be written because its permit has
-// ended. The senders of later lines then renew their permits at the same time. Otherwise the last line would wait for one
-// policy decision after another.
+// expired. The senders of later lines then renew their permits at the same time. Otherwise the last line would have to
+// wait while the policy service evaluates one call after another.
 func (o *lineOrder) permitEnded() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newUnwritten returns a process without a goroutine that writes. The test takes the lines itself.
+// newUnwritten returns a process without the goroutine that writes lines. The test itself receives the lines.
 func newUnwritten() *process {
 	return &process{
 		server: &transport{cfg: Config{Name: "fake"}}, lines: make(chan outgoing),
@@ -45,7 +45,7 @@ func (c *lateContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// The caller leaves when its line was refused because the permit has ended. The line was certainly not written.
+// A line was refused because its permit has expired, and its caller stops waiting. The line is reported as never sent.
 func TestSubmit_ReportsARefusedLineAsNeverSentIfTheCallerLeaves(t *testing.T) {
 	t.Parallel()
 	for range 50 { // the result and the end of the context are ready at the same time
@@ -62,7 +62,7 @@ func TestSubmit_ReportsARefusedLineAsNeverSentIfTheCallerLeaves(t *testing.T) {
 	}
 }
 
-// countingPermit is a permit that ends once. It counts how often HasEnded is called.
+// countingPermit is a permit that expires once. It counts how often HasEnded is called.
 type countingPermit struct {
 	renewals, asked atomic.Int64
 	renewed         func()
@@ -80,8 +80,8 @@ func (p *countingPermit) HasEnded() bool {
 	return p.renewals.Load() < 2
 }
 
-// The permits of many waiting lines end. Only the line that could not be written makes the other senders look at their
-// permits, so that each of them looks once.
+// The permits of many waiting lines expire. The senders check their permits only when one line could not be written, so
+// each sender checks its permit only once.
 func TestSend_WaitingSendersLookOnceWhenAPermitEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,8 +116,8 @@ func TestSend_WaitingSendersLookOnceWhenAPermitEnds(t *testing.T) {
 	})
 }
 
-// Many senders leave while an earlier line waits. They leave no goroutines behind, and a later line still waits for the
-// earlier one.
+// Many senders wait for an earlier line, and then stop waiting. They leave no goroutines behind, and a later line still
+// waits for the earlier line.
 func TestLineOrder_SendersThatLeaveLeaveNoGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var order lineOrder
@@ -146,7 +146,7 @@ func TestLineOrder_SendersThatLeaveLeaveNoGoroutines(t *testing.T) {
 	}
 }
 
-// The caller leaves before its request is sent, so the process owes no answer to it.
+// The caller stops waiting before its request is sent, so the process does not owe an answer to that request.
 func TestDo_ProcessOwesNoAnswerToARequestThatWasNeverSent(t *testing.T) {
 	t.Parallel()
 	p := newUnwritten()

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit is the maximum duration of a start if the server has no configured time. Each time that the process
-	// writes to standard error, the start may take another startQuiet, because an installation may take minutes and writes
-	// its progress to standard error. maxStart is the maximum duration of any start.
+	// startLimit is the maximum duration of a start if no maximum is configured for the server. Each time that the
+	// process writes to standard error, the start may take another startQuiet, because an installation may take minutes
+	// and writes its progress to standard error. maxStart is the maximum duration of any start.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
@@ -23,12 +23,12 @@ const (
 type startTime struct {
 	mu sync.Mutex
 	// begun is the time at which the start began, and ended is the time at which it ended. written is the time at which
-	// the process last wrote to standard error. Each is zero until that event.
+	// the process last wrote to standard error. Each of these times is zero until the event has happened.
 	begun, ended, written time.Time
 }
 
-// begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over. This time is
-// fixed or, if fixed is 0, is determined by startLimit, startQuiet and maxStart.
+// begin returns a context that ends with [context.DeadlineExceeded] when the start has taken longer than fixed. If
+// fixed is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -89,7 +89,7 @@ func (s *startTime) wrote() {
 	}
 }
 
-// lasted returns the timeout of a start that has timed out.
+// lasted returns the maximum duration that applied to a start that has timed out.
 func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	if fixed > 0 {
 		return fixed
@@ -115,8 +115,8 @@ func (r notifyingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startNext starts a process. It first installs the process's package, or waits until no other process installs that
-// package.
+// startNext starts a process. Before that, it installs the process's package, or waits until no other process is
+// installing that package.
 func (s *transport) startNext(h *host, with greeting) error {
 	if s.program != nil {
 		used, err := s.program.acquire()
@@ -148,11 +148,11 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is the time after which a caller whose request arrived during a start may try again.
+// notifyingReader calls the function read whenever it has read data.
 const startAgain = 5 * time.Second
 
-// stillStarting returns the error for a caller whose deadline is reached while the process starts. Only the greeting
-// was sent to the process, and not the caller's request. The start continues.
+// stillStarting returns the error for a caller whose deadline is reached while the process is starting. The process has
+// received only the handshake request, and not the caller's request. The start continues.
 func (s *transport) stillStarting() error {
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
 		Text: "the server is still starting" + s.program.progress(), RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// after returns the maximum duration of a start if the process writes to standard error at the given times.
+// after returns the time after which a start times out if the process writes to standard error at the given times.
 func after(t *testing.T, fixed time.Duration, writes ...time.Duration) time.Duration {
 	t.Helper()
 	var lasted time.Duration

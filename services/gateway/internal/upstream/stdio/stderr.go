@@ -20,8 +20,8 @@ const (
 	maxLoggedLine = 1 << 10
 	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines is the maximum number of the last lines that errors quote, and maxTailLine is the maximum number of bytes
-	// that they quote of each.
+	// tailLines is the maximum number of lines that errors quote from the end of standard error. maxTailLine is the
+	// maximum number of bytes that they quote of each line.
 	tailLines   = 10
 	maxTailLine = 256
 )
@@ -77,7 +77,7 @@ func (t *stderrTail) add(line string) {
 	t.lines = append(t.lines, upstream.Escaped(line, maxTailLine))
 }
 
-// last returns the stored lines in a form that can end a sentence. It is empty if there are no lines.
+// last returns the stored lines in a form that can end a sentence. It returns "" if there are no lines.
 func (t *stderrTail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,8 +87,8 @@ func (t *stderrTail) last() string {
 	return `; it wrote last: "` + strings.Join(t.lines, `" "`) + `"`
 }
 
-// line returns the last line that is neither blank nor one of [ignoredLines]. If all lines are, it returns the last line
-// that is not blank, or "" if there is none.
+// line returns the last line that is neither blank nor one of [ignoredLines]. If there is no such line, it returns the
+// last line that is not blank, or "" if all lines are blank.
 func (t *stderrTail) line() (last string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,7 +2,7 @@ package stdio
 
 import "testing"
 
-// Errors quote the line with the reason for which the program has failed, although npm writes further lines after it.
+// Errors quote the line that says why the program has failed, although npm writes further lines after it.
 func TestLine_IgnoresWhatNpmWritesLast(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -41,22 +41,23 @@ type Config struct {
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
 	// Path is the processes' PATH. Absolute directories that do not exist when New is called are removed from Path and
-	// from a PATH in Env. Otherwise a process could create one of them and put programs into it.
+	// from a PATH in Env. Otherwise a process could create such a directory and put programs into it.
 	Path string
 	// Install describes how the program's package is installed before the first process is started. It is nil if the
 	// package already exists, or if the command installs it at each start.
 	Install *Install
-	// Home is the processes' HOME if Dir is set. If Dir is empty, a process's HOME is its private directory, so that files
-	// in HOME are not shared either.
+	// Home is the processes' HOME if Dir is set. If Dir is empty, a process's HOME is its private directory, so that
+	// processes do not share files in HOME either.
 	Home string
-	// HomeEntries are clean paths relative to Home. Links in a private directory lead to those that exist. They must be
-	// empty if Dir is set.
+	// HomeEntries are clean paths relative to Home. For each of them that exists, a private directory contains a link
+	// to it. HomeEntries must be empty if Dir is set.
 	HomeEntries []string
-	// Shared means that one process serves all principals. Otherwise each principal has its own process.
+	// Shared is true if one process serves all principals. Otherwise each principal has its own process.
 	Shared bool
 	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private directory below
-	// WorkRoot, which later processes of the same principal reuse. The directory of an agent of the mesh is removed after
-	// no process has used it for 30 days, or earlier if the person for whom the agent works has too many ended agents.
+	// WorkRoot, which later processes of the same principal reuse. The directory of an agent of the mesh is removed
+	// after no process has used it for 30 days, or earlier if the person that the agent works for has too many ended
+	// agents.
 	Dir string
 	// WorkRoot is the absolute path of the directory in which private directories are created. It is not needed if Dir is
 	// set.
@@ -66,41 +67,43 @@ type Config struct {
 	// the removal fails, if a file is not a regular file, or if a symbolic link leads out of the directory. Remove must be
 	// empty if Dir is set.
 	Remove []string
-	// Recycle is the number of tool calls that a process serves. After that number, when no call is in flight, the process
-	// is ended, and the next request starts another one. If Recycle is 0, there is no limit.
+	// Recycle is the number of tool calls that a process serves. After that number of calls, the process is terminated
+	// as soon as no call is in flight, and the next request starts another process. If Recycle is 0, there is no limit.
 	Recycle int
 	// Limits are the limits of one process. The zero value selects [DefaultLimits].
 	Limits Limits
 	// Start is the maximum time between the start of a process and its answer to initialize. If it is 0, the maximum is 60
 	// s, or up to 10 min while the process writes to standard error.
 	Start time.Duration
-	// WriteTimeout is the time after which a process is ended if it does not read a message. If it is 0, the time is 10 s.
+	// WriteTimeout is the time after which a process is terminated if it does not read a message. If it is 0, the time
+	// is 10 s.
 	WriteTimeout time.Duration
-	// IdleTimeout is the time after which a process without open sessions is ended. If it is 0, the time is 5 min.
+	// IdleTimeout is the time after which a process without open sessions is terminated. If it is 0, the time is 5 min.
 	IdleTimeout time.Duration
 	// MaxProcesses is the maximum number of principals that have a process at a time. If it is 0, the maximum is 256. A
-	// principal together with the agents that it has created may have a quarter of these processes. All principals of one
-	// person together may have half of them. Each may always have one process. A shared server has only one process.
+	// principal, together with the agents that it has created, may have a quarter of these processes. All principals of
+	// one person together may have half of them. Each of them may always have one process. A shared server has only one
+	// process.
 	MaxProcesses int
-	// MaxMessage is the maximum length of a line from a process, in bytes. A longer line ends the process. If MaxMessage
-	// is 0, the maximum is [upstream.MaxMessage], which MaxMessage must not exceed.
+	// MaxMessage is the maximum length of a line from a process, in bytes. If a line is longer, the process is
+	// terminated. If MaxMessage is 0, the maximum is [upstream.MaxMessage]. MaxMessage must not exceed that maximum.
 	MaxMessage int
 }
 
 // Deps are the dependencies of a transport. All except Installer and Installs are required. Installer is required with
 // Config.Install.
 type Deps struct {
-	// Log receives messages about starts and ends of processes and about dropped messages. At level debug it also receives
-	// the processes' standard error, which may quote arguments. Values in Config.Env are redacted.
+	// Log receives messages about processes that start or end, and about dropped messages. At debug level it also
+	// receives the processes' standard error, which may quote arguments. Values in Config.Env are redacted.
 	Log *slog.Logger
 	// Room is the memory budget for messages that are read from processes. The memory for an answer is later charged to
-	// the request.
+	// the request that it answers.
 	Room *limits.Budget
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer returns the sandboxes for one installation of Config.Install. It is called for each installation. In the
-	// sandbox installer, only the installation's directory is writable. The sandbox scripts is used for install scripts if
-	// they run separately.
+	// Installer returns two sandboxes for one installation of Config.Install. It is called for each installation. In
+	// the sandbox that is returned as installer, only the installation's directory is writable. The sandbox that is
+	// returned as scripts is used for install scripts if these run separately.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the processes' limits.
 	Limiter *proclimit.Limiter
@@ -112,28 +115,28 @@ type Deps struct {
 }
 
 // New returns a transport to a server that runs as child processes. A process is started when a session is opened. If
-// the process has ended, the next request starts another one. Sessions stay open, but the state in the server's memory
-// is lost.
+// the process has ended, the next request starts another process. Sessions stay open, but the state in the server's
+// memory is lost.
 //
-// A process is ended together with its group: its standard input is closed, then it receives SIGTERM, and 2 s later
-// SIGKILL. A process that has reached a limit receives SIGKILL immediately. Processes that have left the group are
-// killed if deps.Limiter knows them.
+// A process is terminated together with its process group. The gateway closes the standard input, then sends SIGTERM,
+// and sends SIGKILL 2 s later. A process that has reached a limit receives SIGKILL immediately. Processes that have
+// left the group are killed if deps.Limiter has recorded them.
 //
 // A process is initialized once, with the initialize request of the session that started it. All sessions receive the
 // answer to that request. For a shared server, the request declares no client capabilities, because the process could
-// not distinguish the clients. The gateway itself responds to a shared process's requests: to ping with a result, and
-// to every other request with the error -32601.
+// not distinguish the clients. The gateway itself responds to a shared process's requests. It answers ping with a
+// result, and every other request with the error -32601.
 //
-// If a server refuses initialize, the gateway sends server/discover to determine whether the server supports
+// If a server refuses initialize, the gateway sends server/discover to determine whether the server supports revision
 // 2026-07-28, which has no sessions. If it does, the server's next processes receive server/discover first.
 //
 // The gateway replaces ids and progress tokens with its own numbers, so that ids and tokens of different sessions of
-// one process cannot collide. Progress is passed to the request with its token. A log message is passed to the request
-// in flight if there is exactly one and the server is not shared. Other messages are passed to listeners and
-// subscriptions. Malformed messages and answers without a request are dropped.
+// one process cannot collide. A progress notification is passed to the request whose token it contains. A log message
+// is passed to the request in flight if there is exactly one and the server is not shared. Other messages are passed to
+// listeners and subscriptions. Malformed messages and answers without a request are dropped.
 //
-// Errors of sessions may quote the process's standard error, which may contain other sessions' data. They are for
-// operators, not for clients.
+// The errors of a session may quote the process's standard error, which may contain other sessions' data. These errors
+// are for operators, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil || deps.Agents == nil {
 		return nil, errors.New("stdio: a log, a memory budget for answers, a sandbox, a limiter and the agents are required")
@@ -248,11 +251,11 @@ type transport struct {
 	// closing is the context of all operations of the transport. stop cancels it when the transport is closed.
 	closing context.Context //nolint:containedctx // the context of the transport
 	stop    context.CancelCauseFunc
-	// installs allows only one installation of a package at a time. installed is the package that a start may install. It
-	// is empty if a start installs no package.
+	// installs allows only one installation of a package at a time. installed is the package that may be installed when
+	// a process starts. It is empty if no package is installed at a start.
 	installs  *Installs
 	installed string
-	// family records which revisions the server supports. It is nil while this is not known.
+	// family records which revisions the server supports. It is nil until this is known.
 	family atomic.Pointer[protocolFamily]
 
 	mu           sync.Mutex // guards the fields below and the fields of all hosts
@@ -297,7 +300,7 @@ func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.
 	return newConn(s, h, modern), upstream.Answer{Message: answer}, nil
 }
 
-// wrongFamily returns the result of Open for a client whose revisions the server does not support.
+// wrongFamily returns the result of Open if the server does not support the client's revisions.
 func (s *transport) wrongFamily(known *protocolFamily, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
 	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
 	if !known.isModern() {

@@ -44,8 +44,8 @@ func TestOpen_InitializesAProcessOnce(t *testing.T) {
 	}
 }
 
-// A process can send requests to its only session's client while that session has a request in flight. If several
-// clients are possible, the requests are refused. A shared process does not receive the clients' capabilities.
+// A process can send requests to the client of its only session while that session has a request in flight. If the
+// process has several sessions, its requests are refused. A shared process does not receive the clients' capabilities.
 func TestRequest_ServerRequestsReachTheOnlySession(t *testing.T) {
 	t.Parallel()
 	const asks = `{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`
@@ -90,7 +90,7 @@ func TestRequest_AnswersReachTheirSession(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	first := one.begin(7, "hold", map[string]string{"key": "first"})
 	second := two.begin(7, "hold", map[string]string{"key": "second"})
-	// The order of the calls is known only after they have been written.
+	// The server must have received both calls before it is asked to answer them.
 	eventually.Holds(t, "both calls are held", func() bool { return one.call(8, "info", nil)["held"] == "first second" })
 	two.call("x", "hold", map[string]string{"key": "now"})
 	for want, done := range map[string]<-chan outcome{"first": first, "second": second} {

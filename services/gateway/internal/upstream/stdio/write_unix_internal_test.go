@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newWriter returns a process of which only the goroutine that writes runs, and the end of the pipe from which the
-// process would read its standard input.
+// newWriter returns a process whose only running goroutine is the one that writes to the process. It also returns the
+// end of the pipe that the process would use as its standard input.
 func newWriter(t *testing.T) (*process, *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -40,7 +40,7 @@ func newWriter(t *testing.T) (*process, *os.File) {
 	return p, r
 }
 
-// fill writes to the pipe until it is full, and returns the number of bytes.
+// fill writes to the pipe until the pipe is full, and returns the number of bytes written.
 func (p *process) fill(t *testing.T) (n int) {
 	t.Helper()
 	raw, err := p.stdin.SyscallConn()
@@ -82,7 +82,7 @@ func (p *process) nextLine(t *testing.T, r io.Reader) string {
 	return line
 }
 
-// stoppablePermit is a permit that an operator can end. asked receives a value when HasEnded is called.
+// stoppablePermit is a permit that an operator can revoke. asked receives a value when HasEnded is called.
 type stoppablePermit struct {
 	stopped atomic.Bool
 	asked   chan struct{}
@@ -131,8 +131,8 @@ func TestSend_WritesNothingIfThePermitEndsWhileThePipeIsFull(t *testing.T) {
 	}
 }
 
-// The process does not read, so its pipe is full. The caller leaves while the gateway waits for the pipe. When the process
-// reads again, it does not receive the line.
+// The process does not read, so its pipe is full. The caller stops waiting while the gateway waits for the pipe. When
+// the process reads again, it does not receive the line.
 func TestSend_WritesNothingIfTheCallerLeavesWhileThePipeIsFull(t *testing.T) {
 	t.Parallel()
 	p, r := newWriter(t)
@@ -151,7 +151,7 @@ func TestSend_WritesNothingIfTheCallerLeavesWhileThePipeIsFull(t *testing.T) {
 	}
 }
 
-// The client cancels a request while it waits for a process. The request is not sent.
+// The client cancels a request while the request waits for a process. The request is not sent.
 func TestCancel_EndsARequestWithoutAProcess(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -168,7 +168,7 @@ func TestCancel_EndsARequestWithoutAProcess(t *testing.T) {
 	}
 }
 
-// The permit ends when a part of the line was written. The process receives the whole line.
+// The permit expires after a part of the line was written. The process nevertheless receives the whole line.
 func TestSend_CompletesALineWhosePermitEnds(t *testing.T) {
 	t.Parallel()
 	p, r := newWriter(t)
@@ -191,8 +191,8 @@ func TestSend_CompletesALineWhosePermitEnds(t *testing.T) {
 	}
 }
 
-// The process does not read, so its pipe is full. A line that does not begin within WriteTimeout was never sent, and the
-// process ends.
+// The process does not read, so its pipe is full. If no byte of a line is written within WriteTimeout, the line is
+// reported as never sent, and the process is terminated.
 func TestSend_EndsAProcessThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	p, _ := newWriter(t)

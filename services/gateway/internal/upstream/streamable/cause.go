@@ -24,17 +24,17 @@ const (
 	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths, in bytes, of the parts of a server's address
 	// that are shown. A longer path segment could be a credential, or instructions for the model that reads it.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
-	// cut replaces parts that are not shown.
+	// cut replaces the parts that are not shown.
 	cut = "…"
 )
 
-// shownType matches the media types that are shown. codings are the content codings that are named.
+// shownType matches the media types that errors may show. codings are the content codings that errors may name.
 var (
 	shownType = regexp.MustCompile(`^[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,32}$`)
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
 )
 
-// withCause wraps err in a CauseError if a response shows why it cannot be used.
+// withCause wraps err in a CauseError if resp shows why the server's response cannot be used.
 func (s *Transport) withCause(resp *http.Response, err error) error {
 	for _, other := range []error{context.DeadlineExceeded, context.Canceled, limits.ErrMemory, bodyreader.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
@@ -48,8 +48,8 @@ func (s *Transport) withCause(resp *http.Response, err error) error {
 	return &upstream.CauseError{Text: text, Lasts: lasts, Err: err}
 }
 
-// cause returns the reason for which a response cannot be used, and whether later responses will have the same fault.
-// text is empty if the response does not show the reason.
+// cause returns the reason why a response cannot be used, and reports whether later responses will have the same
+// problem. text is empty if the response does not show the reason.
 func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	key := "servers." + s.name + ".http"
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
@@ -79,9 +79,9 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// shownAddress returns an address from a server in a form that every caller may read: escaped, bounded, without user,
-// query and fragment, and without parts that could be a credential. It returns "" if location is not an address that
-// may be shown.
+// shownAddress returns an address from a server in a form that every caller may read. The result is escaped, has a
+// limited length, and contains no user, query or fragment, and no parts that could be a credential. It is "" if
+// location is not an address that may be shown.
 func (s *Transport) shownAddress(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
@@ -114,8 +114,8 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// connectError wraps err in a CauseError with the reason for which there is no connection and with advice, if callers
-// may read them.
+// connectError wraps err in a CauseError that says why there is no connection and gives advice, if callers may read
+// that text.
 func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
@@ -137,7 +137,7 @@ func (s *Transport) connectError(err error) error {
 	return &upstream.CauseError{Text: text, Detail: upstream.Network(err), Lasts: lasts, Err: err}
 }
 
-// untrusted returns the reason for which a certificate was not trusted, with advice.
+// untrusted returns the reason why a certificate was not trusted, with advice.
 func untrusted(err error, key string) string {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return "it is for another host"

@@ -17,13 +17,13 @@ import (
 // maxSession is the maximum accepted length of a server's session id, in bytes. Some servers' ids contain a token.
 const maxSession = 4 << 10
 
-// Reasons for which a session cannot be used.
+// Reasons why a session cannot be used.
 var (
 	// errForgotten means that the server has answered a request in a session with status 404. According to MCP 2025-11-25,
 	// Session Management, the server has then ended the session and has not read the request.
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server has sent no usable answer to a request in a session, but a status that some
-	// servers use for an unknown session.
+	// errDoubtful means that the server has sent no usable answer to a request in a session. Instead, the server has
+	// sent a status that some servers use for an unknown session.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
@@ -33,8 +33,9 @@ type conn struct {
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[negotiated]
-	// reopening is a lock for the request that opens a new session, so that only one is opened if several requests find
-	// that their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
+	// reopening is a lock for the request that opens a new session. It ensures that only one session is opened if
+	// several requests find that their session is lost. It is a channel, so that other requests stop waiting when their
+	// contexts are done.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
 	// reopening.
@@ -43,14 +44,14 @@ type conn struct {
 	listened atomic.Bool
 }
 
-// negotiated is the result of a handshake. It is immutable.
+// negotiated is the immutable result of a handshake.
 type negotiated struct {
-	// session is the server's Mcp-Session-Id, or empty if the server has no sessions.
+	// session is the server's Mcp-Session-Id, or empty if the server does not use sessions.
 	session string
 	// version is the negotiated protocol revision, or empty if the gateway does not know it.
 	version string
-	// closed reports whether messages can no longer be sent. lost reports whether the session is closed because the server
-	// has lost it.
+	// closed reports whether messages can no longer be sent. lost reports whether this is because the server has lost
+	// the session.
 	closed, lost bool
 	// opening reports whether the session is not open yet.
 	opening bool
@@ -95,13 +96,13 @@ func versionOf(a *jsonrpc.Answer) string {
 	return string(raw[1 : len(raw)-1])
 }
 
-// isSession reports whether a session id consists of visible ASCII, as MCP 2025-11-25, Session Management, requires,
-// and is not too long. The empty id means that there is no session.
+// isSession reports whether a session id is not too long and consists of visible ASCII, as MCP 2025-11-25, Session
+// Management, requires. The empty id means that there is no session.
 func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen replaces the session old with a new one, unless another request has already done so.
+// reopen replaces the session in the parameter old with a new one, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
@@ -126,8 +127,8 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession sends notifications/initialized to the server in the session fresh, and then makes fresh the session
-// of the connection.
+// replaceSession sends notifications/initialized to the server in the new session fresh, and then makes that session
+// the session of the connection.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
@@ -141,8 +142,8 @@ func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error
 	return nil
 }
 
-// Notify implements upstream.Conn. It sends no cancellation to a server without sessions, because that server cannot
-// identify the cancelled request.
+// Notify implements upstream.Conn. It sends no cancellation to a server that does not use sessions, because that server
+// cannot identify the cancelled request.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	state := c.state.Load()
 	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {

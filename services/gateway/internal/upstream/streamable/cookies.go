@@ -18,7 +18,7 @@ const (
 	// Set-Cookie line, in bytes (RFC 6265, section 6.1, requires at least 50 cookies of 4096 bytes).
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld is the maximum number of stored replaced values.
+	// maxOld is the maximum number of replaced cookie values that are stored.
 	maxOld = 4
 )
 
@@ -99,7 +99,7 @@ const minSearched = 6
 // maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.
 const maxAge = 365 * 24 * 60 * 60
 
-// isFor reports whether a cookie is for the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
+// isFor reports whether a cookie may be sent to the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
 func (c *cookies) isFor(set *http.Cookie) bool {
 	host, domain := strings.ToLower(c.at.Hostname()), strings.ToLower(strings.TrimPrefix(set.Domain, "."))
 	path, at := set.Path, cmp.Or(c.at.EscapedPath(), "/")

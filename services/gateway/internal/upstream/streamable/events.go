@@ -19,9 +19,9 @@ import (
 )
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns it.
-// It passes notifications and requests to their receivers. It drops answers to other requests, because these were not
-// sent on this stream. If the stream ends before the answer and its last event had an id, readEvents resumes the stream
-// after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
+// It passes notifications and requests to their receivers. It drops answers to other requests, because those requests
+// were not sent on this stream. If the stream ends before the answer and its last event had an id, readEvents resumes
+// the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
@@ -96,8 +96,8 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 	}
 }
 
-// replyTimeout is the maximum time for a server to accept the gateway's response to its request. It is short because
-// the gateway reads nothing from the server while it sends the response.
+// replyTimeout is the maximum time for a server to accept the gateway's response to the server's request. It is short
+// because the gateway reads nothing from the server while it sends the response.
 const replyTimeout = 5 * time.Second
 
 // reply answers a server's request that no client accepts. It does nothing before the session is open.
@@ -116,7 +116,8 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 	}
 }
 
-// eventBuffer is the number of buffered bytes of a stream. The field name of every line must fit into the buffer.
+// eventBuffer is the number of bytes of a stream that are buffered. The field name of every line must fit into the
+// buffer.
 const eventBuffer = 8 << 10
 
 // eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single
@@ -124,28 +125,29 @@ const eventBuffer = 8 << 10
 type eventReader struct {
 	in   *bufio.Reader
 	data *bodyreader.Memory
-	// all is the number of bytes read, and events is the number of events. If begun is set, both count only from the start
-	// of the current minute.
+	// all is the number of bytes read, and events is the number of events. If begun is set, all and events count only
+	// from the start of the current minute.
 	all, events int
 	begun       time.Time
-	// seen is the size of the current event, and lines is the number of its data lines. other reports whether the event's
-	// type is neither message nor wanted.
+	// seen is the size of the current event, and lines is the number of its data lines. other is true if the type of
+	// the event is neither message nor the type in wanted.
 	seen, lines int
 	other       bool
-	// kind is the type of the current event, or "" for the default type. wanted is an additional type whose data is read.
+	// kind is the type of the current event, or "" for the default type. wanted is an additional event type whose data
+	// is read.
 	kind, wanted string
-	// id and retry are fields of the current event. Each is empty if the field is too long. retry is also empty if it
-	// contains characters other than digits.
+	// id and retry are fields of the current event. Each of them is empty if its value is too long. retry is also empty
+	// if its value contains characters other than digits.
 	id, retry string
-	// hasID reports whether the event has an id, which may be empty. cr reports whether the last line ended with CR, so
-	// that an LF may follow. begins reports whether the beginning of the stream was read.
+	// hasID is true if the event has an id, which may be empty. cr is true if the last line ended with CR, in which
+	// case an LF may follow. begins is true after the beginning of the stream was read.
 	hasID, cr, begins bool
-	// last is the id of the last event that had an id, and wait is the last retry time from the server.
+	// last is the id of the last event that had an id. wait is the last retry time that the server has sent.
 	last string
 	wait time.Duration
 }
 
-// continueWith continues with another body. It drops an incomplete event.
+// continueWith continues the stream with another body. It drops an incomplete event.
 func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.data.Drop()
 	e.cr, e.begins = false, false
@@ -163,8 +165,8 @@ const maxField = 256
 // maxRetry is the maximum number of digits of a retry time. Eight digits are enough for a day, which has 86,400,000 ms.
 const maxRetry = 8
 
-// next reads one event and returns its data, which is valid until the next call. For events with a type other than
-// message, such as pings, the data is empty.
+// next reads one event and returns the event's data, which is valid until the next call. For events with a type other
+// than message, such as pings, the data is empty.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
 		e.begun, e.all, e.events = time.Now(), 0, 0
@@ -251,7 +253,7 @@ func (e *eventReader) dataLine(value []byte) error {
 }
 
 // readPart reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5). If the line is longer
-// than the buffer, readPart returns the buffered part and sets more. It does not wait for the byte after a CR.
+// than the buffer, readPart returns the buffered part and true. It does not wait for the byte after a CR.
 func (e *eventReader) readPart() (part []byte, more bool, err error) {
 	if err := e.skip(); err != nil {
 		return nil, false, err
@@ -281,7 +283,7 @@ func (e *eventReader) skip() error {
 		err = e.discard(1)
 	}
 	if !e.begins && next[0] == jsonrpc.ByteOrderMark[0] {
-		// If Peek fails, the line is shorter than the mark.
+		// If Peek fails, the line is shorter than a byte order mark.
 		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark {
 			err = e.discard(len(mark))
 		}

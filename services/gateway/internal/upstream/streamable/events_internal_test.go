@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// written parses a message and returns the gateway's request for it.
+// written parses a message and returns it as the gateway would send it.
 func written(text string) upstream.Request {
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 )
 
 const (
-	// drainTimeout is the maximum time for a server to end a response after its answer was read.
+	// drainTimeout is the maximum time that a server has to end a response after its answer was read.
 	drainTimeout = 50 * time.Millisecond
 	// maxDrain is the maximum number of bytes that are read from a response after its answer.
 	maxDrain = 4 << 10
@@ -86,7 +86,7 @@ func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Re
 	switch {
 	case state.modern():
 		fields = append(fields, bodyHeaders(req)...)
-	// Servers without sessions may read the revision.
+	// A server that also supports revision 2026-07-28 may read this header.
 	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized):
 		fields = append(fields, httpclient.Field{Name: headerMethod, Value: req.Method()})
 	}
@@ -213,8 +213,8 @@ func (c *conn) answerError(resp *http.Response, err error) error {
 // closer returns a function that closes a body and thereby ends any read of the body.
 func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 
-// closeBody closes a response. It first reads a small rest of the body, so that the connection can be reused. If the
-// server does not end the response before drainTimeout, the connection is closed.
+// closeBody closes a response. It first reads the rest of the body if it is small, so that the connection can be
+// reused. If the server does not end the response before drainTimeout, the connection is closed.
 func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return

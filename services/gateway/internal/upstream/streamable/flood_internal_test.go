@@ -75,8 +75,8 @@ func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	}
 }
 
-// endless starts a server that answers every request with begin, followed by repeated without end. It counts the sent
-// bytes.
+// endless starts a server that answers every request with the string begin, followed by endless repetitions of the
+// string repeated. sent is the number of bytes sent.
 func endless(t *testing.T, begin, repeated string) (url string, sent *atomic.Int64) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// soon is much shorter than the timeout of a call in these tests, and much longer than a call takes.
+// soon is much shorter than the timeout of a call in these tests, and much longer than the duration of a call.
 const soon = 5 * time.Second
 
 type webPost struct {

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// legacy is a session with a server that supports only HTTP+SSE (MCP 2024-11-05). The session exists as long as its
-// stream. If the stream has ended, the next request opens another one.
+// legacy is a session with a server that supports only HTTP+SSE (MCP 2024-11-05). The session exists only as long as
+// its stream. If the stream has ended, the next request opens another stream.
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
-	// turn is a lock for the request that opens a stream. It is a channel, so that other requests stop waiting when their
-	// contexts end.
+	// turn is a lock for the request that opens a stream. It is a channel, so that other requests stop waiting when
+	// their contexts are done.
 	turn   chan struct{}
 	now    atomic.Pointer[link]
 	closed atomic.Bool
@@ -111,7 +111,7 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	return l.request(ctx, req, events)
 }
 
-// Notify implements upstream.Conn. It returns an error if the stream to which the message belongs has ended.
+// Notify implements upstream.Conn. It returns an error if the stream that the message belongs to has ended.
 func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 	l := c.now.Load()
 	if l.all.Err() != nil {

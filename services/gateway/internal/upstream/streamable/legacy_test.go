@@ -194,8 +194,8 @@ func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	}
 }
 
-// Case U1. An answer on the stream is forwarded only to the request with its id, even if answers arrive late or out of
-// order.
+// Case U1. An answer on the stream is forwarded only to the request with the same id, even if answers arrive late or
+// out of order.
 func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -250,7 +250,8 @@ func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	}
 }
 
-// A stream ends. The requests that wait on it end with an unknown outcome, and later requests open another stream.
+// A stream ends. The requests that wait for an answer on it end with an unknown outcome, and later requests open
+// another stream.
 func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer

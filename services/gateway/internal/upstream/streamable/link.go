@@ -32,19 +32,19 @@ const (
 	maxQueued = 256 << 10
 )
 
-// A link is one of a server's HTTP+SSE streams, with the requests whose answers arrive on it. The server sends all its
-// messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with SSE). A link is
-// safe for concurrent use.
+// A link is one of a server's HTTP+SSE streams, together with the requests whose answers arrive on that stream. The
+// server sends all its messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP
+// with SSE). A link is safe for concurrent use.
 type link struct {
 	server *Transport
 	// end ends the stream and cancels the context all. ended is closed when the stream is no longer read.
 	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
-	// post is the head of the requests that post messages.
+	// post is the request line and the headers of the requests that post messages.
 	post    *httpclient.Head
 	cookies *cookies
-	// has is the memory budget for the message that is being read.
+	// has is the memory budget for the message that is being read from the stream.
 	has *limits.Memory
 	// version is the negotiated revision, or nil before a revision was negotiated.
 	version atomic.Pointer[string]
@@ -58,7 +58,7 @@ type link struct {
 	dropped       int               // the number of messages that could not be read
 }
 
-// dial opens a stream and waits for the endpoint to which messages are posted.
+// dial opens a stream and waits for the endpoint that messages are posted to.
 func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, error) {
 	l := &link{server: s, has: memory.Sibling(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
 	l.all, l.end = context.WithCancelCause(s.all)
@@ -106,7 +106,7 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 	return l, nil
 }
 
-// errNoSSE means that a server does not support HTTP+SSE, or not in a usable form.
+// errNoSSE means that a server does not support HTTP+SSE, or does not support it in a usable form.
 var errNoSSE = errors.New("the server has no HTTP+SSE stream")
 
 // serve sets the negotiated revision and starts the goroutine that posts the gateway's responses.
@@ -132,7 +132,7 @@ func hostOf(u *url.URL) string {
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// read handles the server's messages until the stream ends. It returns the reason for the end.
+// read handles the server's messages until the stream ends. It returns the reason why the stream ended.
 func (l *link) read(stream *eventReader) error {
 	for {
 		data, err := stream.next()
@@ -160,7 +160,7 @@ func (l *link) read(stream *eventReader) error {
 	}
 }
 
-// take passes a message that is not the answer to a request to its receiver.
+// take passes a message from the server, other than the answer to a request, to the message's receiver.
 func (l *link) take(m *jsonrpc.Answer) {
 	switch {
 	case m.Kind == jsonrpc.Response: // no request waits for the response
@@ -240,7 +240,8 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// firstEvent reads events up to the first event with data, and returns that data. This event must have the type kind.
+// firstEvent reads events up to the first event that has data, and returns that data. The event must have the type
+// kind.
 func (e *eventReader) firstEvent(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

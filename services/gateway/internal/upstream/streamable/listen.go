@@ -19,7 +19,7 @@ import (
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
-// from the Server). Each minute of the stream has the same limits as the messages before one answer.
+// from the Server). The limits for all messages before one answer apply to each minute of the stream.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
 	if state.closed {
@@ -54,8 +54,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens a session's stream after the event with the id after. If after is empty, the stream begins with new
-// events.
+// stream opens a session's stream, or resumes it after the event whose id is given in the parameter after. If after is
+// empty, the stream begins with new events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -74,8 +74,8 @@ func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.
 
 // noStream classifies the status from a server that opens no stream. MCP requires status 405 from a server without a
 // stream, but not every server complies. So every status means that there is no stream, except for temporary errors and
-// the caller's errors. If the server has opened a stream for the session before, status 404 means that the session is
-// lost. Otherwise the server may not support GET.
+// for statuses that reject the caller. If the server has opened a stream for the session before, status 404 means that
+// the session is lost. Otherwise the server may not support GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -101,15 +101,15 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait limit the delay after which a stream is resumed, whatever retry time the server sends.
-// leastRetry is the minimum retry time that is forwarded to clients.
+// leastWait and mostWait limit the delay after which a stream is resumed, regardless of the retry time that the server
+// sends. leastRetry is the minimum retry time that is forwarded to clients.
 const (
 	leastWait  = 100 * time.Millisecond
 	mostWait   = 30 * time.Second
 	leastRetry = 500 * time.Millisecond
 )
 
-// resume continues a stream that has ended, after the delay that its server has requested.
+// resume continues a stream that has ended. Before that, it waits for the delay that the server has requested.
 func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
@@ -126,7 +126,7 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time clients would reconnect too often
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	// The id contains a secret, which no client may receive.
+	// An event id that contains a secret is removed, because no client may receive the secret.
 	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
 		event.ID = ""
 	}

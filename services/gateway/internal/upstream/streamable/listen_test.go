@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// streamServer is a server with a stream.
+// streamServer is a server that supports a stream for messages that belong to no request.
 type streamServer struct {
 	*httptest.Server
 
@@ -97,7 +97,7 @@ func streaming(text string) func(http.ResponseWriter) {
 	}
 }
 
-// Messages on the stream arrive unchanged, with the event ids that resume the stream.
+// Messages on the stream arrive unchanged, with the event ids after which the stream can be resumed.
 func TestListen_MessagesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
@@ -164,7 +164,7 @@ func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	}
 }
 
-// The server opens a stream and later loses the session. The gateway listens in a new session.
+// The server opens a stream and later loses the session. The gateway then listens in a new session.
 func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	t.Parallel()
 	asked := 0

@@ -11,17 +11,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Headers of every request of 2026-07-28, in addition to its revision (MCP 2026-07-28, Transports, Request Headers).
+// Headers of every request of revision 2026-07-28, in addition to the header with the revision (MCP 2026-07-28,
+// Transports, Request Headers).
 const (
 	headerMethod = "Mcp-Method"
 	headerName   = "Mcp-Name"
 )
 
-// modern reports whether the negotiated revision has no sessions.
+// modern reports whether the negotiated revision is 2026-07-28, which has no sessions.
 func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
-// discover sends server/discover to determine whether a server supports 2026-07-28. This revision has no handshake: the
-// answer opens no session, and later requests do not depend on it.
+// discover sends server/discover to determine whether a server supports revision 2026-07-28. This revision has no
+// handshake: the answer opens no session, and later requests do not depend on the answer.
 func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated, upstream.Answer, error) {
 	state, hello := &negotiated{version: mcp.Modern}, c.initialize
 	hello.Room = memory
@@ -44,7 +45,7 @@ func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated
 	}
 }
 
-// errNotNow means that a server has not answered whether it supports the revision.
+// errNotNow means that a server has not answered whether it supports revision 2026-07-28.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // bodyHeaders returns the headers that repeat parts of a request's body.

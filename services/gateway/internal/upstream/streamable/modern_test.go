@@ -31,8 +31,8 @@ func judged(t *testing.T, text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// Without sessions, each request has headers that repeat parts of the body. When the connection is closed, no request
-// is sent to the server.
+// In revision 2026-07-28, each request has headers that repeat parts of the body. When the connection is closed, no
+// request is sent to the server.
 func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -74,8 +74,8 @@ func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	}
 }
 
-// Case U1. A server sends requests on a stream of a connection without sessions. They are passed to the receiver, and
-// the server gets no response. In that revision, a server may send requests only in its answers.
+// Case U1. On a connection of revision 2026-07-28, a server sends requests on a stream. The requests are passed to the
+// receiver, and the server gets no response, because in that revision a server may send requests only in its answers.
 func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -95,7 +95,7 @@ func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 }
 
 // The error is [upstream.ErrRevision] if and only if the answer to server/discover shows that the server does not
-// support the revision.
+// support revision 2026-07-28.
 func TestModern_RevisionIsDecidedByDiscover(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so
-// that a late message for one request is not mistaken for a message for another.
+// pendingRequest is a request that was not answered yet. On the stream, number replaces the request's id and progress
+// token, so that a late message for one request is not mistaken for a message for another request.
 type pendingRequest struct {
 	number int64
 	method string
@@ -29,7 +29,7 @@ type pendingRequest struct {
 
 func (w *pendingRequest) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
-// queue contains the messages that wait for one receiver, within the receiver's memory budget.
+// queue contains the messages that wait for one receiver. Their size is charged to the receiver's memory budget.
 type queue struct {
 	has      *limits.Memory
 	messages chan []byte
@@ -93,7 +93,7 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// failUnreadable fails the request to which an unreadable message seems to belong, and reports whether there is such a
+// failUnreadable fails the request that an unreadable message seems to belong to, and reports whether there is such a
 // request.
 func (l *link) failUnreadable(data []byte, err error) bool {
 	s, is := jsonrpc.SketchOf(data)
@@ -108,7 +108,7 @@ func (l *link) failUnreadable(data []byte, err error) bool {
 }
 
 // failByLooseID handles an answer with an id that matches no request. If the id is another spelling of a request's id,
-// that request fails. If the answer is an error without an id and only one request waits, that request fails.
+// that request fails. If the answer is an error without an id and only one request is waiting, that request fails.
 // failByLooseID reports whether a request has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
@@ -130,7 +130,8 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes and returns the first waiting request that matches the predicate is, or returns nil if there is none.
+// remove removes the first waiting request for which the function is returns true, and returns that request. It returns
+// nil if there is no such request.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,9 +144,10 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	return nil
 }
 
-// deliver queues a message for its receiver, and reports whether this succeeded. Progress is delivered to its request.
-// Other messages do not specify their request. If only one request receives events, the message is delivered to it.
-// Otherwise it is delivered to the listener or, if there is none, to the first request that receives events.
+// deliver queues a message for its receiver, and reports whether this succeeded. Progress is delivered to the request
+// that it belongs to. Other messages do not specify their request. If only one request receives events, the message is
+// delivered to that request. Otherwise it is delivered to the listener or, if there is none, to the first request that
+// receives events.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.deliverProgress(m)
@@ -166,7 +168,8 @@ func (l *link) deliver(m *jsonrpc.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// deliverProgress queues progress for its request, with the token from the client.
+// deliverProgress queues a progress notification for its request. It restores the progress token that the client has
+// sent.
 func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
@@ -293,8 +296,8 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the response to a server's request. In a cancellation, the request's number replaces
-// the client's id. If the request has ended, the cancellation is dropped.
+// notify posts a notification, or the response to a server's request. In a cancellation, it replaces the client's id
+// with the request's number. If the request has ended, it drops the cancellation.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {

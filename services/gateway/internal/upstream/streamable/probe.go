@@ -20,8 +20,9 @@ const (
 	probeTimeout = 10 * time.Second
 )
 
-// mayMeanLost reports whether some servers use the status for an unknown session. [errForgotten] handles the status
-// 404, which MCP 2025-11-25, Session Management, requires, because only 404 means that the request was not read.
+// mayMeanLost reports whether some servers use the status for an unknown session. It returns false for the status 404,
+// which MCP 2025-11-25, Session Management, requires for an unknown session. That status is handled as [errForgotten],
+// because only 404 means that the server has not read the request.
 func mayMeanLost(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusGone:
@@ -31,12 +32,14 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session. It is called after an answer with a status that may mean that
-// the session is lost. why is that request's error. probe returns why, and adds [upstream.ErrSessionLost] if the
-// session is lost. The session counts as lost if the server now opens another one, because a server that refuses the
-// gateway would not. probe closes the session that it has opened for this check. It never sends the request again,
-// because the server may have executed it. The client itself must open a new session, so that it learns that its
-// session's state is lost.
+// probe checks whether a server still knows a session. It is called after an answer to a request had a status that may
+// mean that the session is lost. why is the error of that request. probe returns why, and adds
+// [upstream.ErrSessionLost] if the session is lost.
+//
+// The check tries to open another session. If the server opens it, the old session counts as lost, because a server
+// that refuses the gateway would not open a session. probe then closes the new session. It never sends the request
+// again, because the server may have executed the request. The client itself must open a new session, so that it learns
+// that the state of its session is lost.
 func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:
@@ -72,7 +75,7 @@ func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory
 	return withSessionLost(lost, why)
 }
 
-// withSessionLost adds [upstream.ErrSessionLost] to the error of a request if its session is lost.
+// withSessionLost adds [upstream.ErrSessionLost] to the error of a request if the request's session is lost.
 func withSessionLost(now *negotiated, why error) error {
 	if now.lost {
 		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
@@ -81,8 +84,8 @@ func withSessionLost(now *negotiated, why error) error {
 }
 
 // hasOneSession reports whether an answer to initialize means that the server accepts only one session in total.
-// Servers of the official TypeScript SDK do this if all their clients share one transport. After the first session,
-// such a server answers with status 400 and the error for an invalid request.
+// Servers that use the official TypeScript SDK do this if all their clients share one transport. After the first
+// session, such a server answers with status 400 and the error for an invalid request.
 func (s *Transport) hasOneSession(status int, answer *jsonrpc.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false

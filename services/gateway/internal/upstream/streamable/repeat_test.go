@@ -57,7 +57,7 @@ func TestRequest_IsNotRepeatedOnAStaleConnection(t *testing.T) {
 	}
 }
 
-// callCounts contains the number of times that each call was read, by its id.
+// callCounts contains the number of times that the server has read each call, by the id of the call.
 type callCounts struct {
 	mu   sync.Mutex
 	read map[string]int

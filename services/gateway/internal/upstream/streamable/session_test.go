@@ -21,8 +21,8 @@ var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"erro
 
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
-// A server has lost a session in a restart. The gateway opens one new session and sends the request again, because the
-// server has not read it.
+// A server has lost a session because it was restarted. The gateway opens one new session and sends the request again,
+// because the server has not read the request.
 func TestRequest_OpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -136,7 +136,7 @@ func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	}
 }
 
-// A session does not use the buffer from which its initialize request was read.
+// A session does not use the buffer that its initialize request was read into.
 func TestOpen_CopiesInitialize(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -233,7 +233,7 @@ func TestClose_DuringReopeningLeavesNoSession(t *testing.T) {
 	}
 }
 
-// No cancellation is sent to a server without sessions, because the server cannot identify the cancelled request.
+// No cancellation is sent to a server that uses no sessions, because the server cannot identify the cancelled request.
 func TestNotify_SendsCancellationsOnlyInASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -269,7 +269,8 @@ func TestOpen_RefusesInvalidHandshakes(t *testing.T) {
 	}
 }
 
-// The revision in a header is always one that the gateway knows. It is never an arbitrary string from the server.
+// The revision in a header is always a revision that the gateway knows. It is never an arbitrary string from the
+// server.
 func TestRequest_SendsOnlyKnownRevisions(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Config describes a server with Streamable HTTP.
+// Config describes a server that is reached over Streamable HTTP.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
@@ -60,8 +60,8 @@ type Transport struct {
 	name string
 	// hint is appended to the error if the server cannot be reached. It may be empty.
 	hint string
-	// post is the head of requests that send messages. remove is the head of requests that end sessions. get is the head
-	// of requests for streams.
+	// post, remove and get are encoded request heads (request lines and headers). post is for requests that send
+	// messages, remove is for requests that end sessions, and get is for requests that open streams.
 	post, remove, get *httpclient.Head
 	// url and headers are the configured values. They are used for the endpoints of servers with HTTP+SSE.
 	url     *url.URL
@@ -80,8 +80,8 @@ type Transport struct {
 	speaksSSE atomic.Bool
 	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// notSSESince is the Unix time, in nanoseconds, at which the gateway last found that the server does not support
-	// HTTP+SSE.
+	// notSSESince is the time at which the gateway last found that the server does not support HTTP+SSE, in nanoseconds
+	// of Unix time.
 	notSSESince atomic.Int64
 	// client follows no redirects, because only the configuration may set addresses.
 	client *httpclient.Client
@@ -89,7 +89,7 @@ type Transport struct {
 	upstream.ListChanged
 }
 
-// New returns a transport to a server. The transport connects when a session is opened. log is required.
+// New returns a transport to a server. The transport connects to the server when a session is opened. log is required.
 func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	if log == nil {
 		return nil, errors.New("streamable: a log is required")
@@ -161,7 +161,7 @@ func (c *Config) newClient(u *url.URL) (*httpclient.Client, error) {
 	return httpclient.New(u, opts)
 }
 
-// head returns the encoded head of requests to a server with the given HTTP method.
+// head encodes the request line and the headers of requests to a server with the given HTTP method.
 func head(method string, u *url.URL, headers http.Header) (*httpclient.Head, error) {
 	return httpclient.NewHead(&http.Request{
 		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,
@@ -226,13 +226,13 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	// If only the error from the attempt with HTTP+SSE has a cause, return that error.
+	// If only the attempt with HTTP+SSE has returned an error with a cause, return that error.
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// sseRetryAfter is the delay after which the gateway again requests a stream from a server that does not support
+// sseRetryAfter is the time after which the gateway requests a stream again from a server that did not support
 // HTTP+SSE.
 const sseRetryAfter = time.Minute

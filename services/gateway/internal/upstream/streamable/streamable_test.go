@@ -204,7 +204,7 @@ func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// trickle sends comments at short intervals without end.
+// trickle sends comments at short intervals and never ends.
 func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -282,7 +282,7 @@ func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	}
 }
 
-// After a response has ended, the next request reuses its connection.
+// After a response has ended, the next request reuses the connection.
 func TestRequest_ReusesConnections(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{

@@ -42,7 +42,7 @@ func rawServer(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Re
 	return "http://" + lis.Addr().String()
 }
 
-// nextID reads the next request and returns its id. It returns false at the end of the connection.
+// nextID reads the next request and returns its id. It returns false when the connection is closed.
 func nextID(in *bufio.Reader) (id string, ok bool) {
 	req, err := http.ReadRequest(in)
 	if err != nil {
@@ -61,7 +61,7 @@ func raw(id, result string) string {
 
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
-// A server sends bytes after an answer. They are not mistaken for the answer to the next request.
+// A server sends additional bytes after an answer. These bytes are not mistaken for the answer to the next request.
 func TestRequest_IgnoresBytesBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
@@ -117,7 +117,7 @@ func TestRequest_ReadsUnusualHeads(t *testing.T) {
 	}
 }
 
-// No request is lost if the server has closed an idle connection or has announced that it will close it.
+// No request is lost if the server has closed an idle connection, or has announced that it will close a connection.
 func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
@@ -203,7 +203,7 @@ func TestRequest_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The user and password in a server's URL are sent as credentials, unless a configured header replaces them.
+// The user and the password in a server's URL are sent as credentials, unless a configured header replaces them.
 func TestRequest_SendsTheUserOfTheURL(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {

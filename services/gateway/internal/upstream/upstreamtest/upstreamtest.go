@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Answers returns a memory budget for the answers of a test.
+// Answers returns a memory budget for the answers that a test receives.
 func Answers() *limits.Budget {
 	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
@@ -18,7 +18,7 @@ func Answers() *limits.Budget {
 	return all
 }
 
-// Holder returns the memory owner for the answers of a principal.
+// Holder returns the owner that the memory for a principal's answers is charged to.
 func Holder(key principal.Key) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOfKey(key), Server: "test"}
 }
@@ -26,7 +26,7 @@ func Holder(key principal.Key) *limits.Owner {
 // NoAgents returns no agents, as if all agents of the mesh had ended.
 func NoAgents(context.Context, string) (map[string]bool, error) { return map[string]bool{}, nil }
 
-// Permit is a permit that calls functions. A permit without Ended does not end.
+// Permit is a permit that calls functions. If Ended is nil, the permit does not expire.
 type Permit struct {
 	Begin func() error
 	Ended func() bool

@@ -82,8 +82,8 @@ func (c counts) step(op operation, r result) (bool, counts) {
 	return r.granted == fits, next
 }
 
-// record runs clients that use two buckets concurrently, and returns their operations and results. The times of
-// operations are values of one counter, so that their order does not depend on a clock.
+// record runs clients that use two buckets concurrently, and returns the clients' operations and results. The times of
+// operations are values of one counter, so that the order of operations does not depend on a clock.
 func (f *fixture) record(round uint64) []porcupine.Operation {
 	var clock atomic.Int64
 	histories := make([][]porcupine.Operation, linearClients)
@@ -174,7 +174,7 @@ func (c *linearClient) reserve(cost counts) result {
 	return got
 }
 
-// limits returns limits for the buckets with a cost.
+// limits returns a limit for each bucket whose cost is positive.
 func (c *linearClient) limits(cost counts) []store.Limit {
 	var limits []store.Limit
 	for i := range cost {

@@ -20,7 +20,7 @@ var modelCases = []testCase{
 	}},
 }
 
-// A unit is the cost that a call took from a bucket at one time.
+// A unit records the cost that one call took from a bucket, and the time at which the call took it.
 type unit struct {
 	at   time.Duration
 	cost int64
@@ -43,8 +43,8 @@ type model struct {
 // modelWindows contains the windows of a model's buckets, by name.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. most is the maximum cost of a request, and check checks
-// the results.
+// compare runs random histories on the store and on a model. The parameter most is the maximum cost of a request. The
+// function check checks the results.
 func (f *fixture) compare(maxes []int64, most int64, check func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
@@ -121,7 +121,8 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// within returns the units that were taken from a limit's bucket in the closed period of its window that ends at end.
+// within returns the number of units that were taken from the limit's bucket in one closed period. The period has the
+// length of the limit's window, and its last moment is end.
 func (m *model) within(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {
@@ -132,12 +133,12 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 	return sum
 }
 
-// fits reports whether limits fit at a time if no other units are taken before that time.
+// fits reports whether the limits fit at the given time if no other units are taken before that time.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }
 
-// sameResult checks that the store's result is the model's result.
+// sameResult checks that the store's result equals the model's result.
 func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
 		if want := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] != want {
@@ -162,7 +163,7 @@ func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result
 }
 
 // noBetterResult checks that the store does not report more remaining units than the model, and that a request fits
-// after its retry time. The method try checks grants.
+// after its retry time. Grants are checked by try.
 func (m *model) noBetterResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
 		if most := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] > most {

@@ -64,9 +64,9 @@ type testCase struct {
 }
 
 const (
-	// long is a window that does not end during a test.
+	// long is the length of a window that does not end during a test.
 	long = time.Hour
-	// short is a window that ends while a test waits.
+	// short is the length of a window that is short enough for a test to wait until it ends.
 	short = 500 * time.Millisecond
 )
 
@@ -137,7 +137,7 @@ func (f *fixture) refused(limits ...store.Limit) store.Result {
 	return result
 }
 
-// left checks that each limit has want remaining units.
+// left fails the test unless the number of units that remain in each limit's bucket equals the parameter want.
 func (f *fixture) left(want int64, limits ...store.Limit) {
 	f.Helper()
 	got, err := f.store.Peek(f.Context(), limits)

@@ -1,9 +1,9 @@
-// Command pack writes the shipped guests into one archive, which package modules embeds: a tar file compressed
-// with Zstandard. The guests contain the same Go runtime, so that the archive is 60 % smaller than separate gzip files.
+// Command pack writes the shipped guests into one archive, which package modules embeds: a tar file compressed with
+// Zstandard. Because all guests contain the same Go runtime, the archive is 60 % smaller than separate gzip files.
 //
 //	pack DIRECTORY
 //
-// It replaces the files DIRECTORY/*.wasm by DIRECTORY/guests.tar.zst.
+// It replaces the files DIRECTORY/*.wasm with DIRECTORY/guests.tar.zst.
 package main
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is larger than all guests together, so that each guest can refer to the runtime in the first guest.
+// window is the size of the compression window. It is larger than all guests together, so the compressor can refer to
+// the copy of the Go runtime in the first guest when it compresses the other guests.
 const window = 32 << 20
 
 func main() {
