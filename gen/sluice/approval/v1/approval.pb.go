@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ApprovalState is the state of an approval. The moves are:
+// ApprovalState is the state of an approval. The state transitions are:
 //
 //	pending          to approved, denied, expired, cancelled
 //	approved         to claimed; to pending if terms or votes changed; to denied if policy now denies the call;
@@ -34,26 +34,26 @@ const (
 //	outcome_unknown  to done, failed; to claimed if the tool is idempotent according to policy and the time to
 //	                 execute is not over
 //
-// The other states are final.
+// All other states are final.
 type ApprovalState int32
 
 const (
-	// The state is unknown to this reader, which must not run the call.
+	// The state is unknown to the reader, which must not run the call.
 	ApprovalState_APPROVAL_STATE_UNSPECIFIED ApprovalState = 0
 	// People have not decided yet.
 	ApprovalState_APPROVAL_STATE_PENDING ApprovalState = 1
-	// The quorum is met. The call may be claimed until the time to execute ends.
+	// The quorum is met. The call may be claimed until `execute_before`.
 	ApprovalState_APPROVAL_STATE_APPROVED ApprovalState = 2
-	// One caller has claimed the call under a lease, and is about to send it or has sent it.
+	// One caller has claimed the call under a lease. It has sent the call or is about to send it.
 	ApprovalState_APPROVAL_STATE_CLAIMED ApprovalState = 3
 	// The call ran.
 	ApprovalState_APPROVAL_STATE_DONE ApprovalState = 4
 	// The server responded with an error, or the call is now known not to have run.
 	ApprovalState_APPROVAL_STATE_FAILED ApprovalState = 5
-	// The call may have run: the holder of the claim did not know the outcome, or its lease expired. Operators see the
-	// approval, and the call is never sent again automatically.
+	// The call may have run, because the holder of the claim did not know the outcome or because its lease expired.
+	// Operators see the approval. The call is never sent again automatically.
 	ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN ApprovalState = 6
-	// A person denied the call, or policy denied it later.
+	// A person denied the call, or policy denied the call after it was approved.
 	ApprovalState_APPROVAL_STATE_DENIED ApprovalState = 7
 	// There was no decision before the deadline, or the approved call was not claimed before the deadline.
 	ApprovalState_APPROVAL_STATE_EXPIRED ApprovalState = 8
@@ -169,17 +169,17 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
-// VoteChannel is the way in which a person voted.
+// VoteChannel describes how a person voted.
 type VoteChannel int32
 
 const (
-	// Unknown. Such a vote does not count.
+	// The channel is unknown. Such a vote does not count.
 	VoteChannel_VOTE_CHANNEL_UNSPECIFIED VoteChannel = 0
-	// DecideApproval with the person's own token.
+	// The person called DecideApproval with their own token.
 	VoteChannel_VOTE_CHANNEL_TOKEN VoteChannel = 1
-	// A button in Slack, pressed by a user who is mapped to a subject.
+	// A Slack user who is mapped to a subject pressed a button.
 	VoteChannel_VOTE_CHANNEL_SLACK VoteChannel = 2
-	// Elicitation: a form that the person at the agent fills in, if the terms allow it.
+	// The person who uses the agent filled in an elicitation form. The terms must allow this.
 	VoteChannel_VOTE_CHANNEL_ELICITATION VoteChannel = 3
 )
 
@@ -226,31 +226,37 @@ func (VoteChannel) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{2}
 }
 
-// Approval is a request for a person's decision on one call, and its result. It never contains argument values: people
-// see them in the view, and the holder of the claim receives the stored call.
+// Approval is a request that a person decide on one call, together with the result of that request. It never contains
+// argument values. People see the argument values in the approval's View, and the gateway that claims the call receives
+// them in the stored call.
 //
-// The message is stored unchanged, and so are Move, BoundCall and Decision. Their fields keep their numbers.
+// The approval service stores this message unchanged, as well as Move, BoundCall and Decision. Therefore, the fields of
+// these messages must keep their numbers.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Random identifier: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing it does not grant access.
+	// Random identifier: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing the identifier does not grant access.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// State of the approval.
+	// Current state of the approval.
 	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.approval.v1.ApprovalState" json:"state,omitempty"`
-	// Code that a waiting caller receives in this state. In the state approved there is none. The other states have these
-	// codes: pending has approval_pending; claimed, done and failed have approval_used; outcome_unknown has
-	// outcome_unknown, although an idempotent call may be claimed; denied has approval_denied, or the decision's code if
-	// policy denied the call; expired has approval_expired; cancelled has approval_expired, or tool_changed if that was
-	// the reason.
+	// Code that a waiting caller receives in this state. In the state approved, there is no code. The codes of the other
+	// states are:
+	//
+	//	pending                approval_pending
+	//	claimed, done, failed  approval_used
+	//	outcome_unknown        outcome_unknown, even if the call is idempotent and may be claimed
+	//	denied                 approval_denied, or the decision's code if policy denied the call
+	//	expired                approval_expired
+	//	cancelled              approval_expired, or tool_changed if that was the reason
 	Code v1.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Number of moves so far, from 1. If two copies differ, the copy with the higher number is newer.
+	// Number of state transitions so far, counted from 1. If two copies differ, the copy with the higher number is newer.
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// The next or current attempt to run the call, from 1. Limits are reserved for this attempt, and ClaimApproval names
-	// it. It increases when an approved approval becomes pending again, with each ReleaseClaim, and when the outcome
-	// becomes unknown, so that a later claim makes its own reservation.
+	// Number of the next or current attempt to run the call, counted from 1. Limits are reserved for this attempt, and
+	// ClaimApproval requests must contain it. The number increases when an approved approval becomes pending again, with
+	// each ReleaseClaim, and when the outcome becomes unknown. Therefore, a later claim makes its own reservation.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Digest of the call and its principal, as specified at BoundCall: 32 bytes.
+	// Digest of the call and its principal, as specified for BoundCall: 32 bytes.
 	Digest []byte `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Principal that made the call, without session, run and token.
+	// Principal that made the call. The session, the run and the token are omitted.
 	Requester *v11.Principal `protobuf:"bytes,7,opt,name=requester,proto3" json:"requester,omitempty"`
 	// MCP method. It is never empty.
 	Method string `protobuf:"bytes,8,opt,name=method,proto3" json:"method,omitempty"`
@@ -258,8 +264,8 @@ type Approval struct {
 	Server string `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
 	// Identity of the server when the approval was requested, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,10,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Name of the tool, or of the item that the method addresses, without secrets: a URI has no query, fragment and user.
-	// The name is truncated to 256 bytes, followed by `…`.
+	// Name of the tool, or of the item that the method addresses. It contains no secrets: a URI has no query, no fragment
+	// and no user. A name longer than 256 bytes is truncated to 256 bytes, followed by `…`.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
 	// Digest of the tool's definition: 32 bytes, or empty if it is unknown.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
@@ -269,47 +275,49 @@ type Approval struct {
 	DecisionId string `protobuf:"bytes,14,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Rule that requires the approval. It is absent if a default requires it.
 	Rule *v12.RuleRef `protobuf:"bytes,15,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Digest of that rule's content: 32 bytes, or empty if a default requires the approval.
+	// Digest of the content of the rule in `rule`: 32 bytes, or empty if a default requires the approval.
 	RuleDigest []byte `protobuf:"bytes,16,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
-	// Policy revision of the decision that last required the approval, or with which the call was claimed: hex SHA-256.
-	// It is recorded, but the approval is not bound to it.
+	// Policy revision of the newest of these decisions: a decision that required the approval, or the decision with which
+	// the call was claimed. Hex SHA-256. The revision is only recorded. The approval stays valid if the revision changes.
 	PolicyRevision string `protobuf:"bytes,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Reason in the rule, for people. It may be empty.
+	// Reason that the rule states for people. It may be empty.
 	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
 	// Terms: who may decide, and under which conditions. The terms have changed if the set of approvers, the quorum,
-	// self_confirm, decide_within, execute_within or the grant differ, or the digest of the rule.
+	// self_confirm, decide_within, execute_within, the grant or the digest of the rule has changed.
 	Terms *v12.ApprovalTerms `protobuf:"bytes,19,opt,name=terms,proto3" json:"terms,omitempty"`
-	// Votes under these terms, oldest first. At most one vote of each person is valid. Votes that were cleared are only
-	// in the history.
+	// Votes under the current terms, oldest first. Each person has at most one valid vote. Votes that were cleared are
+	// only in the history.
 	Votes []*Vote `protobuf:"bytes,20,rep,name=votes,proto3" json:"votes,omitempty"`
 	// Number of votes that are still needed. It is 0 if the quorum is met.
 	VotesMissing int32 `protobuf:"varint,21,opt,name=votes_missing,json=votesMissing,proto3" json:"votes_missing,omitempty"`
-	// Time of the request.
+	// Time at which the approval was requested.
 	Requested *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=requested,proto3" json:"requested,omitempty"`
 	// Deadline for the decision. The time to decide starts again when an approval becomes pending again.
 	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
 	// Time at which the quorum was met. It is absent until then.
 	Approved *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=approved,proto3" json:"approved,omitempty"`
-	// Deadline for the claim. It is absent before the approval.
+	// Time before which a gateway must claim the approved call. It is absent before the approval.
 	ExecuteBefore *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=execute_before,json=executeBefore,proto3" json:"execute_before,omitempty"`
-	// Newest claim. It is absent if there was none.
+	// Newest claim on the call. It is absent if the call was never claimed.
 	Claim *ClaimRecord `protobuf:"bytes,26,opt,name=claim,proto3" json:"claim,omitempty"`
 	// Time at which the approval reached a final state. It is absent until then.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Reason for the state, for people: the comment of a denial or of an operator, or a description of a change. It may
-	// be empty.
+	// Reason for the state, for people. It is the comment of a person who denied the call, the comment of an operator, or
+	// a description of a change. It may be empty.
 	Reason string `protobuf:"bytes,28,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Grant of the approval. It is absent if the approval is for one call.
+	// Grant: the permission for several calls that this approval gives. It is absent if the approval is only for one
+	// call.
 	Grant *GrantRecord `protobuf:"bytes,29,opt,name=grant,proto3" json:"grant,omitempty"`
 	// Id of the approval whose grant covers this call. It is empty if people decide on this call itself.
 	GrantedBy string `protobuf:"bytes,30,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
 	// URL at which a person can decide. It may be empty.
 	Url string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
-	// Trace of the RequestApproval that opened the approval, as a `traceparent` of W3C Trace Context: at most 55 bytes,
-	// or empty if there was no trace. It does not change when approvers are asked again.
+	// Trace of the RequestApproval call that opened the approval, as a `traceparent` of W3C Trace Context: at most 55
+	// bytes, or empty if there was no trace. It does not change when approvers are asked again.
 	TraceParent string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
-	// End of the cool-down after a person's denial. Until then the same request gets no other approval, even if keys of
-	// `_meta` or of params differ. It is absent if no person has denied the call.
+	// End of the cool-down after a person's denial. Until then, no new approval is opened for the same call. A call
+	// counts as the same even if it differs in `_meta` or in non-essential params. The time is absent if no person has
+	// denied the call.
 	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -587,14 +595,14 @@ type Vote struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
 	// Comment of the person. It may be empty.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Groups in the terms to which the person belonged. It is empty if the terms name no groups.
+	// Those groups in the approval's terms to which the person belonged. It is empty if the terms contain no groups.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Way in which the person voted.
+	// How the person voted.
 	Channel VoteChannel `protobuf:"varint,6,opt,name=channel,proto3,enum=sluice.approval.v1.VoteChannel" json:"channel,omitempty"`
-	// Whether the groups are from an external issuer's credential. In that case they are the groups at the time of the
+	// Whether the groups come from an external issuer's credential. In that case, they are the groups at the time of the
 	// vote, and the vote no longer counts after 15 min.
 	External bool `protobuf:"varint,7,opt,name=external,proto3" json:"external,omitempty"`
-	// Reason why the vote no longer counts. It is empty if the vote counts.
+	// Reason that the vote no longer counts. It is empty if the vote counts.
 	VoidReason    string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -686,24 +694,24 @@ func (x *Vote) GetVoidReason() string {
 	return ""
 }
 
-// ClaimRecord is the claim of one gateway on the call.
+// ClaimRecord describes a gateway's claim on an approved call.
 type ClaimRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier of the claim. Its holder chooses it.
+	// Identifier of the claim, chosen by its holder.
 	ClaimId string `protobuf:"bytes,1,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// Name of the gateway that holds the claim.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Attempt that was claimed, from 1.
+	// Number of the attempt that was claimed, counted from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Lease of the limits that were reserved for the claim. It is empty if no limits were reserved. Only the holder of
+	// Lease on the limits that were reserved for the claim. It is empty if no limits were reserved. Only the holder of
 	// the claim settles the lease.
 	LimitLeaseId string `protobuf:"bytes,4,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
 	// Time of the claim.
 	Claimed *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
-	// Time at which the lease of the claim ends without RenewClaim.
+	// Time at which the lease of the claim expires unless RenewClaim extends it.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
-	// Time at which the holder released the claim or reported the outcome, or at which the lease expired. It is absent
-	// until then.
+	// Time at which the claim ended, because its holder released it or reported the outcome, or because its lease
+	// expired. It is absent until then.
 	Ended         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -788,17 +796,17 @@ func (x *ClaimRecord) GetEnded() *timestamppb.Timestamp {
 	return nil
 }
 
-// GrantRecord is an approval of several calls. It covers calls of the same principal, server, tool and definition,
-// under a rule with the same digest and the same scope.
+// GrantRecord is an approval that covers several calls. The calls must have the same principal, server, tool and
+// definition. They must also have the same scope, and a rule with the same digest.
 type GrantRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of calls that the grant covers, including the call on which people decided.
+	// Number of calls that the grant covers, including the call that people decided on.
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
-	// Number of these calls that were claimed and not released.
+	// Number of the grant's calls that were claimed and whose claims were not released.
 	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
 	// Time at which the grant expires. It is absent before the approval.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Scope of the grant, from the terms. It identifies the set of calls.
+	// Scope of the grant, as in the terms. It identifies the set of calls that the grant covers.
 	Scope         string `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -862,27 +870,27 @@ func (x *GrantRecord) GetScope() string {
 	return ""
 }
 
-// Move is one move in an approval's history.
+// Move is one state transition in an approval's history.
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `version` of the approval after the move.
+	// `version` of the approval after the transition.
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// State before the move. It is unspecified for the first move.
+	// State before the transition. It is unspecified for the first transition.
 	From ApprovalState `protobuf:"varint,2,opt,name=from,proto3,enum=sluice.approval.v1.ApprovalState" json:"from,omitempty"`
-	// State after the move. It equals the state before if only votes or terms changed.
+	// State after the transition. It is the same as the state before if only votes or terms changed.
 	To ApprovalState `protobuf:"varint,3,opt,name=to,proto3,enum=sluice.approval.v1.ApprovalState" json:"to,omitempty"`
-	// Time of the move.
+	// Time of the transition.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Subject of the person, or holder of the claim, that made the move. It is empty if a deadline or policy caused the
-	// move.
+	// Who caused the transition: the subject of a person, or the holder of the claim. It is empty if a deadline or policy
+	// caused the transition.
 	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Description of the move for people, in one sentence.
+	// Description of the transition for people, in one sentence.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Vote that caused the move. It is absent if no vote caused it.
+	// Vote that caused the transition. It is absent if the transition was not caused by a vote.
 	Vote *Vote `protobuf:"bytes,7,opt,name=vote,proto3" json:"vote,omitempty"`
-	// Attempt of the approval after the move.
+	// `attempt` of the approval after the transition.
 	Attempt int32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// `policy_revision` of the approval after the move.
+	// `policy_revision` of the approval after the transition.
 	PolicyRevision string `protobuf:"bytes,9,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

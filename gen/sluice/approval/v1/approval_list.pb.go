@@ -27,13 +27,15 @@ type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Whether to send the view. A principal with the role agent knows its own arguments and receives no view, unless the
-	// terms have self_confirm. In that case the view is for the person at the agent.
+	// Whether to return the view, which contains the facts that a person must see. A principal with the token role agent
+	// receives no view, because it knows its own arguments. If self_confirm is set in the terms, it receives the view, to
+	// show it to the person who uses the agent.
 	View bool `protobuf:"varint,2,opt,name=view,proto3" json:"view,omitempty"`
-	// Offset of the part of the view's params, in bytes: `next_offset` of the previous part, or 0 for the first part.
+	// Offset, in bytes, of the requested part of the view's params: `next_offset` of the previous part, or 0 for the
+	// first part.
 	ViewOffset int64 `protobuf:"varint,3,opt,name=view_offset,json=viewOffset,proto3" json:"view_offset,omitempty"`
-	// `version` of the previous part, so that all parts are from one view. It must be empty if and only if view_offset is
-	// 0. At most 64 bytes.
+	// `version` of the previous part, which ensures that all parts are from the same view. It must be empty if and only
+	// if view_offset is 0. At most 64 bytes.
 	ViewVersion   string `protobuf:"bytes,4,opt,name=view_version,json=viewVersion,proto3" json:"view_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -102,11 +104,11 @@ type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The newest moves of the approval, at most 1,000 moves and 1 MiB, oldest first. It is empty in the response with a
-	// later part of a view.
+	// The newest state transitions of the approval, oldest first: at most 1,000 transitions and 1 MiB. The list is empty
+	// in responses that contain a later part of a view.
 	History []*Move `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
-	// The view, or a part of it. It is absent if the caller did not request it or may not see it, and if the approval has
-	// ended and its params are no longer stored.
+	// The view, or a part of the view. It is absent if the caller did not request the view or may not see it. It is also
+	// absent if the approval has ended and its params are no longer stored.
 	View          *View `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -168,16 +170,16 @@ type ApprovalFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Selects approvals in one of these states.
 	States []ApprovalState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.approval.v1.ApprovalState" json:"states,omitempty"`
-	// Configured name of the server.
+	// Configured name of the server to which the calls are sent.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Exact name of the tool, or of the item that the method addresses, either complete or as in the approval. At most
-	// 4,096 bytes.
+	// Exact name of the tool, or of the item that the method addresses. The filter compares it with the complete name and
+	// with the name in the approval, which may be truncated. At most 4,096 bytes.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Exact subject of the requester, at most 256 bytes.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Exact holder of the newest claim, to find the claims of a lost gateway.
+	// Exact name of the gateway that holds the newest claim. It is used to find the claims of a gateway that was lost.
 	Holder string `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Whether to select only approvals on which the calling person may decide now and has not voted.
+	// Whether to select only approvals that the calling person may decide on now and has not voted on yet.
 	ForMe         bool `protobuf:"varint,6,opt,name=for_me,json=forMe,proto3" json:"for_me,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -262,7 +264,8 @@ type ListApprovalsRequest struct {
 	Filter *ApprovalFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Maximum number of approvals: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page, with the same filter. Empty for the newest approvals.
+	// `next_page_token` of the previous page, with the same filter. It is empty for the first page, which contains the
+	// newest approvals.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -374,16 +377,17 @@ func (x *ListApprovalsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// WatchApprovalsRequest requests approvals when they move.
+// WatchApprovalsRequest requests the current approvals, and each approval again when its state changes.
 type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the only approval to watch. If it is empty, all approvals that the filter selects are watched.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Selects approvals. `states` selects only the approvals that are sent first, so that a watcher sees an approval leave
-	// a state. With `for_me`, later moves of approvals on which the person may vote are sent, in any state.
+	// Selects approvals. `states` applies only to the approvals that are sent first. Therefore, a watcher sees when an
+	// approval leaves one of these states. If `for_me` is set, later state transitions of the approvals that the person
+	// may vote on are sent, whatever the new state is.
 	Filter *ApprovalFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// The last received `cursor`, with the same approval_id and filter, from which to resume. If it is empty, the watch
-	// begins with the current approvals. At most 256 bytes.
+	// The `cursor` that was received last with the same approval_id and filter. The watch resumes after it. If it is
+	// empty, the watch starts with the current approvals. At most 256 bytes.
 	Cursor        string `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -440,16 +444,16 @@ func (x *WatchApprovalsRequest) GetCursor() string {
 	return ""
 }
 
-// WatchApprovalsResponse contains a current approval or an approval that has moved, or it is a heartbeat.
+// WatchApprovalsResponse contains a current approval, or an approval whose state has changed, or it is a heartbeat.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval in its latest state. It is absent in a heartbeat.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Cursor from which to resume after this message. It is always set if `synced` is true, and empty before. Therefore a
-	// watch that fails early starts again.
+	// Cursor with which a watch can resume after this message. It is always set if `synced` is true. Otherwise, it is
+	// empty, so a watch that fails early must start from the beginning.
 	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// Whether all current approvals, or all moves since the request's cursor, have been sent. It is false only in the
-	// first messages.
+	// Whether all current approvals, or all state transitions since the request's cursor, have been sent. It is false
+	// only in the first messages.
 	Synced        bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -37,167 +37,186 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
-// of operators and approvers, and lets one caller claim an approved call, once.
+// of operators and approvers, and lets only one caller claim an approved call.
 //
-// A gateway performs these steps: RequestApproval; WatchApprovals or GetApproval until the state is no longer pending;
-// policy evaluates the call again; the journal records the claim; limits are reserved with the key in binding.proto;
-// ClaimApproval; the journal records the intent; the call is sent; the journal records the outcome; CompleteClaim;
-// limits are settled. sluice.gateway.v1.Record specifies the steps after a crash. A person performs these steps:
-// ListApprovals or WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
+// A gateway performs these steps for a call:
+//  1. It calls RequestApproval.
+//  2. It calls WatchApprovals or GetApproval until the state is no longer pending.
+//  3. It asks the policy service to evaluate the call again.
+//  4. It writes a claim record to its journal.
+//  5. It reserves the limits with the key that binding.proto specifies.
+//  6. It calls ClaimApproval.
+//  7. It writes an intent record to its journal.
+//  8. It sends the call.
+//  9. It writes an outcome record to its journal.
+//  10. It calls CompleteClaim.
+//  11. It settles the limits.
 //
-// If changes of policy need an approval, the policy service performs the gateway's steps for ApplyDocuments, on behalf
-// of the operator who applies the documents. The bound call has the server `sluice-policy` and the method
-// `policy/apply`, and the server's identity names the active revision. It is sent to no server, has no limits, and is in
-// no journal: the claimed call is the activation of the documents.
+// sluice.gateway.v1.Record specifies the steps after a crash.
 //
-// Each attempt of an approval has its own reservation: at most one call is sent for each attempt. The attempt increases
-// when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown. Between
-// ReserveLimits and ClaimApproval, other callers may hold the same lease. Therefore a caller that stops between the two
-// lets the lease expire. To release the reservation, a caller claims, releases, and then settles as never sent. Only
-// the holder of a claim settles the claim's lease, according to the outcome of its call, in any state of the approval.
+// A person calls ListApprovals or WatchApprovals, then GetApproval with the view, then DecideApproval with the view's
+// digest.
 //
-// Each move is one compare-and-set in one transaction, together with its record and its notices. A change that was
-// acknowledged survives a crash. Times are from the store's clock. A deadline takes effect immediately, even if the new
-// state is not written yet.
+// If a change to the policy needs an approval, the policy service performs the gateway's steps for ApplyDocuments, on
+// behalf of the operator who applies the documents. The bound call has the server `sluice-policy` and the method
+// `policy/apply`, and the server's identity contains the active revision. This call is not sent to any server, has no
+// limits, and is not in any journal. When it has been claimed, the policy service activates the documents.
 //
-// A caller sees only approvals of its own tenant. A principal with the role agent sees only its own requests, by
-// tenant, subject, agent and chain. For all other identifiers the error is NOT_FOUND, APPROVAL_UNKNOWN, as if they did
-// not exist. RenewClaim, ReleaseClaim and CompleteClaim have no principal: they are authorized by claim and holder,
-// which a gateway has when it replays its journal. Every RPC may return UNAVAILABLE, APPROVAL_STORE_AWAY: no change was
-// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval parse input from callers in time
-// slices. If 1,024 requests of one caller already wait, they return RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
-// request. All RPCs are safe to repeat.
+// Each attempt of an approval has its own reservation of limits, and at most one call is sent for each attempt. The
+// attempt increases when an approved approval becomes pending again, when ReleaseClaim is called, and when the outcome
+// becomes unknown. Between ReserveLimits and ClaimApproval, several callers may hold the same limit lease. Therefore, a
+// caller that stops between these two steps lets the lease expire. To release the reservation earlier, a caller claims
+// the approval, releases the claim, and then settles the lease as never sent. Only the holder of a claim settles the
+// claim's limit lease. It does so according to the outcome of its call, in any state of the approval.
 //
-// RequestApproval and ClaimApproval do not trust a gateway about policy's decision: each request contains the decision,
-// signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the clock of this
-// service. The clock of the policy service may be up to 2 s ahead. A decision of a revision before the last revision
-// that WatchRevision of the policy service has sent is never accepted. Both RPCs may return
+// Each state transition is one compare-and-set. It is stored in one transaction, together with the approval's record
+// and the notices about the transition. A change that was acknowledged survives a crash. All times are from the store's
+// clock. A deadline takes effect immediately, even if the new state has not been written yet.
+//
+// A caller sees only the approvals of its own tenant. A principal with the token role agent sees only its own requests.
+// These have the same tenant, subject, agent and delegation chain as the principal. For any other approval, the error
+// is NOT_FOUND, APPROVAL_UNKNOWN, as if the approval did not exist. RenewClaim, ReleaseClaim and CompleteClaim have no
+// principal. They are authorized by the claim and its holder, which a gateway knows when it replays its journal.
+//
+// Every RPC may return UNAVAILABLE, APPROVAL_STORE_AWAY. In that case, no change was acknowledged, and the caller
+// should repeat the request. RequestApproval, GetApproval and DecideApproval parse input from callers in time slices.
+// If 1,024 requests of one caller are already waiting, these RPCs return RESOURCE_EXHAUSTED, APPROVAL_BUSY, and the
+// caller should repeat the request. All RPCs are safe to repeat.
+//
+// RequestApproval and ClaimApproval do not trust a gateway's statement of the policy decision. Each request must
+// contain the decision, signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the
+// clock of this service. The clock of the policy service may be up to 2 s ahead. A decision is never accepted if its
+// revision is older than the last revision that WatchRevision of the policy service has sent. Both RPCs may return
 //
 //	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, is of an older revision, is from before the start of
 //	                     this service, or was already used; ask policy again
-//	INVALID_ARGUMENT     DECISION_REFUSED: the signature is missing, is not the policy service's, or is for another
-//	                     request
-//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service remembers; repeat
+//	INVALID_ARGUMENT     DECISION_REFUSED: the signature is missing, was not made by the policy service, or is for
+//	                     another request
+//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service can remember; repeat
 //	                     the request later
 //	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has not sent a revision yet; ask policy again later
 //
-// If a response is lost and ClaimApproval is repeated, it needs a new signature too.
+// If ClaimApproval is repeated because its response was lost, the repeated request needs a new signature, too.
 //
 // An approval that has ended is stored for at least 30 days. Its params are stored only if the call ran or may have
 // run.
 type ApprovalServiceClient interface {
 	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the existing
-	// approval of the same call. A refusal is a response with OK.
+	// approval of the same call. A refusal is returned in a response with the status OK.
 	//
 	// The result depends on the state of the newest approval with the same digest:
 	//
 	//	pending, approved, claimed  The result is that approval. If the terms or the rule's digest have changed, the
-	//	                            votes of a pending or approved one are cleared, and it becomes pending again.
+	//	                            votes of a pending or approved approval are cleared, and it becomes pending again.
 	//	outcome_unknown             The result is that approval if the decision is idempotent and the time to execute is
 	//	                            not over. Otherwise the next rule applies.
-	//	any other, or none          If a person denied the same request, even with other keys of `_meta` or of params,
-	//	                            the request is refused with approval_denied until denied_until. Otherwise a new
-	//	                            approval is opened, if the principal, each principal in its chain and the people
-	//	                            for whom they work may have one more pending approval and may ask people once more.
-	//	                            Otherwise the request is refused with too_many_pending.
+	//	any other, or none          If a person denied the same request, even with other keys of `_meta` or of
+	//	                            params, the request is refused with approval_denied until denied_until. Otherwise, a
+	//	                            new approval is opened if the principal, each principal in its delegation chain and
+	//	                            the people for whom they work may have one more pending approval and may ask people
+	//	                            once more. If not, the request is refused with too_many_pending.
 	//
-	// People are asked when an approval becomes pending, for the first time or again, and when the person at the agent is
-	// asked about an approval that is already pending. approvals.max_asked limits the number of times in any period of a
-	// given length. The limit applies to one principal, for its own calls and for those of the principals in whose chain
-	// it is. If the limit is reached, the approval does not change, and the result is too_many_pending with an exact
-	// retry_after, unless other principals in the chain ask in the meantime.
+	// People are asked each time an approval becomes pending, and when the person who uses the agent is asked about an
+	// approval that is already pending. approvals.max_asked limits how many times people are asked in any period of a
+	// given length. The limit applies to each principal. It counts the principal's own calls, and the calls of all
+	// principals whose delegation chain contains this principal. If the limit is reached, the approval does not change,
+	// and the result is too_many_pending with a retry_after. This time is exact unless other principals in the delegation
+	// chain ask in the meantime.
 	//
-	// Before a new approval is opened, and before pending approvals are counted, older approvals of the same call are
-	// cancelled with tool_changed. They are cancelled if they are pending or approved and were requested for another
-	// definition of the tool or another identity of the server. Grants stay, because they are bound to the definition and
-	// the identity. If a live grant covers a new approval, it is approved immediately. A vote of the person at the agent
-	// applies to the approval that the vote names instead.
+	// Before a new approval is opened, and before pending approvals are counted, outdated approvals of the same call are
+	// cancelled with tool_changed. An approval is outdated if it is pending or approved, but was requested for another
+	// definition of the tool or another identity of the server. Grants stay valid, because they are bound to the
+	// definition and the identity. If a valid grant covers a new approval, the new approval is approved immediately. If
+	// the request contains a vote of the person who uses the agent, the vote applies to the approval that it names.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not require_approval or has no terms;
-	//	                  CONFIRMATION_REFUSED: self_vote without terms that allow it;
+	//	                  CONFIRMATION_REFUSED: self_vote is set, but the terms do not allow it;
 	//	                  JSON_INVALID: params_json can't be parsed
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not an approval of this call
 	RequestApproval(ctx context.Context, in *RequestApprovalRequest, opts ...grpc.CallOption) (*RequestApprovalResponse, error)
-	// GetApproval returns an approval, its history and, on request, the view on which a person decides, in parts. Errors:
+	// GetApproval returns an approval and its history. On request, it also returns, in parts, the view that a person must
+	// see before deciding. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
-	//	ABORTED           VIEW_CHANGED: view_version is not that of the current view; begin again at 0
-	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins at this offset
+	//	ABORTED           VIEW_CHANGED: view_version is not the version of the current view; start again at offset 0
+	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part starts at this offset
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, newest first. Errors:
+	// ListApprovals lists approvals, newest first. It omits their histories and views. Errors:
 	//
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
-	// WatchApprovals sends the current approvals, then each approval again when it has moved, and a heartbeat at least
-	// every 10 s. A deadline that has passed is a move, but the renewal of a lease is not. It is safe to disconnect and
-	// to resume with the last cursor: the approvals that moved in the meantime are sent in their latest state, and moves
-	// in between may be skipped. Therefore a slow watcher misses no final state and delays no other caller. A watch of
-	// one approval ends with OK after it has sent the approval in a final state. After any other end, and after 20 s of
-	// silence, a watcher must resume. Errors:
+	// WatchApprovals first sends the current approvals. Then it sends each approval again when its state changes, and a
+	// heartbeat at least every 10 s. When a deadline passes, the approval is sent again. When a lease is renewed, it is
+	// not. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in the
+	// meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher misses
+	// no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the approval
+	// in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request does not exist
 	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked during the watch
 	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
-	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval. The vote that
-	// completes the quorum approves it. A person who approved may still deny while the approval is pending. If the person
-	// has already cast the same valid vote, with any token, the result is OK in any state, and the vote is counted once.
-	// The digest of a denial is not compared. Errors:
+	// DecideApproval casts the vote of the person whose token is used. A single denial denies the approval. The vote that
+	// completes the quorum approves the call. A person who voted to approve may still deny while the approval is pending.
+	// If the person has already cast the same valid vote, with any token, the result is OK in any state, and the vote is
+	// counted once. If the vote is a denial, its digest is not checked. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's chain;
-	//	                     OWNER_APPROVAL: the person owns the agent that made it or one in the chain (unless the
-	//	                     configuration lets owners decide);
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's delegation chain;
+	//	                     OWNER_APPROVAL: the person owns the agent that made the call or an agent in the delegation
+	//	                     chain, and the configuration does not let owners decide;
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
 	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
 	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can no longer be changed
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
-	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
+	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
-	// ClaimApproval claims an approved call for one caller, which is then the only caller that may send it, or returns
-	// the reason for refusing the claim. A refusal is a response with OK. The caller sends policy's current decision on
-	// the call, and the lease of the limits that it reserved. The first rule that applies determines the result:
+	// ClaimApproval claims an approved call for one caller, or returns the reason why the claim is refused. Only the
+	// caller that has claimed the call may send it. A refusal is returned in a response with the status OK. In the
+	// request, the caller sends the current policy decision on the call, and the lease on the limits that the caller has
+	// reserved. The first rule that applies determines the result:
 	//  1. There is no such approval, or it is bound to another principal: NOT_FOUND, APPROVAL_UNKNOWN.
 	//  2. The decision has no effect, or requires approval without terms: INVALID_ARGUMENT, DECISION_MISSING.
 	//  3. This holder has a current claim with this claim_id: the same response again. If the claim has ended, or
-	//     another holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost response.
-	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation for the other attempt may belong
-	//     to another claim: don't settle it. Get the approval, evaluate, reserve and claim again.
+	//     another holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release the claim, as after a lost
+	//     response.
+	//  4. The attempt is not the approval's current attempt: ABORTED, ATTEMPT_CHANGED. Do not settle the reservation for
+	//     the other attempt, because it may belong to another claim. Get the approval, evaluate, reserve and claim again.
 	//  5. The state, after all deadlines that have passed, is neither approved nor outcome_unknown: refused with the
 	//     approval's code.
 	//  6. The state is outcome_unknown, and the decision is not idempotent or the time to execute is over: refused with
 	//     outcome_unknown.
-	//  7. The decision denies the call or hides the tool: denied, refused with the decision's code.
-	//  8. The definition or the server's identity has changed: cancelled, refused with tool_changed.
-	//  9. The decision requires approval on other terms or by a rule with another digest: pending, votes cleared,
-	//     refused with approval_pending.
-	//  10. A vote no longer counts, because its voter left the groups, lost the role, owns the calling agent, or was
-	//     identified by an external issuer more than 15 min ago, and the quorum is not met without it: pending, those
-	//     votes void, refused with approval_pending.
-	//     If 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
+	//  7. The decision denies the call or hides the tool: the state becomes denied, refused with the decision's code.
+	//  8. The definition or the server's identity has changed: the state becomes cancelled, refused with tool_changed.
+	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
+	//     votes are cleared, refused with approval_pending.
+	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
+	//     groups, lost the role, owns the calling agent, or was identified by an external issuer more than 15 min ago:
+	//     the state becomes pending, these votes become void, refused with approval_pending.
+	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
-	//  11. The grant is used up or has expired: expired, refused with approval_expired.
-	//  12. Otherwise: claimed.
+	//  11. The grant is used up or has expired: the state becomes expired, refused with approval_expired.
+	//  12. Otherwise: the state becomes claimed.
 	//
 	// A refusal does not change the state outcome_unknown. A decision that allows the call without approval changes
-	// nothing: votes stay, and the call runs with the claim. If the current tokens of the voters are unknown, the error
-	// is UNAVAILABLE, TOKENS_STALE.
+	// nothing: the votes stay valid, and the call runs with the claim. If the current tokens of the voters are not known,
+	// the error is UNAVAILABLE, TOKENS_STALE.
 	ClaimApproval(ctx context.Context, in *ClaimApprovalRequest, opts ...grpc.CallOption) (*ClaimApprovalResponse, error)
-	// RenewClaim extends the lease of a claim whose call still runs. Errors:
+	// RenewClaim extends the lease of a claim whose call is still running. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the current one;
 	//	                     LEASE_ENDED: the lease expired and the outcome counts as unknown. A call that was sent
 	//	                     continues, and CompleteClaim reports its outcome.
 	RenewClaim(ctx context.Context, in *RenewClaimRequest, opts ...grpc.CallOption) (*RenewClaimResponse, error)
-	// ReleaseClaim releases a claim because the call certainly was not sent: claimed becomes approved, and the attempt
-	// increases. Settle the limits as never sent after the release, not before. Otherwise a caller that shares the
-	// reservation could make a second reservation with the same key. If the request is repeated before another claim, the
-	// result is OK. Errors:
+	// ReleaseClaim releases a claim whose call was certainly not sent. The state changes from claimed to approved, and
+	// the attempt increases. Settle the limits as never sent after the release, not before it. Otherwise, a caller that
+	// shares the reservation could make a second reservation with the same key. If the request is repeated before there
+	// is another claim, the result is OK. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, belongs to another holder, or never existed; there
@@ -205,21 +224,22 @@ type ApprovalServiceClient interface {
 	//	                     LEASE_ENDED: the lease expired. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
 	//	                     OUTCOME_KNOWN: CompleteClaim has reported the outcome
 	ReleaseClaim(ctx context.Context, in *ReleaseClaimRequest, opts ...grpc.CallOption) (*ReleaseClaimResponse, error)
-	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports the outcome in its journal, or
-	// CALL_OUTCOME_UNKNOWN for an intent without an outcome. The report of the claim's holder is accepted even if the
-	// lease expired. In that case it settles outcome_unknown. A later report does not change a final state. Errors:
+	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports the outcomes that its journal
+	// contains, and CALL_OUTCOME_UNKNOWN for each intent without an outcome. A report by the holder of the claim is
+	// accepted even if the lease has expired. In that case, it settles the state outcome_unknown. A later report does not
+	// change a final state. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may skip it
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was released; a replay may skip it
 	CompleteClaim(ctx context.Context, in *CompleteClaimRequest, opts ...grpc.CallOption) (*CompleteClaimResponse, error)
-	// ResolveOutcome settles outcome_unknown according to an operator who has checked the server. The call is not sent
-	// again. Errors:
+	// ResolveOutcome settles the state outcome_unknown. The outcome comes from an operator who has checked the server.
+	// The call is not sent again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the state that this request sets
 	ResolveOutcome(ctx context.Context, in *ResolveOutcomeRequest, opts ...grpc.CallOption) (*ResolveOutcomeResponse, error)
-	// CancelApproval ends a pending or approved approval, and a live grant of an approval in any state. A gateway cancels
-	// for its principal, and an operator cancels for the tenant. Errors:
+	// CancelApproval ends a pending or approved approval. It also ends a valid grant, whatever the state of its approval
+	// is. A gateway cancels on behalf of its principal, and an operator cancels on behalf of the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed, or its outcome is unknown;
@@ -359,167 +379,186 @@ func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelAp
 // for forward compatibility.
 //
 // ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
-// of operators and approvers, and lets one caller claim an approved call, once.
+// of operators and approvers, and lets only one caller claim an approved call.
 //
-// A gateway performs these steps: RequestApproval; WatchApprovals or GetApproval until the state is no longer pending;
-// policy evaluates the call again; the journal records the claim; limits are reserved with the key in binding.proto;
-// ClaimApproval; the journal records the intent; the call is sent; the journal records the outcome; CompleteClaim;
-// limits are settled. sluice.gateway.v1.Record specifies the steps after a crash. A person performs these steps:
-// ListApprovals or WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
+// A gateway performs these steps for a call:
+//  1. It calls RequestApproval.
+//  2. It calls WatchApprovals or GetApproval until the state is no longer pending.
+//  3. It asks the policy service to evaluate the call again.
+//  4. It writes a claim record to its journal.
+//  5. It reserves the limits with the key that binding.proto specifies.
+//  6. It calls ClaimApproval.
+//  7. It writes an intent record to its journal.
+//  8. It sends the call.
+//  9. It writes an outcome record to its journal.
+//  10. It calls CompleteClaim.
+//  11. It settles the limits.
 //
-// If changes of policy need an approval, the policy service performs the gateway's steps for ApplyDocuments, on behalf
-// of the operator who applies the documents. The bound call has the server `sluice-policy` and the method
-// `policy/apply`, and the server's identity names the active revision. It is sent to no server, has no limits, and is in
-// no journal: the claimed call is the activation of the documents.
+// sluice.gateway.v1.Record specifies the steps after a crash.
 //
-// Each attempt of an approval has its own reservation: at most one call is sent for each attempt. The attempt increases
-// when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown. Between
-// ReserveLimits and ClaimApproval, other callers may hold the same lease. Therefore a caller that stops between the two
-// lets the lease expire. To release the reservation, a caller claims, releases, and then settles as never sent. Only
-// the holder of a claim settles the claim's lease, according to the outcome of its call, in any state of the approval.
+// A person calls ListApprovals or WatchApprovals, then GetApproval with the view, then DecideApproval with the view's
+// digest.
 //
-// Each move is one compare-and-set in one transaction, together with its record and its notices. A change that was
-// acknowledged survives a crash. Times are from the store's clock. A deadline takes effect immediately, even if the new
-// state is not written yet.
+// If a change to the policy needs an approval, the policy service performs the gateway's steps for ApplyDocuments, on
+// behalf of the operator who applies the documents. The bound call has the server `sluice-policy` and the method
+// `policy/apply`, and the server's identity contains the active revision. This call is not sent to any server, has no
+// limits, and is not in any journal. When it has been claimed, the policy service activates the documents.
 //
-// A caller sees only approvals of its own tenant. A principal with the role agent sees only its own requests, by
-// tenant, subject, agent and chain. For all other identifiers the error is NOT_FOUND, APPROVAL_UNKNOWN, as if they did
-// not exist. RenewClaim, ReleaseClaim and CompleteClaim have no principal: they are authorized by claim and holder,
-// which a gateway has when it replays its journal. Every RPC may return UNAVAILABLE, APPROVAL_STORE_AWAY: no change was
-// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval parse input from callers in time
-// slices. If 1,024 requests of one caller already wait, they return RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
-// request. All RPCs are safe to repeat.
+// Each attempt of an approval has its own reservation of limits, and at most one call is sent for each attempt. The
+// attempt increases when an approved approval becomes pending again, when ReleaseClaim is called, and when the outcome
+// becomes unknown. Between ReserveLimits and ClaimApproval, several callers may hold the same limit lease. Therefore, a
+// caller that stops between these two steps lets the lease expire. To release the reservation earlier, a caller claims
+// the approval, releases the claim, and then settles the lease as never sent. Only the holder of a claim settles the
+// claim's limit lease. It does so according to the outcome of its call, in any state of the approval.
 //
-// RequestApproval and ClaimApproval do not trust a gateway about policy's decision: each request contains the decision,
-// signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the clock of this
-// service. The clock of the policy service may be up to 2 s ahead. A decision of a revision before the last revision
-// that WatchRevision of the policy service has sent is never accepted. Both RPCs may return
+// Each state transition is one compare-and-set. It is stored in one transaction, together with the approval's record
+// and the notices about the transition. A change that was acknowledged survives a crash. All times are from the store's
+// clock. A deadline takes effect immediately, even if the new state has not been written yet.
+//
+// A caller sees only the approvals of its own tenant. A principal with the token role agent sees only its own requests.
+// These have the same tenant, subject, agent and delegation chain as the principal. For any other approval, the error
+// is NOT_FOUND, APPROVAL_UNKNOWN, as if the approval did not exist. RenewClaim, ReleaseClaim and CompleteClaim have no
+// principal. They are authorized by the claim and its holder, which a gateway knows when it replays its journal.
+//
+// Every RPC may return UNAVAILABLE, APPROVAL_STORE_AWAY. In that case, no change was acknowledged, and the caller
+// should repeat the request. RequestApproval, GetApproval and DecideApproval parse input from callers in time slices.
+// If 1,024 requests of one caller are already waiting, these RPCs return RESOURCE_EXHAUSTED, APPROVAL_BUSY, and the
+// caller should repeat the request. All RPCs are safe to repeat.
+//
+// RequestApproval and ClaimApproval do not trust a gateway's statement of the policy decision. Each request must
+// contain the decision, signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the
+// clock of this service. The clock of the policy service may be up to 2 s ahead. A decision is never accepted if its
+// revision is older than the last revision that WatchRevision of the policy service has sent. Both RPCs may return
 //
 //	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, is of an older revision, is from before the start of
 //	                     this service, or was already used; ask policy again
-//	INVALID_ARGUMENT     DECISION_REFUSED: the signature is missing, is not the policy service's, or is for another
-//	                     request
-//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service remembers; repeat
+//	INVALID_ARGUMENT     DECISION_REFUSED: the signature is missing, was not made by the policy service, or is for
+//	                     another request
+//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service can remember; repeat
 //	                     the request later
 //	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has not sent a revision yet; ask policy again later
 //
-// If a response is lost and ClaimApproval is repeated, it needs a new signature too.
+// If ClaimApproval is repeated because its response was lost, the repeated request needs a new signature, too.
 //
 // An approval that has ended is stored for at least 30 days. Its params are stored only if the call ran or may have
 // run.
 type ApprovalServiceServer interface {
 	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the existing
-	// approval of the same call. A refusal is a response with OK.
+	// approval of the same call. A refusal is returned in a response with the status OK.
 	//
 	// The result depends on the state of the newest approval with the same digest:
 	//
 	//	pending, approved, claimed  The result is that approval. If the terms or the rule's digest have changed, the
-	//	                            votes of a pending or approved one are cleared, and it becomes pending again.
+	//	                            votes of a pending or approved approval are cleared, and it becomes pending again.
 	//	outcome_unknown             The result is that approval if the decision is idempotent and the time to execute is
 	//	                            not over. Otherwise the next rule applies.
-	//	any other, or none          If a person denied the same request, even with other keys of `_meta` or of params,
-	//	                            the request is refused with approval_denied until denied_until. Otherwise a new
-	//	                            approval is opened, if the principal, each principal in its chain and the people
-	//	                            for whom they work may have one more pending approval and may ask people once more.
-	//	                            Otherwise the request is refused with too_many_pending.
+	//	any other, or none          If a person denied the same request, even with other keys of `_meta` or of
+	//	                            params, the request is refused with approval_denied until denied_until. Otherwise, a
+	//	                            new approval is opened if the principal, each principal in its delegation chain and
+	//	                            the people for whom they work may have one more pending approval and may ask people
+	//	                            once more. If not, the request is refused with too_many_pending.
 	//
-	// People are asked when an approval becomes pending, for the first time or again, and when the person at the agent is
-	// asked about an approval that is already pending. approvals.max_asked limits the number of times in any period of a
-	// given length. The limit applies to one principal, for its own calls and for those of the principals in whose chain
-	// it is. If the limit is reached, the approval does not change, and the result is too_many_pending with an exact
-	// retry_after, unless other principals in the chain ask in the meantime.
+	// People are asked each time an approval becomes pending, and when the person who uses the agent is asked about an
+	// approval that is already pending. approvals.max_asked limits how many times people are asked in any period of a
+	// given length. The limit applies to each principal. It counts the principal's own calls, and the calls of all
+	// principals whose delegation chain contains this principal. If the limit is reached, the approval does not change,
+	// and the result is too_many_pending with a retry_after. This time is exact unless other principals in the delegation
+	// chain ask in the meantime.
 	//
-	// Before a new approval is opened, and before pending approvals are counted, older approvals of the same call are
-	// cancelled with tool_changed. They are cancelled if they are pending or approved and were requested for another
-	// definition of the tool or another identity of the server. Grants stay, because they are bound to the definition and
-	// the identity. If a live grant covers a new approval, it is approved immediately. A vote of the person at the agent
-	// applies to the approval that the vote names instead.
+	// Before a new approval is opened, and before pending approvals are counted, outdated approvals of the same call are
+	// cancelled with tool_changed. An approval is outdated if it is pending or approved, but was requested for another
+	// definition of the tool or another identity of the server. Grants stay valid, because they are bound to the
+	// definition and the identity. If a valid grant covers a new approval, the new approval is approved immediately. If
+	// the request contains a vote of the person who uses the agent, the vote applies to the approval that it names.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not require_approval or has no terms;
-	//	                  CONFIRMATION_REFUSED: self_vote without terms that allow it;
+	//	                  CONFIRMATION_REFUSED: self_vote is set, but the terms do not allow it;
 	//	                  JSON_INVALID: params_json can't be parsed
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not an approval of this call
 	RequestApproval(context.Context, *RequestApprovalRequest) (*RequestApprovalResponse, error)
-	// GetApproval returns an approval, its history and, on request, the view on which a person decides, in parts. Errors:
+	// GetApproval returns an approval and its history. On request, it also returns, in parts, the view that a person must
+	// see before deciding. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
-	//	ABORTED           VIEW_CHANGED: view_version is not that of the current view; begin again at 0
-	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins at this offset
+	//	ABORTED           VIEW_CHANGED: view_version is not the version of the current view; start again at offset 0
+	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part starts at this offset
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, newest first. Errors:
+	// ListApprovals lists approvals, newest first. It omits their histories and views. Errors:
 	//
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
-	// WatchApprovals sends the current approvals, then each approval again when it has moved, and a heartbeat at least
-	// every 10 s. A deadline that has passed is a move, but the renewal of a lease is not. It is safe to disconnect and
-	// to resume with the last cursor: the approvals that moved in the meantime are sent in their latest state, and moves
-	// in between may be skipped. Therefore a slow watcher misses no final state and delays no other caller. A watch of
-	// one approval ends with OK after it has sent the approval in a final state. After any other end, and after 20 s of
-	// silence, a watcher must resume. Errors:
+	// WatchApprovals first sends the current approvals. Then it sends each approval again when its state changes, and a
+	// heartbeat at least every 10 s. When a deadline passes, the approval is sent again. When a lease is renewed, it is
+	// not. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in the
+	// meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher misses
+	// no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the approval
+	// in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request does not exist
 	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked during the watch
 	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
-	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval. The vote that
-	// completes the quorum approves it. A person who approved may still deny while the approval is pending. If the person
-	// has already cast the same valid vote, with any token, the result is OK in any state, and the vote is counted once.
-	// The digest of a denial is not compared. Errors:
+	// DecideApproval casts the vote of the person whose token is used. A single denial denies the approval. The vote that
+	// completes the quorum approves the call. A person who voted to approve may still deny while the approval is pending.
+	// If the person has already cast the same valid vote, with any token, the result is OK in any state, and the vote is
+	// counted once. If the vote is a denial, its digest is not checked. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's chain;
-	//	                     OWNER_APPROVAL: the person owns the agent that made it or one in the chain (unless the
-	//	                     configuration lets owners decide);
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's delegation chain;
+	//	                     OWNER_APPROVAL: the person owns the agent that made the call or an agent in the delegation
+	//	                     chain, and the configuration does not let owners decide;
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
 	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
 	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can no longer be changed
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
-	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
+	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
-	// ClaimApproval claims an approved call for one caller, which is then the only caller that may send it, or returns
-	// the reason for refusing the claim. A refusal is a response with OK. The caller sends policy's current decision on
-	// the call, and the lease of the limits that it reserved. The first rule that applies determines the result:
+	// ClaimApproval claims an approved call for one caller, or returns the reason why the claim is refused. Only the
+	// caller that has claimed the call may send it. A refusal is returned in a response with the status OK. In the
+	// request, the caller sends the current policy decision on the call, and the lease on the limits that the caller has
+	// reserved. The first rule that applies determines the result:
 	//  1. There is no such approval, or it is bound to another principal: NOT_FOUND, APPROVAL_UNKNOWN.
 	//  2. The decision has no effect, or requires approval without terms: INVALID_ARGUMENT, DECISION_MISSING.
 	//  3. This holder has a current claim with this claim_id: the same response again. If the claim has ended, or
-	//     another holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost response.
-	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation for the other attempt may belong
-	//     to another claim: don't settle it. Get the approval, evaluate, reserve and claim again.
+	//     another holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release the claim, as after a lost
+	//     response.
+	//  4. The attempt is not the approval's current attempt: ABORTED, ATTEMPT_CHANGED. Do not settle the reservation for
+	//     the other attempt, because it may belong to another claim. Get the approval, evaluate, reserve and claim again.
 	//  5. The state, after all deadlines that have passed, is neither approved nor outcome_unknown: refused with the
 	//     approval's code.
 	//  6. The state is outcome_unknown, and the decision is not idempotent or the time to execute is over: refused with
 	//     outcome_unknown.
-	//  7. The decision denies the call or hides the tool: denied, refused with the decision's code.
-	//  8. The definition or the server's identity has changed: cancelled, refused with tool_changed.
-	//  9. The decision requires approval on other terms or by a rule with another digest: pending, votes cleared,
-	//     refused with approval_pending.
-	//  10. A vote no longer counts, because its voter left the groups, lost the role, owns the calling agent, or was
-	//     identified by an external issuer more than 15 min ago, and the quorum is not met without it: pending, those
-	//     votes void, refused with approval_pending.
-	//     If 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
+	//  7. The decision denies the call or hides the tool: the state becomes denied, refused with the decision's code.
+	//  8. The definition or the server's identity has changed: the state becomes cancelled, refused with tool_changed.
+	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
+	//     votes are cleared, refused with approval_pending.
+	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
+	//     groups, lost the role, owns the calling agent, or was identified by an external issuer more than 15 min ago:
+	//     the state becomes pending, these votes become void, refused with approval_pending.
+	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
-	//  11. The grant is used up or has expired: expired, refused with approval_expired.
-	//  12. Otherwise: claimed.
+	//  11. The grant is used up or has expired: the state becomes expired, refused with approval_expired.
+	//  12. Otherwise: the state becomes claimed.
 	//
 	// A refusal does not change the state outcome_unknown. A decision that allows the call without approval changes
-	// nothing: votes stay, and the call runs with the claim. If the current tokens of the voters are unknown, the error
-	// is UNAVAILABLE, TOKENS_STALE.
+	// nothing: the votes stay valid, and the call runs with the claim. If the current tokens of the voters are not known,
+	// the error is UNAVAILABLE, TOKENS_STALE.
 	ClaimApproval(context.Context, *ClaimApprovalRequest) (*ClaimApprovalResponse, error)
-	// RenewClaim extends the lease of a claim whose call still runs. Errors:
+	// RenewClaim extends the lease of a claim whose call is still running. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the current one;
 	//	                     LEASE_ENDED: the lease expired and the outcome counts as unknown. A call that was sent
 	//	                     continues, and CompleteClaim reports its outcome.
 	RenewClaim(context.Context, *RenewClaimRequest) (*RenewClaimResponse, error)
-	// ReleaseClaim releases a claim because the call certainly was not sent: claimed becomes approved, and the attempt
-	// increases. Settle the limits as never sent after the release, not before. Otherwise a caller that shares the
-	// reservation could make a second reservation with the same key. If the request is repeated before another claim, the
-	// result is OK. Errors:
+	// ReleaseClaim releases a claim whose call was certainly not sent. The state changes from claimed to approved, and
+	// the attempt increases. Settle the limits as never sent after the release, not before it. Otherwise, a caller that
+	// shares the reservation could make a second reservation with the same key. If the request is repeated before there
+	// is another claim, the result is OK. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, belongs to another holder, or never existed; there
@@ -527,21 +566,22 @@ type ApprovalServiceServer interface {
 	//	                     LEASE_ENDED: the lease expired. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
 	//	                     OUTCOME_KNOWN: CompleteClaim has reported the outcome
 	ReleaseClaim(context.Context, *ReleaseClaimRequest) (*ReleaseClaimResponse, error)
-	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports the outcome in its journal, or
-	// CALL_OUTCOME_UNKNOWN for an intent without an outcome. The report of the claim's holder is accepted even if the
-	// lease expired. In that case it settles outcome_unknown. A later report does not change a final state. Errors:
+	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports the outcomes that its journal
+	// contains, and CALL_OUTCOME_UNKNOWN for each intent without an outcome. A report by the holder of the claim is
+	// accepted even if the lease has expired. In that case, it settles the state outcome_unknown. A later report does not
+	// change a final state. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may skip it
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was released; a replay may skip it
 	CompleteClaim(context.Context, *CompleteClaimRequest) (*CompleteClaimResponse, error)
-	// ResolveOutcome settles outcome_unknown according to an operator who has checked the server. The call is not sent
-	// again. Errors:
+	// ResolveOutcome settles the state outcome_unknown. The outcome comes from an operator who has checked the server.
+	// The call is not sent again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the state that this request sets
 	ResolveOutcome(context.Context, *ResolveOutcomeRequest) (*ResolveOutcomeResponse, error)
-	// CancelApproval ends a pending or approved approval, and a live grant of an approval in any state. A gateway cancels
-	// for its principal, and an operator cancels for the tenant. Errors:
+	// CancelApproval ends a pending or approved approval. It also ends a valid grant, whatever the state of its approval
+	// is. A gateway cancels on behalf of its principal, and an operator cancels on behalf of the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed, or its outcome is unknown;

@@ -23,15 +23,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// BoundCall is the call to which an approval is bound. Together with the principal that makes the call, it has a
-// digest. A call with another digest needs another approval. The fields of the digest, hashed as above:
+// BoundCall is the call to which an approval is bound. The call and the principal that makes it have a digest. A call
+// with another digest needs another approval. The fields of the digest, hashed as specified above, are:
 //
 //  1. the string `sluice-approval-1`, the format's version
 //  2. tenant of the principal
-//  3. subject
-//  4. agent
-//  5. number of principals in the chain, 0 to 4; then for each of them, nearest first, three fields: tenant,
-//     subject, agent
+//  3. subject of the principal
+//  4. agent of the principal
+//  5. number of principals in the delegation chain, 0 to 4; then for each of them, nearest first, three fields:
+//     tenant, subject, agent
 //  6. call.server
 //  7. server_identity
 //  8. call.method, `tools/call` if it is empty
@@ -44,8 +44,8 @@ const (
 //
 // The canonical form of params_json is built in three steps.
 //
-// First, the members that differ between requests for the same call are removed: `arguments` if it is null, and these
-// volatile keys of the top `_meta`:
+// First, the members that differ between requests for the same call are removed. These are `arguments` if it is null,
+// and the following volatile keys of the top-level `_meta`:
 //
 //	progressToken, traceparent, tracestate, baggage,
 //	io.modelcontextprotocol/protocolVersion,
@@ -56,10 +56,10 @@ const (
 //
 // A volatile key is removed only if its value has the expected form. clientCapabilities must be an object; a gateway
 // replaces it. clientInfo must be an object whose only keys are name and version, each a string of at most 128 bytes.
-// The trace context, which a gateway replaces, and dev.sluice/ keys, which a gateway removes, may have any value. The
-// value of all other keys must be a number, or a string of at most 128 bytes with its escapes resolved. If the top
-// `_meta` has no keys, it is removed too. All other members stay. A gateway removes its own `requestState`, and the
-// `inputResponses` to it, before it requests the approval.
+// The trace context and dev.sluice/ keys may have any value, because a gateway replaces the trace context and removes
+// the dev.sluice/ keys. The value of every other volatile key must be a number, or a string of at most 128 bytes with
+// its escapes resolved. If the top-level `_meta` then has no keys, it is removed, too. All other members stay. A
+// gateway also removes its own `requestState` and the matching `inputResponses` before it requests the approval.
 //
 // Second, absent params (an empty string) become `{}`.
 //
@@ -73,40 +73,40 @@ const (
 //	         than 64 bytes is refused
 //	`true`, `false` and `null`  unchanged
 //
-// Two examples. Tenant `default`, subject `ana`, no agent, no chain; server `github`, identity `http
-// https://api.example.com/mcp`, no method, name `list_issues`, no definition digest, no params:
+// The first example has the tenant `default`, subject `ana`, no agent, no delegation chain; server `github`, identity
+// `http https://api.example.com/mcp`, no method, name `list_issues`, no definition digest, no params. Its digest is:
 //
 //	8a2f1857c1a1348d7548e835fb6840abb63ba8c2d83fa01ee526b59bb82937ad
 //
-// Tenant `acme`, subject `agent:acme/7`, agent `dev`, in the chain `ben` of `acme` without an agent; server `pay`,
-// identity `stdio ["node","/opt/pay.js"]`, method `tools/call`, name `refund`, as definition digest the bytes 00, 01 to
-// 1f, params
+// The second example has the tenant `acme`, subject `agent:acme/7`, agent `dev`, and in the delegation chain `ben` of
+// `acme` without an agent; server `pay`, identity `stdio ["node","/opt/pay.js"]`, method `tools/call`, name `refund`,
+// as definition digest the bytes 00, 01 to 1f, and these params on one line:
 //
 //	{"name":"refund","arguments":{"sum":12.50,"ids":[9007199254740993,-0],
 //	"to":"\u00e9\/\t"},"_meta":{"progressToken":1}}
 //
-// on one line, whose canonical form is
+// Their canonical form, also on one line, is
 //
 //	{"arguments":{"ids":[9007199254740993e0,0e0],"sum":125e-1,"to":"é/\t"},
 //	"name":"refund"}
 //
-// on one line:
+// The digest is:
 //
 //	df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9
 type BoundCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call. In requests, params_json is the JSON that the gate parsed. In responses, params_json is that JSON without
-	// the members that the first step above removes.
+	// The call. In requests, params_json is the JSON that the gateway's input check parsed. In responses, params_json is
+	// that JSON without the members that the first step of the canonical form (see BoundCall) removes.
 	Call *v1.Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Identity of the server, by the kind of its transport. It is the configured value, without resolving `${…}`. It does
-	// not include headers and environment. Words are separated by one space. 1 to 8,192 bytes; calls to a server with a
-	// longer identity can't be approved.
+	// Identity of the server. Its form depends on the kind of transport. It is the configured value, in which `${…}` is
+	// not resolved. Headers and the environment are not included. Words are separated by one space. 1 to 8,192 bytes;
+	// calls to a server with a longer identity can't be approved.
 	//
 	//	http   `http` and the URL: scheme and host in lower case, without the default port of the scheme (80, 443), an
 	//	       empty path as `/`, without user and fragment, the rest as written: `http https://api.example.com/mcp` for
 	//	       `https://API.example.com:443/mcp`
 	//	stdio  `stdio` and the command with its arguments as a JSON array without white space, its strings as in the
-	//	       third step above: `stdio ["node","/opt/pay.js"]`
+	//	       third step of the canonical form: `stdio ["node","/opt/pay.js"]`
 	//	embedded  `embedded` and the name, for a server in the gateway's own process, whose address changes with every
 	//	       start: `embedded demo`
 	//	grpc   `grpc`, the target as written and the service's full name:

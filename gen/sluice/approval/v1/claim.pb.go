@@ -25,20 +25,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CallOutcome is the outcome of a call for its approval.
+// CallOutcome is the outcome of a call, as reported for its approval.
 type CallOutcome int32
 
 const (
-	// Not set. The request is refused.
+	// Not set. A request with this value is refused.
 	CallOutcome_CALL_OUTCOME_UNSPECIFIED CallOutcome = 0
-	// The server responded without an error: done.
+	// The server responded without an error. The state becomes done.
 	CallOutcome_CALL_OUTCOME_DONE CallOutcome = 1
-	// The server responded with an error of the tool or the protocol: failed.
+	// The server responded with an error of the tool or of the protocol. The state becomes failed.
 	CallOutcome_CALL_OUTCOME_FAILED CallOutcome = 2
-	// The call was sent, or may have been sent, and there was no usable response: outcome_unknown.
+	// The call was sent or may have been sent, and there was no usable response. The state becomes outcome_unknown.
 	CallOutcome_CALL_OUTCOME_UNKNOWN CallOutcome = 3
-	// The call certainly was not sent: failed. While the claim is current, use ReleaseClaim instead, because the call can
-	// then be claimed again.
+	// The call was certainly not sent. The state becomes failed. While the claim is current, use ReleaseClaim instead,
+	// because the call can then be claimed again.
 	CallOutcome_CALL_OUTCOME_NEVER_SENT CallOutcome = 4
 )
 
@@ -92,29 +92,32 @@ type ClaimApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Identifier of this claim, so that a repeat after a lost response is the same claim. It is the `decision_id` of the
-	// claim's records in the gateway's journal, a new one for each claim. 1 to 64 characters.
+	// Identifier of this claim, 1 to 64 characters. Each claim needs a new identifier. If a request is repeated with the
+	// same identifier because the response was lost, it is treated as the same claim. The identifier is also the
+	// `decision_id` of the claim's records in the gateway's journal.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// Name of the gateway. It does not change when the gateway restarts. 1 to 128 characters.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Attempt of the approval for which limits were reserved: 1 or more.
+	// Number of the approval's attempt for which limits were reserved: 1 or more.
 	Attempt int32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Policy's current decision on the call, with any effect. Unless it denies the call, limits are reserved before the
-	// claim.
+	// Current policy decision on the call, with any effect. Unless the decision denies the call, limits are reserved
+	// before the claim.
 	Decision *v1.Decision `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Lease of those limits, at most 128 bytes. It is empty if no limits were reserved: the decision denies the call, has
-	// no limits, or its limits allow calls that can't be counted.
+	// Lease on the limits that were reserved for the decision, at most 128 bytes. It is empty if no limits were reserved.
+	// This is the case if the decision denies the call, if it has no limits, or if the limiter is unavailable and all
+	// limits allow calls in that case.
 	LimitLeaseId string `protobuf:"bytes,6,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// Digest of the definition of the tool to call. It is the definition that the waiting session listed, if that is
-	// still accepted, or otherwise the definition that is listed now for the session's protocol version. 32 bytes, or
-	// empty if no definition is known. An empty digest equals only an empty digest.
+	// Digest of the definition of the tool to call. The definition is the one that the waiting session has received, if
+	// that definition is still accepted. Otherwise, it is the definition that the server now lists for the session's
+	// protocol version. 32 bytes, or empty if no definition is known. An empty digest equals only an empty digest.
 	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Current identity of the server, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Length of the lease without RenewClaim: 1 s to 1 h. If it is absent, 1 min.
+	// Length of the lease unless RenewClaim extends it: 1 s to 1 h. If it is absent, the length is 1 min.
 	Lease *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
-	// The same decision, signed by the policy service for the call and the principal of the approval, with this
-	// definition and this server's identity, for this approval and attempt. It is required.
+	// The same decision as in `decision`, signed by the policy service. The signature must be for the call and the
+	// principal of the approval, and for the approval, the attempt, the definition and the server's identity in this
+	// request. It is required.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,10,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -223,7 +226,7 @@ func (x *ClaimApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 // ClaimApprovalResponse contains the call or a refusal.
 type ClaimApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly one of the two. If it is absent, the claim is refused.
+	// Exactly one of these fields is set. If neither is set, the claim is refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -294,12 +297,13 @@ type isClaimApprovalResponse_Result interface {
 }
 
 type ClaimApprovalResponse_Claimed struct {
-	// The call is claimed. Only the caller may send it now.
+	// The call is claimed. Only the caller may send the call now.
 	Claimed *Claimed `protobuf:"bytes,1,opt,name=claimed,proto3,oneof"`
 }
 
 type ClaimApprovalResponse_Refusal struct {
-	// The caller must not send the call. If `lease_unused` is true, the caller must settle its reservation.
+	// The caller must not send the call. If `lease_unused` is true, the caller must settle the lease on the limits that
+	// it has reserved.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -307,20 +311,20 @@ func (*ClaimApprovalResponse_Claimed) isClaimApprovalResponse_Result() {}
 
 func (*ClaimApprovalResponse_Refusal) isClaimApprovalResponse_Result() {}
 
-// Claimed contains a call to send, once.
+// Claimed contains a call that the caller may send once.
 type Claimed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The stored call, without volatile `_meta` keys. The gateway adds the values of this request: the JSON-RPC id, the
-	// progress token, the trace context and the protocol's own `io.modelcontextprotocol/` keys, but never a dev.sluice/
-	// key. The rest is sent unchanged, byte for byte. The definition digest and the server's identity are those that were
-	// approved.
+	// The stored call, without volatile `_meta` keys. The gateway adds the values of the current request: the JSON-RPC
+	// id, the progress token, the trace context and the protocol's own `io.modelcontextprotocol/` keys. It never adds a
+	// dev.sluice/ key. The rest is sent unchanged, byte for byte. The definition digest and the server's identity are the
+	// approved ones.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
 	// The current approval.
 	Approval *Approval `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Time at which the lease ends without RenewClaim.
+	// Time at which the lease expires unless RenewClaim extends it.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
-	// Votes that allow the call, oldest first, for the record. They are the votes on the approval or, if a grant covers
-	// the call, on the approval with the grant.
+	// Votes that allow the call, oldest first, to be recorded in the journal. If a grant covers the call, they are the
+	// votes on the approval that has the grant. Otherwise, they are the votes on this approval.
 	Votes         []*Vote `protobuf:"bytes,4,rep,name=votes,proto3" json:"votes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -384,7 +388,7 @@ func (x *Claimed) GetVotes() []*Vote {
 	return nil
 }
 
-// RenewClaimRequest extends a lease.
+// RenewClaimRequest extends the lease of a claim.
 type RenewClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
@@ -393,7 +397,7 @@ type RenewClaimRequest struct {
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// Name of the gateway, as in the claim.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Length of the lease from now: 1 s to 1 h. If it is absent, 1 min.
+	// Length of the lease from now: 1 s to 1 h. If it is absent, the length is 1 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -457,10 +461,10 @@ func (x *RenewClaimRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// RenewClaimResponse contains the new end of the lease.
+// RenewClaimResponse contains the new expiry time of the lease.
 type RenewClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time at which the lease ends without another RenewClaim.
+	// Time at which the lease expires unless it is renewed again.
 	LeaseExpires  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -512,7 +516,7 @@ type ReleaseClaimRequest struct {
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// Name of the gateway, as in the claim.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Reason why the call was not sent, for the record: 1 to 1,024 bytes.
+	// Reason that the call was not sent, for the record: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -579,7 +583,7 @@ func (x *ReleaseClaimRequest) GetReason() string {
 // ReleaseClaimResponse contains the approval after the release.
 type ReleaseClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval, with a higher attempt. It may have expired in the meantime.
+	// The approval, with an increased attempt. The approval may have expired in the meantime.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -700,8 +704,8 @@ type CompleteClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Whether this request settled the approval. It is false if the approval was settled before, also by an earlier
-	// attempt of the same request. A different outcome that is reported too late is in the history.
+	// Whether this request settled the approval. It is false if the approval had already been settled, including by an
+	// earlier copy of the same request. If a different outcome is reported too late, it is only in the history.
 	Completed     bool `protobuf:"varint,2,opt,name=completed,proto3" json:"completed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

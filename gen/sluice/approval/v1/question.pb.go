@@ -25,28 +25,28 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// RequestApprovalRequest contains a call on which a person must decide.
+// RequestApprovalRequest contains a call that a person must decide on.
 type RequestApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call to which the approval is bound.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
-	// Policy's decision that requires the approval: its effect is require_approval, and its `approval` is set. Terms,
-	// rule, digests, revision, message and redactions are stored.
+	// Policy decision that requires the approval. Its effect must be require_approval, and its `approval` must be set.
+	// The terms, rule, digests, revision, message and redactions of the decision are stored.
 	Decision *v1.Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Identifier of the gateway's decision, for records: 1 to 64 characters.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Vote that the person at the agent has just cast on this call, by elicitation. It is absent if that person was not
-	// asked. It is refused if the terms do not have self_confirm, or if the quorum is not 1.
+	// Vote on this call that the person who uses the agent has just cast by elicitation. It is absent if that person was
+	// not asked. It is refused if self_confirm is not set in the terms, or if the quorum is not 1.
 	SelfVote *SelfVote `protobuf:"bytes,4,opt,name=self_vote,json=selfVote,proto3" json:"self_vote,omitempty"`
-	// Whether the caller's client can ask the person at the agent, and will ask now if `confirm` in the response is true.
-	// If it is false, that person is not asked.
+	// Whether the caller's client can ask the person who uses the agent, and will do so now if `confirm` in the response
+	// is true. If it is false, that person is not asked.
 	CanConfirm bool `protobuf:"varint,5,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
-	// The same decision, signed by the policy service for this call of this principal, with the definition and the
-	// server's identity of `bound`, and for the approval that was shown, if any. Without the signature no approval is
-	// requested.
+	// The same decision as in `decision`, signed by the policy service. The signature must be for this call by this
+	// principal, the definition and the server's identity in `bound`, and the approval that was shown, if any. Without
+	// the signature, no approval is requested.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,6,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	// Id of the approval for which the call has waited before; empty if the call has not waited. If that approval has
-	// ended, the response contains it, and no approval is opened.
+	// Id of the approval that the call has waited for before. It is empty if the call has not waited. If that approval
+	// has ended, the response contains it, and no approval is opened.
 	ApprovalId    string `protobuf:"bytes,7,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -131,9 +131,10 @@ func (x *RequestApprovalRequest) GetApprovalId() string {
 	return ""
 }
 
-// SelfVote is the vote of the person at the agent. It counts only for the approval that was shown to that person, and
-// opens no approval. While that approval is pending on the decision's terms, the vote approves or denies it like any
-// other vote. If that approval was approved in the meantime, or is pending on other terms, a vote to deny cancels it.
+// SelfVote is the vote of the person who uses the agent. It counts only for the approval that was shown to that person,
+// and does not open an approval. While that approval is pending under the terms of the decision, the vote approves or
+// denies the approval like any other vote. If the approval was approved in the meantime, or is pending under other
+// terms, a vote to deny cancels it.
 type SelfVote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval that was shown.
@@ -191,7 +192,7 @@ func (x *SelfVote) GetVerdict() Verdict {
 // RequestApprovalResponse contains an approval or a refusal.
 type RequestApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two. If it is absent, the request is refused.
+	// One of these fields is set. If neither is set, the request is refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -267,7 +268,7 @@ type RequestApprovalResponse_Asked struct {
 }
 
 type RequestApprovalResponse_Refusal struct {
-	// The reason for the refusal. No approval was opened.
+	// The reason that the request is refused. No approval was opened.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -278,14 +279,15 @@ func (*RequestApprovalResponse_Refusal) isRequestApprovalResponse_Result() {}
 // Asked contains the approval of a call.
 type Asked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval. Its state may be a later one than pending.
+	// The approval. It may no longer be pending.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Whether this request opened the approval.
 	Opened bool `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Whether the person at the agent may be asked about the approval, once. It is true only if the request has
-	// can_confirm, the approval is pending on terms that have self_confirm with a quorum of 1, and the principal may ask
-	// people once more (approvals.max_asked). If the request opened the approval, both together count once. Otherwise the
-	// form counts as one more request. If it is false, the person at the agent is not asked.
+	// Whether the gateway may ask the person who uses the agent about the approval once, with an elicitation form. It is
+	// true only if can_confirm is set in the request, the approval is pending under terms that have self_confirm and a
+	// quorum of 1, and the principal may ask people once more (approvals.max_asked). If the request opened the approval,
+	// the request and the form together count once toward that limit. Otherwise, the form counts as one more time that
+	// people are asked. If this field is false, the gateway must not ask the person who uses the agent.
 	Confirm       bool `protobuf:"varint,3,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -342,23 +344,24 @@ func (x *Asked) GetConfirm() bool {
 	return false
 }
 
-// Refusal is the reason for which a call gets no approval, or no claim.
+// Refusal is the reason that a call does not get an approval or a claim.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code for the caller: too_many_pending, approval_denied, approval_pending, approval_expired, approval_used,
-	// tool_changed, outcome_unknown, or the code of policy's denial.
+	// tool_changed, outcome_unknown, or the code with which policy denies the call.
 	Code v11.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Message for the model and for people. It may be empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Time until the same request may succeed, in whole milliseconds rounded up. It is absent if the request will never
-	// succeed, or if the time is not known, as for too_many_pending because too many calls wait.
+	// Time until the same request may succeed, in whole milliseconds, rounded up. It is absent if the request will never
+	// succeed, or if the time is not known. The time is not known if the code is too_many_pending because too many calls
+	// wait for a person.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The current approval. It is absent if there is none, as for too_many_pending.
+	// The current approval. It is absent if there is none, for example with too_many_pending.
 	Approval *Approval `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
-	// For a refused claim: whether no call can be sent any more under the limit lease of the request, because the attempt
-	// is over or has another claim, and no claim has named that lease. Only if it is true must the caller settle the
-	// lease as never sent. Otherwise the caller must not settle the lease, which belongs to another claim or may still
-	// get one.
+	// For a refused claim: whether the limit lease in the request is unused. The lease is unused if it was never part of
+	// a claim, and if no call can be sent under it any more because the attempt is over or has another claim. If this
+	// field is true, the caller must settle the lease as never sent. If it is false, the caller must not settle the
+	// lease, because the lease belongs to another claim or another claim may still use it.
 	LeaseUnused   bool `protobuf:"varint,5,opt,name=lease_unused,json=leaseUnused,proto3" json:"lease_unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,32 +23,32 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// View contains the facts that a person must see before deciding. They are from the mesh, and not from the agent. In
-// every string, invisible and bidirectional characters, control characters and backslashes are escaped. Therefore a
+// View contains the facts that a person must see before deciding. The facts come from the mesh and not from the agent.
+// In every string, invisible and bidirectional characters, control characters and backslashes are escaped. Therefore, a
 // program that does not interpret markup can show the strings unchanged.
 //
-// A view whose params are larger than 1 MiB is sent in parts. Every part has all facts. The parts differ only in
+// A view whose params are larger than 1 MiB is sent in parts. Every part contains all facts. The parts differ only in
 // digest, params and the two offsets.
 type View struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// SHA-256 of the whole view without the comparison (previous_approval_id, changes, changes_total), 32 bytes. Any
-	// change of facts, terms or arguments changes the digest. The comparison changes when another call of the tool has
-	// run, which must not void the votes on this call. DecideApproval requires the digest. Only the service computes it.
-	// Every part except the last has an empty digest: a program that shows less than the whole view has no digest with
-	// which to approve.
+	// SHA-256 of the whole view without the comparison with an earlier call (previous_approval_id, changes,
+	// changes_total), 32 bytes. Any change to the facts, the terms or the arguments changes the digest. The comparison is
+	// not included, because it changes when another call of the tool has run, and this must not void the votes on this
+	// call. DecideApproval requires the digest. Only the approval service computes it. In every part except the last, the
+	// digest is empty, so that a program that does not show the whole view has no digest with which to approve.
 	Digest []byte `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Version of the view, including the comparison, for `view_version`: 1 to 64 bytes, the same in all parts. It can't
-	// be used to approve.
+	// Version of the view, including the comparison with an earlier call: 1 to 64 bytes. It is sent as `view_version` in
+	// requests for later parts, and is the same in all parts. It can't be used to approve.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Subject of the caller.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Agent of the caller. It is empty for people.
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Person for whom the agent works. It is empty if none is named.
+	// Person for whom the agent works. It is empty if that person is not known.
 	Owner string `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Subjects of the principals in the caller's chain, nearest first.
+	// Subjects of the principals in the caller's delegation chain, nearest first.
 	Chain []string `protobuf:"bytes,7,rep,name=chain,proto3" json:"chain,omitempty"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
@@ -56,42 +56,44 @@ type View struct {
 	ServerIdentity string `protobuf:"bytes,9,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// MCP method.
 	Method string `protobuf:"bytes,10,opt,name=method,proto3" json:"method,omitempty"`
-	// Name of the tool, or of the item that the method addresses, as in the approval. If the name is truncated, a warning
-	// reports it, and `params` contains the complete name.
+	// Name of the tool, or of the item that the method addresses, as in the approval. If the name is truncated, one of
+	// the `warnings` says so, and `params` contains the complete name.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
 	// Digest of the tool's definition: 32 bytes, or empty if it is not known.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Class of the tool in the catalog when policy required the approval: category, risk and tags, as in the decision. It
-	// is absent if the tool was not in the catalog. In that case, assume the most severe class.
+	// Classification of the tool in the catalog at the time when policy required the approval: category, risk and tags,
+	// as in the decision. It is absent if the tool was not in the catalog. In that case, assume the most severe
+	// classification.
 	Classification *v1.Classification `protobuf:"bytes,13,opt,name=classification,proto3" json:"classification,omitempty"`
 	// Rule that requires the approval. It is absent if a default requires it.
 	Rule *v1.RuleRef `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Reason in the rule. It may be empty.
+	// Reason that the rule states. It may be empty.
 	Message string `protobuf:"bytes,15,opt,name=message,proto3" json:"message,omitempty"`
 	// Terms: who may decide, and under which conditions.
 	Terms *v1.ApprovalTerms `protobuf:"bytes,16,opt,name=terms,proto3" json:"terms,omitempty"`
 	// Deadline for the decision.
 	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
-	// Warnings for the person, one sentence each: for example about escaped characters, a grant for more than this call,
-	// an equal call whose outcome is unknown, or a tool that is not in the catalog.
+	// Warnings for the person, one sentence each. Examples are warnings about escaped characters, a grant that covers
+	// more than this call, an equal call whose outcome is unknown, or a tool that is not in the catalog.
 	Warnings []string `protobuf:"bytes,18,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// Id of the approval of the last call of the tool that was approved for the same caller and ran or may have run:
-	// done, outcome_unknown, or failed after it was sent. For an approval that has ended, only calls that were requested
-	// before it count. It is empty if there is no such call, or if the two calls can't be compared: the methods differ,
-	// the earlier params are no longer stored, or the JSON Pointers of all values together are longer than 4 MiB.
+	// Id of the approval of an earlier call, with which this call is compared. The earlier call is the last call of the
+	// tool that was approved for the same caller and that ran or may have run: done, outcome_unknown, or failed after it
+	// was sent. If this approval has ended, only calls that were requested before it count. The id is empty if there is
+	// no such call, or if the two calls can't be compared. Calls can't be compared if the methods differ, the earlier
+	// params are no longer stored, or the JSON Pointers of all values together are longer than 4 MiB.
 	PreviousApprovalId string `protobuf:"bytes,19,opt,name=previous_approval_id,json=previousApprovalId,proto3" json:"previous_approval_id,omitempty"`
-	// The differences from that call, at most 100.
+	// Differences from the call of previous_approval_id, at most 100.
 	Changes []*ArgumentChange `protobuf:"bytes,20,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Total number of differences.
 	ChangesTotal int32 `protobuf:"varint,21,opt,name=changes_total,json=changesTotal,proto3" json:"changes_total,omitempty"`
-	// JSON Pointers of params that the rules redact. In `params` their values are replaced by `[redacted]`. The person
-	// approves them without seeing them.
+	// JSON Pointers to params that the rules redact. In `params`, their values are replaced with `[redacted]`. The person
+	// approves these values without seeing them.
 	Redacted []string `protobuf:"bytes,22,rep,name=redacted,proto3" json:"redacted,omitempty"`
-	// The params from `params_offset`, as indented JSON, at most 1 MiB.
+	// Part of the params that starts at `params_offset`, as indented JSON, at most 1 MiB.
 	Params string `protobuf:"bytes,23,opt,name=params,proto3" json:"params,omitempty"`
-	// Offset of this part, in bytes.
+	// Offset of this part of the params, in bytes.
 	ParamsOffset int64 `protobuf:"varint,24,opt,name=params_offset,json=paramsOffset,proto3" json:"params_offset,omitempty"`
-	// Offset of the next part, for `view_offset`. It is 0 in the last part.
+	// Offset of the next part, to be sent as `view_offset`. It is 0 in the last part.
 	NextOffset int64 `protobuf:"varint,25,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// Size of the complete params, in bytes.
 	ParamsTotal   int64 `protobuf:"varint,26,opt,name=params_total,json=paramsTotal,proto3" json:"params_total,omitempty"`
@@ -316,11 +318,12 @@ type ArgumentChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON Pointer (RFC 6901) into the params.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// The earlier value as JSON, at most 1,024 bytes. It is empty if there was none.
+	// The earlier value as JSON, at most 1,024 bytes. It is empty if there was no value.
 	Before string `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
-	// The current value as JSON, at most 1,024 bytes. It is empty if there is none.
+	// The current value as JSON, at most 1,024 bytes. It is empty if there is no value.
 	After string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
-	// Whether a longer value is truncated here. The params contain the complete current value.
+	// Whether `before` or `after` is truncated because the value is longer. `params` in the view contains the complete
+	// current value.
 	Cut           bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,11 +26,11 @@ const (
 type Resolution int32
 
 const (
-	// A request without a resolution is refused.
+	// Not set. A request without a resolution is refused.
 	Resolution_RESOLUTION_UNSPECIFIED Resolution = 0
 	// The call ran. The state becomes done.
 	Resolution_RESOLUTION_DONE Resolution = 1
-	// The call did not run, or ran without effect. The state becomes failed.
+	// The call did not run, or ran without any effect. The state becomes failed.
 	Resolution_RESOLUTION_FAILED Resolution = 2
 )
 
@@ -82,10 +82,10 @@ type DecideApprovalRequest struct {
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Decision of the person.
 	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
-	// Digest of the view that the person was shown: 32 bytes. It may be empty only for a denial, which does not need the
-	// whole view.
+	// Digest of the view that was shown to the person: 32 bytes. It may be empty only for a denial, because a person may
+	// deny without seeing the whole view.
 	ViewDigest []byte `protobuf:"bytes,3,opt,name=view_digest,json=viewDigest,proto3" json:"view_digest,omitempty"`
-	// Comment of the person, at most 1,024 bytes. The caller receives the comment of a denial.
+	// Comment of the person, at most 1,024 bytes. If the person denies the call, the caller receives the comment.
 	Comment       string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -152,10 +152,10 @@ func (x *DecideApprovalRequest) GetComment() string {
 // DecideApprovalResponse contains the approval after the vote.
 type DecideApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval, with the vote.
+	// The approval, including the vote.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The person's valid vote, with the time at which it was cast. If the person had cast the same vote before, it is the
-	// first one.
+	// The person's valid vote, with the time at which it was cast. If the person had already cast the same vote, this is
+	// the earlier vote.
 	Vote          *Vote `protobuf:"bytes,2,opt,name=vote,proto3" json:"vote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -212,7 +212,7 @@ type ResolveOutcomeRequest struct {
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Outcome that the operator determined.
 	Resolution Resolution `protobuf:"varint,2,opt,name=resolution,proto3,enum=sluice.approval.v1.Resolution" json:"resolution,omitempty"`
-	// Description of how the operator determined the outcome, for the record: 1 to 1,024 bytes.
+	// How the operator determined the outcome, for the record: 1 to 1,024 bytes.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,25 +22,25 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is the role of a process of the mesh, as named by its certificate.
+// Role is the service that a process of the mesh provides, as stated in its certificate.
 type Role int32
 
 const (
 	// No role. A certificate without a known role is refused.
 	Role_ROLE_UNSPECIFIED Role = 0
-	// The gateway: serves MCP clients.
+	// The gateway, which serves MCP clients.
 	Role_ROLE_GATEWAY Role = 1
-	// The policy service: policy documents, decisions, the catalog and the token records.
+	// The policy service, which stores policy documents, the catalog and the token records, and makes decisions.
 	Role_ROLE_POLICY Role = 2
-	// The rate limit service: quotas and budgets.
+	// The rate limit service, which counts quotas and budgets.
 	Role_ROLE_RATELIMIT Role = 3
-	// The approval service: calls that wait for a person.
+	// The approval service, which stores calls that wait for a person.
 	Role_ROLE_APPROVAL Role = 4
-	// The agent service: sandboxed agents.
+	// The agent service, which runs sandboxed agents.
 	Role_ROLE_WASMAGENT Role = 5
-	// The audit service: the decision log.
+	// The audit service, which stores the decision log.
 	Role_ROLE_AUDIT Role = 6
-	// The console: web pages for people.
+	// The console, which serves web pages for people.
 	Role_ROLE_CONSOLE Role = 7
 )
 
@@ -95,7 +95,7 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_auth_v1_callers_proto_rawDescGZIP(), []int{0}
 }
 
-// TokenRole is the role of the holder of a bearer token.
+// TokenRole is the role that a bearer token gives to its holder.
 type TokenRole int32
 
 const (
@@ -156,19 +156,19 @@ func (TokenRole) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_auth_v1_callers_proto_rawDescGZIP(), []int{1}
 }
 
-// Callers is the complete list of the callers that may call an RPC. An RPC without this option has no permitted caller.
+// Callers lists all callers that may call an RPC. An RPC without this option can't be called by anyone.
 type Callers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Roles whose certificate is accepted, or whose in-process connection.
+	// Services that may call the RPC. A service is identified by its certificate or by its in-process connection.
 	Roles []Role `protobuf:"varint,1,rep,packed,name=roles,proto3,enum=sluice.auth.v1.Role" json:"roles,omitempty"`
-	// Token roles whose bearer token is accepted.
+	// Token roles that may call the RPC: the holder of a bearer token with one of these roles is permitted.
 	Tokens []TokenRole `protobuf:"varint,2,rep,packed,name=tokens,proto3,enum=sluice.auth.v1.TokenRole" json:"tokens,omitempty"`
-	// Whether a role must send the principal on whose behalf it calls, in the metadata `sluice-principal`.
-	// sluice.identity.v1.Principal specifies the format. A request with a token never has a principal.
+	// Whether a calling service must send the principal on whose behalf it calls, in the metadata `sluice-principal`.
+	// sluice.identity.v1.Principal specifies the format. A request with a token never has such a principal.
 	Principal bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Whether a token is accepted while the policy role is unavailable, if the token was valid when the policy role last
-	// responded. It is only for RPCs that report the state of the mesh. Such an RPC returns no data about callers and
-	// changes no state.
+	// Whether a token is accepted while the policy service is unavailable, if the token was valid when the policy service
+	// last responded. This is only for RPCs that report the state of the mesh. Such an RPC returns no data about callers
+	// and changes no state.
 	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -261,17 +261,17 @@ var file_sluice_auth_v1_callers_proto_extTypes = []protoimpl.ExtensionInfo{
 
 // Extension fields to descriptorpb.MethodOptions.
 var (
-	// Permitted callers of the method. If the option is absent, the method has no permitted caller.
+	// Callers that may call the method. If the option is absent, no caller may call the method.
 	//
 	// optional sluice.auth.v1.Callers callers = 51001;
 	E_Callers = &file_sluice_auth_v1_callers_proto_extTypes[0]
-	// Maximum size of an encoded request in bytes, 1 to 8,388,608. On a stream it applies to each message. If it is
+	// Maximum size of an encoded request in bytes, 1 to 8,388,608. On a stream, it applies to each message. If it is
 	// absent, the maximum is 65,536. A larger request is refused with RESOURCE_EXHAUSTED before it is read.
 	//
 	// optional uint32 max_request_bytes = 51002;
 	E_MaxRequestBytes = &file_sluice_auth_v1_callers_proto_extTypes[1]
-	// Whether roles may send their calls of the method on a stream that carries many calls
-	// (sluice.mesh.v1.CarrierService). It is only for a unary method that is safe to repeat.
+	// Whether services may send calls of the method on a stream that carries many calls (sluice.mesh.v1.CarrierService).
+	// This is only for a unary method that is safe to repeat.
 	//
 	// optional bool carried = 51003;
 	E_Carried = &file_sluice_auth_v1_callers_proto_extTypes[2]

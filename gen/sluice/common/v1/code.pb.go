@@ -21,18 +21,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Code is the reason for which a call was refused, or for which its outcome is unknown. The list is closed: clients
-// branch on the code, and dashboards count by it. A new reason is a new value of this enum. On the wire to MCP clients,
-// in journals and in documents a code is written in lower case without its prefix, for example `denied_by_rule`.
+// Code is the reason that a call was refused, or that its outcome is unknown. The set of reasons is closed: clients
+// branch on the code, and dashboards count by it. A new reason is a new value of this enum. In messages to MCP clients,
+// in journals and in documents, a code is written in lower case without its prefix, for example `denied_by_rule`.
 type Code int32
 
 const (
-	// No reason to refuse was recorded. With the effect allow, the call was not refused. With any other effect, a reader
-	// must treat the call as refused.
+	// No reason for a refusal was recorded. With the effect allow, the call was not refused. With any other effect, a
+	// reader must treat the call as refused.
 	Code_CODE_UNSPECIFIED Code = 0
 	// A rule or a tool entry with `action: deny` matched.
 	Code_CODE_DENIED_BY_RULE Code = 1
-	// No rule with an action matched, and the strictest applicable default denies.
+	// No rule that has an action matched, and the strictest applicable default denies the call.
 	Code_CODE_DENIED_BY_DEFAULT Code = 2
 	// The tool is hidden from this caller, or the server is not known.
 	Code_CODE_TOOL_UNKNOWN Code = 3
@@ -40,7 +40,7 @@ const (
 	Code_CODE_TOOL_CHANGED Code = 4
 	// A person must accept a new definition of the tool, or of its server, before it can be called.
 	Code_CODE_QUARANTINED Code = 5
-	// A person must decide first, and no person was asked yet.
+	// A person must decide on the call first, and no person has been asked yet.
 	Code_CODE_APPROVAL_REQUIRED Code = 6
 	// A person was asked and has not decided yet. The call did not run.
 	Code_CODE_APPROVAL_PENDING Code = 7
@@ -54,12 +54,12 @@ const (
 	Code_CODE_TOO_MANY_PENDING Code = 11
 	// A rate limit is currently exhausted.
 	Code_CODE_RATE_LIMITED Code = 12
-	// The cost of the call exceeds the rest of a budget.
+	// The cost of the call exceeds what is left of a budget.
 	Code_CODE_BUDGET_EXCEEDED Code = 13
-	// The same call was repeated more often than its loop guard allows.
+	// The same call was repeated more often than a loop guard allows.
 	Code_CODE_LOOP_DETECTED Code = 14
-	// A condition, a limit's key or a cost could not be evaluated on these arguments, or the arguments do not satisfy the
-	// tool's input schema and a rule requires it.
+	// A condition, a limit's key or a cost could not be evaluated on these arguments. Alternatively, the arguments do not
+	// satisfy the tool's input schema, and a rule requires that they do.
 	Code_CODE_TYPE_ERROR Code = 15
 	// The policy service is unavailable or has no active revision.
 	Code_CODE_POLICY_UNAVAILABLE Code = 16
@@ -69,7 +69,7 @@ const (
 	Code_CODE_APPROVAL_UNAVAILABLE Code = 18
 	// The decision could not be recorded, so the call was not sent.
 	Code_CODE_AUDIT_UNAVAILABLE Code = 19
-	// The server could not be reached. The call certainly was not sent.
+	// The server could not be reached. The call was certainly not sent.
 	Code_CODE_UPSTREAM_UNAVAILABLE Code = 20
 	// The server did not respond before the timeout. It is not known whether the call ran.
 	Code_CODE_UPSTREAM_TIMEOUT Code = 21
@@ -93,8 +93,8 @@ const (
 	Code_CODE_METHOD_DENIED Code = 30
 	// A header contradicts the body.
 	Code_CODE_HEADER_MISMATCH Code = 31
-	// The principal was refused so often that its refusals are only counted, or it has too many pending requests at the
-	// gateway.
+	// The principal was refused so often that its refusals are now only counted, or it has too many pending requests at
+	// the gateway.
 	Code_CODE_ABUSE_LIMITED Code = 32
 	// The credential is valid but does not permit this request, for example an operator's token for a tool call.
 	Code_CODE_FORBIDDEN Code = 33
@@ -104,11 +104,11 @@ const (
 	Code_CODE_SESSION_REQUIRED Code = 35
 	// The client does not declare a capability that the request needs.
 	Code_CODE_CAPABILITY_MISSING Code = 36
-	// An operator has stopped the calls of an agent or a tenant, the calls to a server, or all calls.
+	// An operator has stopped the calls of an agent or of a tenant, the calls to a server, or all calls.
 	Code_CODE_STOPPED Code = 37
-	// The body is larger than the gateway accepts for its kind.
+	// The body is larger than the gateway accepts for this kind of message.
 	Code_CODE_BODY_TOO_LARGE Code = 64
-	// The body is not one JSON value.
+	// The body is not a single JSON value.
 	Code_CODE_JSON_INVALID Code = 65
 	// An object contains the same key twice, after unescaping.
 	Code_CODE_JSON_DUPLICATE_KEY Code = 66
@@ -124,7 +124,7 @@ const (
 	Code_CODE_JSON_KEY Code = 71
 	// A number is not finite or is longer than 64 bytes, or an integer is not an int64.
 	Code_CODE_JSON_NUMBER Code = 72
-	// A key differs from a protocol field only in case.
+	// A key differs from a field of the protocol only in case.
 	Code_CODE_FIELD_CASE_VARIANT Code = 73
 	// The message is a batch.
 	Code_CODE_BATCH Code = 74
@@ -132,9 +132,9 @@ const (
 	Code_CODE_JSONRPC_INVALID Code = 75
 	// The id is missing, or is neither a short non-empty string nor a safe integer.
 	Code_CODE_ID_INVALID Code = 76
-	// The name of the method violates the grammar of method names.
+	// The name of the method does not conform to the grammar of method names.
 	Code_CODE_METHOD_INVALID Code = 77
-	// The name of the tool violates the grammar of tool names.
+	// The name of the tool does not conform to the grammar of tool names.
 	Code_CODE_TOOL_NAME_INVALID Code = 78
 	// `params`, `arguments` or `_meta` is not an object.
 	Code_CODE_PARAMS_INVALID Code = 79

@@ -33,16 +33,18 @@ type CallToolRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Arguments as JSON: one object, at most 4 MiB. Empty means no arguments. They are parsed strictly and sent byte for
-	// byte.
+	// Arguments as JSON: one object, at most 4 MiB. An empty string means no arguments. The arguments are parsed strictly
+	// and sent byte for byte.
 	ArgumentsJson string `protobuf:"bytes,3,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	// Not supported in this version: leave it empty. A call with a key is refused with UNIMPLEMENTED, NOT_SERVED. If the
 	// response to a call is lost, get its outcome with GetDecision before you repeat the call. At most 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// Id of an approval whose state to report, as `_meta["dev.sluice/approval"]`, at most 128 bytes. Empty means none.
+	// Id of an approval whose state is to be reported, as in `_meta["dev.sluice/approval"]`, at most 128 bytes. It is
+	// empty if no state is requested.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Maximum time to hold the call if a person must decide, at most 10 min. If it is absent, the configured time
-	// applies. With 0 s, the response with the ticket is immediate.
+	// Maximum time that the gateway waits for a person's decision before it responds, at most 10 min. If it is absent,
+	// the configured time applies. If it is 0 s, the gateway responds immediately with a refusal that contains the
+	// approval's id.
 	Hold          *durationpb.Duration `protobuf:"bytes,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -120,7 +122,7 @@ func (x *CallToolRequest) GetHold() *durationpb.Duration {
 	return nil
 }
 
-// CallToolResponse contains progress, or the result, which ends the stream.
+// CallToolResponse contains either progress or the result. The result ends the stream.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one is set.
@@ -210,9 +212,9 @@ func (*CallToolResponse_Answer) isCallToolResponse_Item() {}
 // Progress is a progress notification from the server.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Progress so far. It increases from message to message.
+	// Progress so far. It increases with each message.
 	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Value at which the call is complete. It is 0 if the value is not known.
+	// Value of `progress` at which the call is complete. It is 0 if this value is not known.
 	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
 	// Message for people. It may be empty.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -274,14 +276,14 @@ func (x *Progress) GetMessage() string {
 // ToolAnswer is the result of a tool call.
 type ToolAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Decision on the call, allowed or refused.
+	// Decision on the call, whether it was allowed or refused.
 	Decision *DecisionInfo `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// MCP CallToolResult as JSON, as the server sent it. For a refused call, it is the result that an MCP client would
-	// receive. It is empty if it is too large.
+	// receive. It is empty if the result is too large.
 	ResultJson string `protobuf:"bytes,2,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
-	// Whether the tool reports an error or the call was refused.
+	// Whether the tool reports an error, or the call was refused.
 	IsError bool `protobuf:"varint,3,opt,name=is_error,json=isError,proto3" json:"is_error,omitempty"`
-	// Whether the result is larger than 6 MiB and therefore omitted. The call has run.
+	// Whether the result is omitted because it is larger than 6 MiB. The call has run.
 	TooLarge      bool `protobuf:"varint,4,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -345,7 +347,7 @@ func (x *ToolAnswer) GetTooLarge() bool {
 	return false
 }
 
-// DecisionInfo is the part of the decision on a call that its caller may see. It corresponds to
+// DecisionInfo is the part of the decision on a call that the caller may see. It corresponds to
 // `_meta["dev.sluice/decision"]`.
 type DecisionInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -353,15 +355,15 @@ type DecisionInfo struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Effect of the decision.
 	Effect v1.Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Reason for which the call was refused. It is unspecified if the call ran.
+	// Reason that the call was refused. It is unspecified if the call ran.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Rule that decided.
 	Rule *v1.RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Whether the same call may succeed later.
 	Retryable bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
-	// Time until the call may succeed, in whole milliseconds, rounded up. It is absent if it is not known.
+	// Time until the call may succeed, in whole milliseconds, rounded up. It is absent if the time is not known.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// Approval for which the call waits. It is absent if there is none.
+	// Approval that the call waits for. It is absent if there is none.
 	Approval *ApprovalInfo `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Policy revision of the decision: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,8,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
@@ -464,16 +466,16 @@ func (x *DecisionInfo) GetMessage() string {
 	return ""
 }
 
-// ApprovalInfo is the part of an approval that its caller may see.
+// ApprovalInfo is the part of an approval that the caller may see.
 type ApprovalInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// URL at which a person can decide. It may be empty.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	// Time at which the approval expires, undecided or unused.
+	// Time at which the approval expires if it is not decided or not used by then.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Time until which an equal call is denied. It is absent if no person has denied the call.
+	// Time until which equal calls are denied. It is absent if no person has denied the call.
 	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -542,7 +544,7 @@ type WithdrawApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Reason for which the principal no longer waits for the call, in one sentence for approvers: 1 to 1,024 bytes.
+	// Reason that the principal no longer waits for the call, in one sentence for approvers: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -636,7 +638,7 @@ type ListToolsRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Maximum number of tools: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page. Empty for the first page.
+	// `next_page_token` of the previous page. It is empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -73,7 +73,7 @@ func (x *GetDecisionRequest) GetId() string {
 // GetDecisionResponse contains the records of a decision.
 type GetDecisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Records, oldest first: one for a refusal, several for a call.
+	// Records, oldest first. A refusal has one record, and a call has several.
 	Records       []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -116,7 +116,7 @@ func (x *GetDecisionResponse) GetRecords() []*Record {
 	return nil
 }
 
-// GetRecordedArgumentsRequest identifies a call.
+// GetRecordedArgumentsRequest specifies the call whose arguments are requested.
 type GetRecordedArgumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier of the decision, as in records: 1 to 64 characters.
@@ -165,9 +165,9 @@ func (x *GetRecordedArgumentsRequest) GetId() string {
 // GetRecordedArgumentsResponse contains a copy of the arguments of a call.
 type GetRecordedArgumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Arguments as JSON, as the server received them, but with secrets replaced: at most 4 MiB.
+	// Arguments as JSON, as the server received them, but with secrets replaced. At most 4 MiB.
 	ArgumentsJson string `protobuf:"bytes,1,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
-	// Whether the copy differs from the arguments of the caller, because values were replaced.
+	// Whether the copy differs from the caller's arguments because values were replaced.
 	Redacted      bool `protobuf:"varint,2,opt,name=redacted,proto3" json:"redacted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -234,8 +234,9 @@ type DecisionFilter struct {
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// Selects records that were written before this time.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
-	// Whether to omit protocol messages: initialize, ping, discovery, lists and notifications that passed or that no rule
-	// allows. Such messages that were refused for another reason are selected.
+	// Whether to omit protocol messages that were allowed, or that were refused because no rule allows them. Protocol
+	// messages are initialize, ping, discovery, lists and notifications. Protocol messages that were refused for another
+	// reason are still selected.
 	WithoutProtocol bool `protobuf:"varint,20,opt,name=without_protocol,json=withoutProtocol,proto3" json:"without_protocol,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -334,9 +335,10 @@ type ListDecisionsRequest struct {
 	Filter *DecisionFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Maximum number of records: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page, with the same filter. Empty for the newest records.
+	// `next_page_token` of the previous page, with the same filter. It is empty for the first page, which contains the
+	// newest records.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Whether records have the recorded arguments (`arguments_json`). Only operators may set it.
+	// Whether the returned records contain the recorded arguments (`arguments_json`). Only operators may set this field.
 	WithArguments bool `protobuf:"varint,4,opt,name=with_arguments,json=withArguments,proto3" json:"with_arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -400,8 +402,8 @@ func (x *ListDecisionsRequest) GetWithArguments() bool {
 	return false
 }
 
-// ListDecisionsResponse is a page of records, newest first. A page may have fewer records than requested, or none,
-// although more follow, because the gateway searches for about 0.5 s for each page.
+// ListDecisionsResponse is a page of records, newest first. The gateway searches for about 0.5 s for each page.
+// Therefore, a page may have fewer records than requested, or none, even if there are more pages.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The records.
@@ -465,7 +467,7 @@ func (x *ListDecisionsResponse) GetSearched() *timestamppb.Timestamp {
 	return nil
 }
 
-// WatchDecisionsRequest requests records when they are written.
+// WatchDecisionsRequest requests records as they are written.
 type WatchDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of newest records to send first: 0 to 10,000.
@@ -523,7 +525,7 @@ func (x *WatchDecisionsRequest) GetFilter() *DecisionFilter {
 // WatchDecisionsResponse contains one record.
 type WatchDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The record. It is absent in the first message, which confirms that the watch has begun.
+	// The record. It is absent in the first message, which confirms that the watch has started.
 	Record        *Record `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -35,11 +35,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// GatewayService gives callers inside the mesh the same pipeline as MCP clients. It gives operators the state of the
-// gateway and its records.
+// GatewayService lets the services of the mesh make tool calls that pass the same checks as the calls of MCP clients.
+// It also gives operators access to the state of the gateway and to its records.
 type GatewayServiceClient interface {
-	// CallTool sends one tool call through the pipeline for the principal in the metadata, exactly like a `tools/call` of
-	// an MCP client. A refusal is a response with OK. It is not safe to repeat. Errors:
+	// CallTool processes one tool call on behalf of the principal in the metadata, exactly like a `tools/call` from an
+	// MCP client. A refusal is returned in a response with the status OK. CallTool is not safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     the arguments can't be parsed; the reason is a code of sluice.common.v1.Code
 	//	NOT_FOUND            SERVER_UNKNOWN: no server with that name is configured
@@ -47,15 +47,15 @@ type GatewayServiceClient interface {
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be opened
 	//	UNIMPLEMENTED        NOT_SERVED: the call has an idempotency key
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolResponse], error)
-	// WithdrawApproval cancels one of the principal's approvals if the principal no longer waits for its call. The
-	// history of the approval contains the reason. It is safe to repeat: an approval that has already ended does not
-	// change. Errors:
+	// WithdrawApproval cancels one of the principal's approvals if the principal no longer waits for the call. The reason
+	// is added to the history of the approval. WithdrawApproval is safe to repeat: an approval that has already ended
+	// does not change. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: the principal has no such approval
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is running
 	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not respond; try again
 	WithdrawApproval(ctx context.Context, in *WithdrawApprovalRequest, opts ...grpc.CallOption) (*WithdrawApprovalResponse, error)
-	// ListTools lists the tools of a server that the principal in the metadata may see. Errors:
+	// ListTools lists those tools of a server that the principal in the metadata may see. Errors:
 	//
 	//	NOT_FOUND         SERVER_UNKNOWN: no server with that name is configured
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is invalid, or the session that returned it has ended; start
@@ -63,35 +63,36 @@ type GatewayServiceClient interface {
 	//	UNAVAILABLE       UPSTREAM_UNAVAILABLE: the server is unavailable or its response is not a list;
 	//	                  POLICY_UNAVAILABLE: the policy service is unavailable
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetStatus returns the state of this gateway. People of other tenants than "default" receive only the number of
-	// their own tenant's sessions, and neither servers nor the journal.
+	// GetStatus returns the state of this gateway. For people of tenants other than "default", the number of sessions
+	// includes only their own tenant, and the servers and the journal are omitted.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
-	// GetDecision returns every record of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
+	// GetDecision returns all records of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
 	// record with that id in the caller's tenant.
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
-	// GetRecordedArguments returns the copy of the arguments of a call, in which secrets are replaced. Only operators may
-	// read it, and the gateway logs who did. Errors:
+	// GetRecordedArguments returns a copy of the arguments of a call, in which secrets are replaced. Only operators may
+	// read the copy, and the gateway logs who has read it. Errors:
 	//
 	//	NOT_FOUND  DECISION_UNKNOWN: this gateway has no record with that id in the caller's tenant
 	//	NOT_FOUND  ARGUMENTS_NOT_RECORDED: no copy was stored, because neither a rule nor the server asks for it
 	//	NOT_FOUND  ARGUMENTS_REMOVED: the copy was removed, because of its age or because of the space that copies need
-	//	DATA_LOSS  ARGUMENTS_DAMAGED: the copy is not the one whose digest is in the journal
+	//	DATA_LOSS  ARGUMENTS_DAMAGED: the copy does not match the digest in the journal
 	GetRecordedArguments(ctx context.Context, in *GetRecordedArgumentsRequest, opts ...grpc.CallOption) (*GetRecordedArgumentsResponse, error)
 	// ListDecisions lists the records of the caller's tenant, newest first. Only the tenant "default" can see the counts
-	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
+	// of unauthenticated requests. A caller's requests to ListDecisions are processed one at a time, and further requests
+	// wait. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	//	PERMISSION_DENIED   OPERATOR_REQUIRED: only operators may set `with_arguments`
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
-	// SummarizeObservations counts the calls of the caller's tenant that would have had another result if nothing were
-	// observed (`mode: observe`). The calls of one caller are processed one at a time, together with its calls of
-	// ListDecisions. Errors:
+	// SummarizeObservations counts the calls of the caller's tenant whose result would have been different if every rule
+	// were enforced, including the rules that are only recorded (`mode: observe`). A caller's requests to
+	// SummarizeObservations and ListDecisions are processed one at a time. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	SummarizeObservations(ctx context.Context, in *SummarizeObservationsRequest, opts ...grpc.CallOption) (*SummarizeObservationsResponse, error)
-	// WatchDecisions sends the records of the caller's tenant when they are written. Errors:
+	// WatchDecisions sends the records of the caller's tenant as they are written. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: the caller reads too slowly, and is disconnected so that it does not delay
 	//	                    calls
@@ -229,11 +230,11 @@ type GatewayService_WatchDecisionsClient = grpc.ServerStreamingClient[WatchDecis
 // All implementations must embed UnimplementedGatewayServiceServer
 // for forward compatibility.
 //
-// GatewayService gives callers inside the mesh the same pipeline as MCP clients. It gives operators the state of the
-// gateway and its records.
+// GatewayService lets the services of the mesh make tool calls that pass the same checks as the calls of MCP clients.
+// It also gives operators access to the state of the gateway and to its records.
 type GatewayServiceServer interface {
-	// CallTool sends one tool call through the pipeline for the principal in the metadata, exactly like a `tools/call` of
-	// an MCP client. A refusal is a response with OK. It is not safe to repeat. Errors:
+	// CallTool processes one tool call on behalf of the principal in the metadata, exactly like a `tools/call` from an
+	// MCP client. A refusal is returned in a response with the status OK. CallTool is not safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     the arguments can't be parsed; the reason is a code of sluice.common.v1.Code
 	//	NOT_FOUND            SERVER_UNKNOWN: no server with that name is configured
@@ -241,15 +242,15 @@ type GatewayServiceServer interface {
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be opened
 	//	UNIMPLEMENTED        NOT_SERVED: the call has an idempotency key
 	CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error
-	// WithdrawApproval cancels one of the principal's approvals if the principal no longer waits for its call. The
-	// history of the approval contains the reason. It is safe to repeat: an approval that has already ended does not
-	// change. Errors:
+	// WithdrawApproval cancels one of the principal's approvals if the principal no longer waits for the call. The reason
+	// is added to the history of the approval. WithdrawApproval is safe to repeat: an approval that has already ended
+	// does not change. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: the principal has no such approval
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is running
 	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not respond; try again
 	WithdrawApproval(context.Context, *WithdrawApprovalRequest) (*WithdrawApprovalResponse, error)
-	// ListTools lists the tools of a server that the principal in the metadata may see. Errors:
+	// ListTools lists those tools of a server that the principal in the metadata may see. Errors:
 	//
 	//	NOT_FOUND         SERVER_UNKNOWN: no server with that name is configured
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is invalid, or the session that returned it has ended; start
@@ -257,35 +258,36 @@ type GatewayServiceServer interface {
 	//	UNAVAILABLE       UPSTREAM_UNAVAILABLE: the server is unavailable or its response is not a list;
 	//	                  POLICY_UNAVAILABLE: the policy service is unavailable
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetStatus returns the state of this gateway. People of other tenants than "default" receive only the number of
-	// their own tenant's sessions, and neither servers nor the journal.
+	// GetStatus returns the state of this gateway. For people of tenants other than "default", the number of sessions
+	// includes only their own tenant, and the servers and the journal are omitted.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
-	// GetDecision returns every record of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
+	// GetDecision returns all records of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
 	// record with that id in the caller's tenant.
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
-	// GetRecordedArguments returns the copy of the arguments of a call, in which secrets are replaced. Only operators may
-	// read it, and the gateway logs who did. Errors:
+	// GetRecordedArguments returns a copy of the arguments of a call, in which secrets are replaced. Only operators may
+	// read the copy, and the gateway logs who has read it. Errors:
 	//
 	//	NOT_FOUND  DECISION_UNKNOWN: this gateway has no record with that id in the caller's tenant
 	//	NOT_FOUND  ARGUMENTS_NOT_RECORDED: no copy was stored, because neither a rule nor the server asks for it
 	//	NOT_FOUND  ARGUMENTS_REMOVED: the copy was removed, because of its age or because of the space that copies need
-	//	DATA_LOSS  ARGUMENTS_DAMAGED: the copy is not the one whose digest is in the journal
+	//	DATA_LOSS  ARGUMENTS_DAMAGED: the copy does not match the digest in the journal
 	GetRecordedArguments(context.Context, *GetRecordedArgumentsRequest) (*GetRecordedArgumentsResponse, error)
 	// ListDecisions lists the records of the caller's tenant, newest first. Only the tenant "default" can see the counts
-	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
+	// of unauthenticated requests. A caller's requests to ListDecisions are processed one at a time, and further requests
+	// wait. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	//	PERMISSION_DENIED   OPERATOR_REQUIRED: only operators may set `with_arguments`
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
-	// SummarizeObservations counts the calls of the caller's tenant that would have had another result if nothing were
-	// observed (`mode: observe`). The calls of one caller are processed one at a time, together with its calls of
-	// ListDecisions. Errors:
+	// SummarizeObservations counts the calls of the caller's tenant whose result would have been different if every rule
+	// were enforced, including the rules that are only recorded (`mode: observe`). A caller's requests to
+	// SummarizeObservations and ListDecisions are processed one at a time. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	SummarizeObservations(context.Context, *SummarizeObservationsRequest) (*SummarizeObservationsResponse, error)
-	// WatchDecisions sends the records of the caller's tenant when they are written. Errors:
+	// WatchDecisions sends the records of the caller's tenant as they are written. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: the caller reads too slowly, and is disconnected so that it does not delay
 	//	                    calls

@@ -28,7 +28,8 @@ type SummarizeObservationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Selects the calls. If it is absent, all calls are selected.
 	Filter *DecisionFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// `next_page_token` of the previous page, with the same filter. Empty for the newest calls.
+	// `next_page_token` of the previous page, with the same filter. It is empty for the first page, which contains the
+	// newest calls.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,17 +79,17 @@ func (x *SummarizeObservationsRequest) GetPageToken() string {
 	return ""
 }
 
-// SummarizeObservationsResponse is the summary of a part of the selected calls, newest calls first. The gateway reads
-// its journal for about 0.5 s for each page. The summary of all selected calls is the sum of the pages: rows of two
-// pages may be about the same calls.
+// SummarizeObservationsResponse is the summary of a part of the selected calls. The first page is about the newest
+// calls. The gateway reads its journal for about 0.5 s for each page. To get the summary of all selected calls, add up
+// the pages: rows with equal fields can occur on several pages.
 type SummarizeObservationsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Calls that would have had another result if nothing were observed: at most 1,000 rows. The page ends before a call
-	// that needs another row.
+	// Calls whose result would have been different if every rule were enforced: at most 1,000 rows. The page ends before
+	// a call that would need another row.
 	Rows []*ObservedCalls `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
-	// Number of calls that were read for this page, including those without another result: intents, and refusals of
-	// messages that are not protocol messages. Refusals of a principal that was refused too often are not included,
-	// because their records have no method.
+	// Number of calls that were read for this page, including the calls whose result would have been the same. It counts
+	// intent records, and refusals of messages other than protocol messages. It does not count refusals of a principal
+	// that was refused too often, because the records of these refusals have no method.
 	Calls int64 `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
 	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -156,7 +157,8 @@ func (x *SummarizeObservationsResponse) GetSearched() *timestamppb.Timestamp {
 	return nil
 }
 
-// ObservedCalls is a number of calls that would have had the same result if nothing were observed.
+// ObservedCalls is the number of calls that have the same values in all fields below. These fields include the result
+// that the calls would have had if every rule were enforced.
 type ObservedCalls struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
@@ -169,15 +171,15 @@ type ObservedCalls struct {
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent that called. It is empty if the caller is a person.
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Whether the calls were allowed. Otherwise they were refused.
+	// Whether the calls were allowed. If it is false, they were refused.
 	Allowed bool `protobuf:"varint,6,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// What would have happened.
+	// Result that the calls would have had if every rule were enforced.
 	Observed *ObservedDecision `protobuf:"bytes,7,opt,name=observed,proto3" json:"observed,omitempty"`
 	// Number of calls.
 	Count int64 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
-	// Time of the first of these calls.
+	// Time of the oldest call that is counted.
 	First *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=first,proto3" json:"first,omitempty"`
-	// Time of the last of these calls.
+	// Time of the newest call that is counted.
 	Last          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,7 +33,7 @@ const (
 type ObservedEffect int32
 
 const (
-	// Unknown to this reader.
+	// The effect is unspecified, or unknown to the reader.
 	ObservedEffect_OBSERVED_EFFECT_UNSPECIFIED ObservedEffect = 0
 	// The call would have been allowed.
 	ObservedEffect_OBSERVED_EFFECT_WOULD_ALLOW ObservedEffect = 1
@@ -90,17 +90,17 @@ func (ObservedEffect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
 }
 
-// PruneReason is the reason for which a segment was removed.
+// PruneReason is the reason that a segment was removed.
 type PruneReason int32
 
 const (
-	// Unknown to this reader.
+	// The reason is unspecified, or unknown to the reader.
 	PruneReason_PRUNE_REASON_UNSPECIFIED PruneReason = 0
-	// Its chain had reached its maximum size.
+	// The chain of the segment had reached its maximum size.
 	PruneReason_PRUNE_REASON_SIZE PruneReason = 1
-	// Its newest record was older than the retention time.
+	// The newest record in the segment was older than the retention time.
 	PruneReason_PRUNE_REASON_AGE PruneReason = 2
-	// A principal exceeded its quota of the journal, and every record in the segment was old enough to be removed for
+	// A principal exceeded its share of the journal, and every record in the segment was old enough to be removed for
 	// that reason.
 	PruneReason_PRUNE_REASON_SHARE PruneReason = 3
 )
@@ -152,11 +152,11 @@ func (PruneReason) EnumDescriptor() ([]byte, []int) {
 type RecordKind int32
 
 const (
-	// Unknown to this reader.
+	// The kind is unspecified, or unknown to the reader.
 	RecordKind_RECORD_KIND_UNSPECIFIED RecordKind = 0
 	// A call is about to be sent.
 	RecordKind_RECORD_KIND_INTENT RecordKind = 1
-	// Outcome of a call.
+	// The record contains the outcome of a call.
 	RecordKind_RECORD_KIND_OUTCOME RecordKind = 2
 	// A call was refused.
 	RecordKind_RECORD_KIND_REFUSAL RecordKind = 3
@@ -165,14 +165,14 @@ const (
 	// The journal was damaged and was repaired when the gateway started, or records could not be written for some time.
 	RecordKind_RECORD_KIND_RECOVERY RecordKind = 5
 	// An approved call is about to be claimed. The record is written before the limits are reserved and before
-	// ClaimApproval. Therefore a crash leaves no unknown claim.
+	// ClaimApproval is called. Therefore, after a crash, the journal contains a record of every claim.
 	RecordKind_RECORD_KIND_CLAIM RecordKind = 6
-	// CompleteClaim or ReleaseClaim has returned, and also SettleLease if there is a lease to release. This call needs no
-	// replay.
+	// CompleteClaim or ReleaseClaim has returned. If there is a lease to release, SettleLease has returned, too. The call
+	// needs no replay.
 	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
 	// Segments were removed.
 	RecordKind_RECORD_KIND_PRUNED RecordKind = 8
-	// Messages that need no rule arrived, such as ping and tools/list. They are counted by principal, server, method and
+	// Messages arrived that need no rule, such as ping and tools/list. They are counted by principal, server, method and
 	// minute.
 	RecordKind_RECORD_KIND_PASSED RecordKind = 9
 )
@@ -240,16 +240,16 @@ const (
 	ResultClass_RESULT_CLASS_UNSPECIFIED ResultClass = 0
 	// The tool returned a result.
 	ResultClass_RESULT_CLASS_OK ResultClass = 1
-	// The tool returned a result with isError.
+	// The tool returned a result in which isError is set.
 	ResultClass_RESULT_CLASS_TOOL_ERROR ResultClass = 2
 	// The server returned a JSON-RPC error.
 	ResultClass_RESULT_CLASS_PROTOCOL_ERROR ResultClass = 3
 	// No usable response was received.
 	ResultClass_RESULT_CLASS_UNKNOWN ResultClass = 4
-	// The call certainly was not sent.
+	// The call was certainly not sent.
 	ResultClass_RESULT_CLASS_NEVER_SENT ResultClass = 5
-	// The call to a tool of the client itself was allowed. The client executes it, and the gateway does not know how it
-	// ends.
+	// The call is for a tool of the client itself, and was allowed. The client executes the call, and the gateway does
+	// not learn the outcome.
 	ResultClass_RESULT_CLASS_HOST_EXECUTED ResultClass = 6
 )
 
@@ -302,44 +302,44 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
-// Record is one record of the gateway's journal. It never contains argument values, tokens or the id of a session.
+// Record is one record of the gateway's journal. It never contains argument values, tokens or session ids.
 //
-// The journal has two chains, each with its own sequence: calls (claim, intent, outcome, settled) and refusals
-// (refusal, admission, passed). A recovery record is in the chain that was repaired, and a pruned record is in the
-// chain whose segments were removed.
+// The journal has two chains of records, each with its own sequence. One chain is for calls (claim, intent, outcome,
+// settled), and the other is for refusals (refusal, admission, passed). A recovery record is in the chain that was
+// repaired. A pruned record is in the chain whose segments were removed.
 //
 // When a gateway starts, it replays the approved calls of the last 48 hours that have no settled record. The replay
 // depends on the records with the same decision_id:
 //
-//	claim only            It calls ApprovalService.ReleaseClaim. After LEASE_ENDED it calls CompleteClaim as never
-//	                      sent. If one of them returns OK, the claim in the response contains the limit lease, and
-//	                      the gateway settles it as never sent. After NOT_HOLDER or APPROVAL_UNKNOWN it does not
-//	                      settle the lease.
+//	claim only            It calls ApprovalService.ReleaseClaim. After LEASE_ENDED, it calls CompleteClaim as never
+//	                      sent. If one of these RPCs returns OK, the claim in the response contains the limit lease,
+//	                      and the gateway settles that lease as never sent. After NOT_HOLDER or APPROVAL_UNKNOWN, it
+//	                      does not settle the lease.
 //	intent, no outcome    It writes an outcome with RESULT_CLASS_UNKNOWN, and continues as below.
-//	outcome, not settled  It calls CompleteClaim. For RESULT_CLASS_NEVER_SENT it proceeds as for a claim only.
+//	outcome, not settled  It calls CompleteClaim. For RESULT_CLASS_NEVER_SENT, it proceeds as for `claim only`.
 //	settled               It does nothing.
 //
-// After each replay it writes the settled record. A call without an approval needs no settled record, because its lease
-// expires.
+// After each replay, the gateway writes the settled record. A call without an approval needs no settled record, because
+// its limit lease expires.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the record.
 	Kind RecordKind `protobuf:"varint,1,opt,name=kind,proto3,enum=sluice.gateway.v1.RecordKind" json:"kind,omitempty"`
-	// Position in its chain, from 1, without gaps.
+	// Position of the record in its chain, counted from 1, without gaps.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Time at which the record was written.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// SHA-256 of the previous record in its chain: hex, 64 characters. The first record has 64 zeros. The hash is
-	// computed from the bytes of that record's line in the journal's file, without the newline. Therefore it can be
-	// verified only with the files.
+	// SHA-256 of the previous record in its chain: hex, 64 characters. In the first record, it is 64 zeros. The hash is
+	// computed from the bytes of the previous record's line in the journal's file, without the newline. Therefore, it can
+	// be verified only with the files.
 	PreviousHash string `protobuf:"bytes,4,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
 	// Id of the decision. The claim, intent, outcome and settled records of one call have the same id. For an approved
-	// call it is the claim_id, so each claim has a new one.
+	// call, the id is the claim_id, so each claim has a new id.
 	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Trace id of the call: hex, 32 characters.
 	TraceId string `protobuf:"bytes,6,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	// The caller: tenant, subject, agent, owner, token, run, chain, and the digest of the session. Groups and role are
-	// not recorded.
+	// The caller: tenant, subject, agent, owner, token, run, delegation chain, and the digest of the session. Groups and
+	// role are not recorded.
 	Principal *v1.Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
@@ -347,49 +347,49 @@ type Record struct {
 	Method string `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
 	// Name of the tool, or of the item that the method addresses.
 	Tool string `protobuf:"bytes,10,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of the tool's definition that was listed to the caller's session: 32 bytes, or empty.
+	// Digest of the tool's definition, as it was listed to the caller's session: 32 bytes, or empty.
 	DefinitionDigest []byte `protobuf:"bytes,11,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Policy revision of the decision: hex, 64 characters. It is empty if policy did not evaluate the call.
 	PolicyRevision string `protobuf:"bytes,12,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Rule that decided. It is absent if a default decided.
+	// Rule that determined the decision. It is absent if a default determined the decision.
 	Rule *v11.RuleRef `protobuf:"bytes,13,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Effect of the decision. It is unspecified on outcomes, because the intent contains it.
+	// Effect of the decision. It is unspecified on outcome records, because the intent record contains it.
 	Effect v11.Effect `protobuf:"varint,14,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Reason for which the call was refused or, on an outcome, for which there is no usable response. Otherwise it is
-	// unspecified.
+	// Reason that the call was refused. On an outcome record, it is the reason that there is no usable response.
+	// Otherwise, it is unspecified.
 	Code v12.Code `protobuf:"varint,15,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Whether the tool is missing in the caller's list, because it is hidden from the caller or does not exist. `sluice
-	// policy explain` distinguishes the two.
+	// Whether the tool is missing from the caller's list, because it is hidden from the caller or does not exist. `sluice
+	// policy explain` distinguishes these two cases.
 	Hidden bool `protobuf:"varint,16,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Message that the caller received. On a recovery, and on an outcome without a usable response, it describes the
-	// error.
+	// Message that the caller received. On a recovery record, and on an outcome record without a usable response, it
+	// describes the error.
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
-	// Limits of the call in the decision's order, on claims and intents.
+	// Limits of the call, in the decision's order. It is set on claim and intent records.
 	Limits []*LimitRecord `protobuf:"bytes,18,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Time at which the limits were reserved, by the limiter's clock.
+	// Time at which the limits were reserved, by the clock of the rate limit service.
 	Reserved *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=reserved,proto3" json:"reserved,omitempty"`
-	// Idempotency key of the reservation, on claims, which are written before ReserveLimits.
+	// Idempotency key of the reservation. It is set on claim records, which are written before ReserveLimits.
 	IdempotencyKey string `protobuf:"bytes,20,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// Lease of the limits, on intents and outcomes. It is empty if no limits were reserved.
+	// Lease on the limits. It is set on intent and outcome records. It is empty if no limits were reserved.
 	LimitLeaseId string `protobuf:"bytes,21,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// Not set by this version. Actual amounts with which to settle the lease, on outcomes, read from the result. At most
-	// 64.
+	// Not set by this version. On outcome records, these are the actual amounts, read from the result, with which to
+	// settle the lease. At most 64.
 	Settled []*v13.Amount `protobuf:"bytes,22,rep,name=settled,proto3" json:"settled,omitempty"`
-	// Id of the approval that allowed the call, or for which the call waits.
+	// Id of the approval that allowed the call, or that the call waits for.
 	ApprovalId string `protobuf:"bytes,23,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Attempt of that approval, on claims, intents and outcomes. Otherwise it is 0.
+	// Attempt of the approval in `approval_id`. It is set on claim, intent and outcome records. Otherwise, it is 0.
 	Attempt int32 `protobuf:"varint,24,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Digest of the call to which the approval is bound, on claims and intents: 32 bytes, or empty.
+	// Digest of the call to which the approval is bound: 32 bytes, or empty. It is set on claim and intent records.
 	ApprovalDigest []byte `protobuf:"bytes,25,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
 	// HMAC-SHA256 of the arguments with this gateway's key: 32 bytes, or empty. It is computed from the raw bytes of
-	// `params.arguments` as they were sent. For methods other than `tools/call` it is computed from the raw bytes of
+	// `params.arguments` as they were sent. For methods other than `tools/call`, it is computed from the raw bytes of
 	// `params`.
 	ArgumentsHmac []byte `protobuf:"bytes,26,opt,name=arguments_hmac,json=argumentsHmac,proto3" json:"arguments_hmac,omitempty"`
 	// Size of the request in bytes.
 	RequestBytes int64 `protobuf:"varint,27,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
 	// Size of the result in bytes.
 	ResultBytes int64 `protobuf:"varint,28,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
-	// Class of the outcome, on outcomes.
+	// Class of the outcome. It is set on outcome records.
 	Result ResultClass `protobuf:"varint,29,opt,name=result,proto3,enum=sluice.gateway.v1.ResultClass" json:"result,omitempty"`
 	// HTTP status of the server's response. It is 0 if the transport has no status.
 	UpstreamStatus int32 `protobuf:"varint,30,opt,name=upstream_status,json=upstreamStatus,proto3" json:"upstream_status,omitempty"`
@@ -397,55 +397,60 @@ type Record struct {
 	Latency *durationpb.Duration `protobuf:"bytes,31,opt,name=latency,proto3" json:"latency,omitempty"`
 	// Version of the program that wrote the record.
 	Build string `protobuf:"bytes,32,opt,name=build,proto3" json:"build,omitempty"`
-	// Number of requests that a counted record represents: an admission record, a passed record, or a refusal of a
-	// principal that was refused too often. On a recovery record, it is the number of lost outcomes. Otherwise it is 1.
+	// Number of requests that a counting record represents. Counting records are admission records, passed records, and
+	// refusals of a principal that was refused too often. On a recovery record, it is the number of lost outcomes.
+	// Otherwise, it is 1.
 	Count int64 `protobuf:"varint,33,opt,name=count,proto3" json:"count,omitempty"`
-	// Address of the peer without its port, on admission records. It is `*` for peers that are not counted separately
-	// because there are too many. Otherwise it is empty.
+	// Address of the peer without its port. It is set on admission records. It is `*` for peers that are not counted
+	// separately because there are too many of them. On other records, it is empty.
 	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
-	// Not set by this version. On settled records: sequence of the oldest record in this chain whose call is not settled
-	// yet, or of this record. A replay begins there.
+	// Not set by this version. On settled records, it is the sequence of the oldest record in this chain whose call is
+	// not settled yet, or the sequence of this record if there is none. A replay starts there.
 	ReplayFrom int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
-	// Key that identified the session in limits per session. It is unspecified if no limit of the call is counted per
+	// Key that identified the session for limits per session. It is unspecified if no limit of the call is counted per
 	// session.
 	SessionKey v11.SessionKey `protobuf:"varint,36,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// Beginning of the period that the record covers, on admission records, passed records, and refusals of a principal
-	// that was refused too often. On a recovery record, it is the time at which writing records began to fail. Otherwise
-	// it is absent.
+	// Start of the period that the record covers. It is set on admission records, on passed records, and on refusals of a
+	// principal that was refused too often. On a recovery record, it is the time at which the gateway could no longer
+	// write records. Otherwise, it is absent.
 	Since *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=since,proto3" json:"since,omitempty"`
-	// Number of bytes that recovery truncated from the end of a segment. Otherwise it is 0.
+	// Number of bytes that were cut off from the end of a segment during recovery. Otherwise, it is 0.
 	CutBytes int64 `protobuf:"varint,38,opt,name=cut_bytes,json=cutBytes,proto3" json:"cut_bytes,omitempty"`
-	// Name of the file that contains these bytes, in the directory of the segment. Otherwise it is empty.
+	// Name of the file that contains the bytes that were cut off. The file is in the directory of the segment. Otherwise,
+	// the name is empty.
 	CutFile string `protobuf:"bytes,39,opt,name=cut_file,json=cutFile,proto3" json:"cut_file,omitempty"`
-	// Votes that allowed the call, oldest first, on intents of approved calls. They are the votes that counted when the
-	// call was claimed. If a grant covers the call, they are votes on the approval with the grant. Otherwise they are
-	// votes on the approval itself.
+	// Votes that allowed the call, oldest first. They are set on intent records of approved calls. They are the votes
+	// that counted when the call was claimed. If a grant covers the call, they are votes on the approval that has the
+	// grant. Otherwise, they are votes on the approval itself.
 	Votes []*v14.Vote `protobuf:"bytes,40,rep,name=votes,proto3" json:"votes,omitempty"`
-	// Id of the approval whose grant covers the call, on claims and intents. It is empty if approvers decided on this
-	// call itself.
+	// Id of the approval whose grant covers the call. It is set on claim and intent records. It is empty if approvers
+	// decided on this call itself.
 	Grant string `protobuf:"bytes,41,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Segments that were removed because they were too old or too many, oldest first. It is set only on pruned records,
-	// which are written before the files are removed.
+	// Segments that were removed because they were too old or because there were too many, oldest first. It is set only
+	// on pruned records, which are written before the files are removed.
 	Pruned []*PrunedSegment `protobuf:"bytes,42,rep,name=pruned,proto3" json:"pruned,omitempty"`
-	// Public key that verifies heads (GetStatusResponse), Ed25519: hex, 64 characters. It is set on the first record of
-	// each segment. Otherwise it is empty.
+	// Ed25519 public key that verifies journal heads (GetStatusResponse): hex, 64 characters. It is set on the first
+	// record of each segment. Otherwise, it is empty.
 	SealKey string `protobuf:"bytes,43,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"`
-	// Sequence of the oldest record in its chain when a segment was begun. It is set on the first record of each segment.
-	// Otherwise it is 0.
+	// Sequence of the oldest record that the chain had when the segment was started. It is set on the first record of
+	// each segment. Otherwise, it is 0.
 	Oldest int64 `protobuf:"varint,44,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// Category of the tool in the catalog, on intents and refusals. It is unspecified if the tool is not in the catalog.
+	// Category of the tool in the catalog. It is set on intent and refusal records. It is unspecified if the tool is not
+	// in the catalog.
 	Category v15.Category `protobuf:"varint,45,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// Risk of the tool in the catalog: how much harm a wrong call could cause.
 	Risk v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
-	// Whether the server sent the request to the client. Otherwise the client sent it to the server.
+	// Whether the server sent the request to the client. If it is false, the client sent the request to the server.
 	FromServer bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
-	// Decision that would have applied if nothing were observed (`mode: observe`), on intents and refusals. It is absent
-	// if it has the effect and the code of the decision that was applied, and no observed limit was exceeded.
+	// Decision that would have applied if every rule were enforced, including the rules that are only recorded (`mode:
+	// observe`). It is set on intent and refusal records. It is absent if it has the same effect and code as the decision
+	// that was applied, and no limit with `mode: observe` was exceeded.
 	Observed *ObservedDecision `protobuf:"bytes,48,opt,name=observed,proto3" json:"observed,omitempty"`
-	// Numbers of values that were replaced by redactions in the arguments, in the result, and in messages before it, on
-	// outcomes.
+	// Numbers of values that redactions replaced in the arguments, in the result, and in messages that were sent before
+	// the result. It is set on outcome records.
 	Redacted []*RedactionCount `protobuf:"bytes,49,rep,name=redacted,proto3" json:"redacted,omitempty"`
-	// Copy of the arguments that GetRecordedArguments returns, on intents. It is absent if none was stored.
+	// Copy of the arguments that GetRecordedArguments returns. It is set on intent records. It is absent if no copy was
+	// stored.
 	RecordedArguments *RecordedArguments `protobuf:"bytes,50,opt,name=recorded_arguments,json=recordedArguments,proto3" json:"recorded_arguments,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -831,20 +836,20 @@ func (x *Record) GetRecordedArguments() *RecordedArguments {
 	return nil
 }
 
-// RecordedArguments describes a stored copy of the arguments of a call. The copy itself is not in the journal, and is
+// RecordedArguments describes a stored copy of the arguments of a call. The copy itself is not in the journal. It is
 // removed earlier than the records.
 type RecordedArguments struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the encrypted copy, 32 bytes. It reveals nothing about the arguments.
 	Digest []byte `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Size of the copy in bytes, before its encryption.
+	// Size of the copy in bytes, before encryption.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Whether the copy differs from the arguments of the caller, because values were replaced.
+	// Whether the copy differs from the caller's arguments because values were replaced.
 	Redacted bool `protobuf:"varint,3,opt,name=redacted,proto3" json:"redacted,omitempty"`
-	// Position of the copy in the files of the gateway.
+	// Position of the copy in the gateway's files.
 	Place string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
-	// Copy as JSON, at most 256 KiB, if ListDecisionsRequest has `with_arguments` and the copy is still stored. Otherwise
-	// it is empty.
+	// Copy as JSON, at most 256 KiB. It is set if `with_arguments` is set in ListDecisionsRequest and the copy is still
+	// stored. Otherwise, it is empty.
 	ArgumentsJson string `protobuf:"bytes,5,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -918,8 +923,8 @@ func (x *RecordedArguments) GetArgumentsJson() string {
 // RedactionCount is the number of values that were replaced for the same reason.
 type RedactionCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the detector, `path` for values that a path selects, or `whole` for results and messages that were replaced
-	// or dropped as a whole because they could not be searched.
+	// Name of the detector that found the values. It is `path` for values that a path selects. It is `whole` for results
+	// and messages that were replaced or dropped completely because they could not be searched.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Number of values: at least 1.
 	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
@@ -976,10 +981,11 @@ type ObservedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Result that would have applied.
 	Effect ObservedEffect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.gateway.v1.ObservedEffect" json:"effect,omitempty"`
-	// Reason for which the call would have been refused, would have waited, or would have been limited. It is
-	// LIMITER_UNAVAILABLE with the effect would_deny if observed limits could not be reserved.
+	// Reason that the call would have been refused, would have waited, or would have been limited. If limits with `mode:
+	// observe` could not be reserved, it is LIMITER_UNAVAILABLE with the effect would_deny.
 	Code v12.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Rule that would have decided, or the rule with the limit. It is absent if a default would have decided.
+	// Rule that would have determined the decision, or the rule that contains the limit. It is absent if a default would
+	// have determined the decision.
 	Rule          *v11.RuleRef `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1039,17 +1045,17 @@ func (x *ObservedDecision) GetRule() *v11.RuleRef {
 // PrunedSegment describes a removed file of a chain.
 type PrunedSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the file.
+	// Name of the removed file.
 	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
-	// Sequence of its first record.
+	// Sequence of the first record in the file.
 	First int64 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
-	// Sequence of its last record.
+	// Sequence of the last record in the file.
 	Last int64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
-	// SHA-256 of the line of its last record: hex, 64 characters.
+	// SHA-256 of the line of the last record in the file: hex, 64 characters.
 	Hash string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
 	// Size in bytes.
 	Bytes int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Reason for which it was removed.
+	// Reason that the file was removed.
 	Reason        PruneReason `protobuf:"varint,6,opt,name=reason,proto3,enum=sluice.gateway.v1.PruneReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1132,7 +1138,8 @@ type LimitRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limit.
 	Limit *v11.RuleLimit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Remaining amount of the limit after the reservation, decimal. It is empty if no reservation was requested.
+	// Amount of the limit that remains after the reservation, as a decimal number. It is empty if no reservation was
+	// requested.
 	Remaining     string `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

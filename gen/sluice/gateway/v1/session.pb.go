@@ -28,7 +28,7 @@ type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of sessions: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page. Empty for the first page.
+	// `next_page_token` of the previous page. It is empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,7 +78,7 @@ func (x *ListSessionsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListSessionsResponse is a page of sessions, the most recently used first.
+// ListSessionsResponse is a page of sessions. The most recently used sessions come first.
 type ListSessionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sessions.
@@ -133,12 +133,12 @@ func (x *ListSessionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Session is an open session of a client in the protocol revisions with sessions, or the state that replaces a session
-// in 2026-07-28. Its id is a handle that only its client knows, so it is not returned.
+// Session is an open session of a client. In revision 2026-07-28, which has no sessions, it is the state that replaces
+// a session. The session id is a secret handle that only the client knows, so it is not returned.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digest that identifies the session in records and principals: the first 8 bytes of the SHA-256 of the id, in hex,
-	// 16 characters.
+	// Digest that identifies the session in records and principals: the first 8 bytes of the SHA-256 of the session id,
+	// in hex, 16 characters.
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Tenant.
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -146,11 +146,11 @@ type Session struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Configured name of the server. It is empty for a session of the aggregated URL.
+	// Configured name of the server. It is empty if the session uses the aggregated URL.
 	Server string `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
 	// Negotiated protocol revision, for example "2025-11-25".
 	ProtocolVersion string `protobuf:"bytes,6,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// Name and version that the client declares. They are not verified.
+	// Name and version that the client states. They are not verified.
 	Client string `protobuf:"bytes,7,opt,name=client,proto3" json:"client,omitempty"`
 	// Time at which the session was opened.
 	Opened *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=opened,proto3" json:"opened,omitempty"`

@@ -67,29 +67,32 @@ type GetStatusResponse struct {
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Time at which the gateway started.
 	Started *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether the gateway is ready: the policy role serves, a policy is active, and the journal accepts records. Other
-	// roles and servers are not considered.
+	// Whether the gateway is ready. It is ready if the policy service responds, a policy is active, and the journal
+	// accepts records. Other services and MCP servers are not considered.
 	Ready bool `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Reasons for which it is not ready, one entry each.
+	// Reasons that the gateway is not ready, one entry each.
 	NotReady []string `protobuf:"bytes,4,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// Revision of the active policy. It is empty if no policy is active.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// The configured servers, sorted by name. It is empty if own_tenant_only.
+	// The configured servers, sorted by name. It is empty if own_tenant_only is true.
 	Servers []*ServerStatus `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Number of open sessions of all tenants. If own_tenant_only, it counts only those of the caller's tenant.
+	// Number of open sessions of all tenants. If own_tenant_only is true, only the sessions of the caller's tenant are
+	// counted.
 	Sessions int32 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// Whether the journal accepts records.
 	JournalHealthy bool `protobuf:"varint,8,opt,name=journal_healthy,json=journalHealthy,proto3" json:"journal_healthy,omitempty"`
-	// State of the journal. It is absent if own_tenant_only.
+	// State of the journal. It is absent if own_tenant_only is true.
 	Journal *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
-	// Problems with which the gateway is still ready, such as unavailable roles, one entry each. Calls that need an
-	// unavailable role are refused. Other calls pass.
+	// Problems that do not affect readiness, such as unavailable services, one entry each. Calls that need an unavailable
+	// service are refused. Other calls are not affected.
 	Degraded []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
-	// Whether the data of other tenants is omitted, because the caller is a person of another tenant than "default".
+	// Whether the data of other tenants is omitted. This is the case if the caller is a person of a tenant other than
+	// "default".
 	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
-	// Clients that declare elicitation, but have not answered a form. Only operators of the tenant "default" get them.
+	// Clients that declare the elicitation capability but have not answered a form. Only operators of the tenant
+	// "default" receive them.
 	SilentClients []*SilentClient `protobuf:"bytes,12,rep,name=silent_clients,json=silentClients,proto3" json:"silent_clients,omitempty"`
-	// Stored copies of arguments. It is absent if there are none, or if own_tenant_only.
+	// Stored copies of arguments. It is absent if there are none, or if own_tenant_only is true.
 	RecordedArguments *RecordedArgumentsStatus `protobuf:"bytes,13,opt,name=recorded_arguments,json=recordedArguments,proto3" json:"recorded_arguments,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -221,14 +224,15 @@ type RecordedArgumentsStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Size of the copies in bytes.
 	Bytes int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Maximum size in bytes. If it is reached, the oldest copies of the person with the most are removed.
+	// Maximum size of the copies in bytes. If it is reached, the oldest copies of the person who has the most are
+	// removed.
 	MaxBytes int64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// Time before which copies were removed.
+	// All copies that were stored before this time have been removed.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// Maximum age of a copy.
 	Retention *durationpb.Duration `protobuf:"bytes,4,opt,name=retention,proto3" json:"retention,omitempty"`
-	// Time of the last removal of copies that were not older than `retention`, because of the maximum size. It is absent
-	// if there was none since the gateway started.
+	// Time at which copies that were not older than `retention` were last removed because of the maximum size. It is
+	// absent if this has not happened since the gateway started.
 	RemovedEarly  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=removed_early,json=removedEarly,proto3" json:"removed_early,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,7 +303,7 @@ func (x *RecordedArgumentsStatus) GetRemovedEarly() *timestamppb.Timestamp {
 	return nil
 }
 
-// SilentClient is a client that has not answered the gateway's form, and is sent no form for some time.
+// SilentClient is a client that has not answered a form from the gateway. The gateway sends it no forms for some time.
 type SilentClient struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tenant of the principal that uses the client.
@@ -308,11 +312,11 @@ type SilentClient struct {
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Agent of the principal. It may be empty.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Name that the client declares. It is not verified, and may be empty.
+	// Name that the client states. It is not verified, and may be empty.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// Version that the client declares. It is not verified, and may be empty.
+	// Version that the client states. It is not verified, and may be empty.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	// Time at which the client is sent forms again.
+	// Time at which the gateway starts to send forms to the client again.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -395,14 +399,14 @@ type JournalStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest sealed head.
 	Head *JournalHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
-	// State of the verification of older segments, which begins when the gateway starts.
+	// State of the verification of older segments. The verification begins when the gateway starts.
 	Check *JournalCheck `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
 	// Maximum size of the records of calls, in bytes.
 	CallsRoomBytes int64 `protobuf:"varint,3,opt,name=calls_room_bytes,json=callsRoomBytes,proto3" json:"calls_room_bytes,omitempty"`
 	// Current size of the records of calls, in bytes.
 	CallsBytes int64 `protobuf:"varint,4,opt,name=calls_bytes,json=callsBytes,proto3" json:"calls_bytes,omitempty"`
-	// Estimated time for which records of calls are kept before the maximum size is reached, at the current rate and
-	// regardless of the configured age. It is absent if there are too few records for an estimate.
+	// Estimated time that records of calls are kept until the maximum size is reached, at the current rate and regardless
+	// of the configured age. It is absent if there are too few records for an estimate.
 	CallsRoomLasts *durationpb.Duration `protobuf:"bytes,5,opt,name=calls_room_lasts,json=callsRoomLasts,proto3" json:"calls_room_lasts,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -473,8 +477,8 @@ func (x *JournalStatus) GetCallsRoomLasts() *durationpb.Duration {
 	return nil
 }
 
-// JournalHead is a sealed statement of the number of records in the journal's chains. A copy of a head that is stored
-// elsewhere reveals later whether records were removed from the end.
+// JournalHead is a signed statement of the number of records in the journal's chains. If a copy of a head is stored
+// outside the journal, it can later show whether records were removed from the end.
 type JournalHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time at which the head was sealed.
@@ -483,10 +487,10 @@ type JournalHead struct {
 	Calls *ChainHead `protobuf:"bytes,2,opt,name=calls,proto3" json:"calls,omitempty"`
 	// The chain of refusals.
 	Refusals *ChainHead `protobuf:"bytes,3,opt,name=refusals,proto3" json:"refusals,omitempty"`
-	// Public key of the signature, Ed25519: hex, 64 characters.
+	// Ed25519 public key that verifies the signature: hex, 64 characters.
 	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
-	// Signature: hex, 128 characters. It signs these lines, each with a newline. Times are in RFC 3339 format, in UTC,
-	// with only the significant digits of the fraction of a second:
+	// Signature of the following lines: hex, 128 characters. Each line ends with a newline. Times are in RFC 3339 format,
+	// in UTC, with only the significant digits of the fraction of a second:
 	//
 	//	sluice journal head v1
 	//	TIME
@@ -562,10 +566,10 @@ func (x *JournalHead) GetSignature() string {
 	return ""
 }
 
-// ChainHead is the end of a chain of the journal.
+// ChainHead describes the end of a chain in the journal.
 type ChainHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of records ever written to the chain. It equals the sequence of the newest record.
+	// Number of records that were ever written to the chain. It equals the sequence of the newest record.
 	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	// SHA-256 of the newest record's line: hex, 64 characters. It is 64 zeros if there is no record.
 	Hash          string `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
@@ -622,11 +626,11 @@ type JournalCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the verification is complete.
 	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
-	// Number of intact segments of both chains so far.
+	// Number of segments in both chains that have been found intact so far.
 	Segments int32 `protobuf:"varint,2,opt,name=segments,proto3" json:"segments,omitempty"`
-	// Number of records in these segments.
+	// Number of records in the segments that have been found intact.
 	Records int64 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
-	// Errors that were found, with file and line, one entry for each chain. It is empty if there are no errors.
+	// Errors that were found, with file and line, at most one entry for each chain. It is empty if there are no errors.
 	Broken        []string `protobuf:"bytes,4,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -701,22 +705,24 @@ type ServerStatus struct {
 	InFlight int32 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Error of the last attempt to reach the server. It is empty if the attempt succeeded or there was no attempt.
 	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// Restrictions that the kernel enforces on its program. It is absent if the gateway starts no program for the server.
+	// Restrictions that the kernel enforces on the server's program. It is absent if the gateway starts no program for
+	// the server.
 	Sandbox *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
-	// Time until which no requests are sent to the server, because many consecutive attempts to reach it failed. It is
-	// absent if requests are sent.
+	// Time until which no requests are sent to the server, because many consecutive attempts to reach it have failed. It
+	// is absent if requests are sent.
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
 	// Protocol revisions that the server supports, newest first. It is empty if they have not been determined yet.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Time at which the oldest pending start of its program began, for any caller. It is absent if no start is pending,
-	// or if the gateway starts no program for the server.
+	// Time at which the oldest pending start of the server's program began, for any caller. It is absent if no start is
+	// pending, or if the gateway starts no program for the server.
 	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
-	// Notice for operators about its program, although calls continue, such as that no newer version of its package could
-	// be installed. It is one sentence of at most 512 bytes, or empty. Only operators of the tenant `default` receive it.
+	// Notice for operators about a problem with the server's program that does not prevent calls. For example, a newer
+	// version of its package could not be installed. It is one sentence of at most 512 bytes, or empty. Only operators of
+	// the tenant `default` receive it.
 	ProgramNotice string `protobuf:"bytes,17,opt,name=program_notice,json=programNotice,proto3" json:"program_notice,omitempty"`
-	// Reasons for which elements of its lists are withheld from clients, from the last list that was read. The gateway
-	// reads the list of tools itself. It reads the other lists when a client requests them at the aggregated URL. At most
-	// 100 entries for each list.
+	// Reasons that elements of the server's lists are withheld from clients. They are from the last list that was read.
+	// The gateway reads the list of tools itself. It reads the other lists when a client requests them at the aggregated
+	// URL. At most 100 entries for each list.
 	ListFaults    []*ListFault `protobuf:"bytes,16,rep,name=list_faults,json=listFaults,proto3" json:"list_faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -822,17 +828,18 @@ func (x *ServerStatus) GetListFaults() []*ListFault {
 	return nil
 }
 
-// ListFault is the reason for which an element of a server's list, or the whole list, is withheld from clients.
+// ListFault is the reason that an element of a server's list, or the whole list, is withheld from clients.
 type ListFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the list: `tools`, `prompts`, `resources` or `resourceTemplates`.
 	List string `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`
-	// Name of the element as the server wrote it, truncated to 128 bytes. It is untrusted. It is empty if the element has
-	// no readable name, or if the whole list is withheld.
+	// Name of the element as the server sent it, truncated to 128 bytes. The name is untrusted. It is empty if the
+	// element has no readable name, or if the whole list is withheld.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Description of the error, written by the gateway, such as "inputSchema.type is missing".
 	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	// Whether the element is omitted only from the list of all servers (`/mcp`), and not from the list of this server.
+	// Whether the element is omitted only from the combined list of all servers (`/mcp`), and not from the list of this
+	// server.
 	JointOnly     bool `protobuf:"varint,4,opt,name=joint_only,json=jointOnly,proto3" json:"joint_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -899,13 +906,13 @@ func (x *ListFault) GetJointOnly() bool {
 // Sandbox describes the restrictions that the kernel enforces on a program.
 type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Mechanism that enforces them: `namespaces` or `Landlock`. It is empty if there is none.
+	// Mechanism that enforces the restrictions: `namespaces` or `Landlock`. It is empty if there is none.
 	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
 	// Restrictions that are enforced, a few words each, such as `files`.
 	Held []string `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
 	// Restrictions that should be enforced but are not, a few words each.
 	NotHeld []string `protobuf:"bytes,3,rep,name=not_held,json=notHeld,proto3" json:"not_held,omitempty"`
-	// Reason for which no better mechanism is used. It is empty if there is no better one.
+	// Reason that no better mechanism is used. It is empty if there is no better mechanism.
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,51 +27,52 @@ const (
 // Principal is the caller on whose behalf a request is made. It is built from a verified credential and never from a
 // field that the caller chose.
 //
-// It is sent in the metadata `sluice-principal`, once, as a JWT (RFC 7519) in compact form. The algorithm is EdDSA with
+// It is sent once, in the metadata `sluice-principal`, as a JWT (RFC 7519) in compact form. The algorithm is EdDSA with
 // Ed25519 (RFC 8037). The JWT is signed with the key of the signer's TLS certificate. It is verified with the key of
-// the peer's certificate on the same connection, or with the key of the in-process connection. Therefore a service
-// can't forward the assertion of another service. Its claims:
+// the peer's certificate on the same connection, or with the key of the in-process connection. Therefore, a service
+// can't forward the assertion of another service. The claims of the JWT are:
 //
 //	iss        role of the signer, `spiffe://sluice/<role>`
 //	aud        role that is called, a list of one: [`spiffe://sluice/<role>`]
 //	iat, exp   time of the signature and time of expiry, at most 60 s later; clocks may differ by 5 s
 //	principal  this message in binary protobuf, as unpadded base64url
 //
-// The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console. The called role is the role that
-// serves the RPC. The gateway signs for every principal that it has identified. wasmagent signs only for its own
-// agents: their subject begins with `agent:<tenant>/`, and they have a chain or, if a person created them, an owner. If
-// the JWT is not valid, the error is UNAUTHENTICATED, PRINCIPAL_REFUSED. If it is required and missing, the error is
-// UNAUTHENTICATED, PRINCIPAL_REQUIRED.
+// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console. The called
+// role is the service that serves the RPC. The gateway signs for every principal that it has identified. wasmagent
+// signs only for its own agents. The subject of such an agent begins with `agent:<tenant>/`, and the agent has a
+// delegation chain or, if a person created it, an owner. If the JWT is not valid, the error is UNAUTHENTICATED,
+// PRINCIPAL_REFUSED. If the JWT is required and missing, the error is UNAUTHENTICATED, PRINCIPAL_REQUIRED.
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tenant of the principal, `^[a-z0-9-]{1,64}$`. It is "default" if the installation has only one tenant. An empty
 	// tenant is refused.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Holder of the credential, unique in the tenant, 1 to 256 bytes. Two tokens of one person have the same subject.
+	// Holder of the credential: 1 to 256 bytes, unique in the tenant. Two tokens of one person have the same subject.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent that calls, at most 128 bytes. It is empty for people.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if none is named.
+	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if that person is not known.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Groups of the subject, at most 256, each 1 to 128 bytes, sorted, unique.
+	// Groups of the subject, sorted and without duplicates: at most 256 groups of 1 to 128 bytes each.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Role of the holder of the credential in the mesh. A request without a role is refused.
+	// Role that the holder of the credential has in the mesh. A request without a role is refused.
 	Role v1.TokenRole `protobuf:"varint,6,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// Digest of the session at the gateway, as in sluice.gateway.v1.Session: 16 characters in hex, never the handle. It
-	// is empty if the protocol revision has no sessions. At most 128 bytes.
+	// Digest of the session at the gateway, as in sluice.gateway.v1.Session: 16 characters in hex. It is never the
+	// session id itself. It is empty if the protocol revision has no sessions. At most 128 bytes.
 	Session string `protobuf:"bytes,7,opt,name=session,proto3" json:"session,omitempty"`
-	// Run that the client declared in `_meta["dev.sluice/run"]`, at most 128 bytes. It is empty if the client declared
-	// none. A run can only narrow limits: the principal's cap applies in any case.
+	// Run that the client declared in `_meta["dev.sluice/run"]`, at most 128 bytes. It is empty if the client declared no
+	// run. A run can only make limits stricter, because the principal's cap always applies, too.
 	Run string `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
-	// Principals on whose behalf the principal acts, nearest first, at most 4: an agent's creator, the creator's creator.
-	// A principal in a chain has no chain.
+	// Delegation chain: the principals on whose behalf the principal acts, nearest first, at most 4. For example, it
+	// contains an agent's creator, followed by the creator's creator. A principal in a chain has no chain of its own.
 	Chain []*Principal `protobuf:"bytes,9,rep,name=chain,proto3" json:"chain,omitempty"`
-	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes. It is empty if there was no token.
+	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes. It is empty if no token was
+	// presented.
 	TokenId string `protobuf:"bytes,10,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// Time at which that token was created. It is absent if it is not known.
+	// Time at which the presented token was created. It is absent if the time is not known.
 	TokenCreated *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=token_created,json=tokenCreated,proto3" json:"token_created,omitempty"`
-	// Subject of the operator who created that token and so knows its secret, at most 256 bytes. It is empty if the token
-	// is in the configuration, or if an operator of another tenant created it.
+	// Subject of the operator who created the presented token and therefore knows its secret, at most 256 bytes. It is
+	// empty if the token is in the configuration, or if an operator of another tenant created it.
 	TokenCreatedBy string `protobuf:"bytes,12,opt,name=token_created_by,json=tokenCreatedBy,proto3" json:"token_created_by,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -202,27 +203,28 @@ type Token struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Agent that uses the token, at most 128 bytes. It is empty for people.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if none is named.
+	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if that person is not known.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Groups, at most 256.
+	// Groups to which the holder belongs, at most 256.
 	Groups []string `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Role of the holder in the mesh.
+	// Role that the holder has in the mesh.
 	Role v1.TokenRole `protobuf:"varint,7,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// Time at which the token was created. It is absent for tokens of the configuration.
+	// Time at which the token was created. It is absent for tokens in the configuration.
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
 	// Time at which the token expires. It is absent if the token never expires.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Whether the token is in the configuration and therefore can't be revoked by RevokeToken.
+	// Whether the token is in the configuration. Such a token can't be revoked by RevokeToken.
 	Configured bool `protobuf:"varint,10,opt,name=configured,proto3" json:"configured,omitempty"`
-	// Time of the last use, with a precision of about a minute. It is absent if the token was never used, and for tokens of
-	// the configuration.
+	// Time of the last use, with a precision of about a minute. It is absent if the token was never used, and for tokens
+	// in the configuration.
 	LastUsed *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
-	// Subject of the operator who created the token, at most 256 bytes. It is empty for tokens of the configuration.
-	// People of tenants other than "default" do not get the subjects of other tenants' operators.
+	// Subject of the operator who created the token, at most 256 bytes. It is empty for tokens in the configuration.
+	// People of tenants other than "default" do not receive the subjects of operators of other tenants.
 	CreatedBy string `protobuf:"bytes,12,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	// Time at which the token was revoked. It is absent if the token was not revoked.
 	Revoked *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	// Subject of the operator who revoked the token, at most 256 bytes, as in `created_by`.
+	// Subject of the operator who revoked the token, at most 256 bytes. It is omitted for the same people as
+	// `created_by`.
 	RevokedBy     string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -359,10 +361,10 @@ func (x *Token) GetRevokedBy() string {
 // CreateTokenRequest requests a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token to create: of the role `agent`, with an agent and an expiry. The other times, `created_by`, `revoked_by`
-	// and `configured` are ignored.
+	// The token to create. Its role must be `agent`, and it must have an agent and an expiry time. All other times,
+	// `created_by`, `revoked_by` and `configured` are ignored.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Whether the caller is the owner. Then `token.owner` is ignored.
+	// Whether the caller becomes the owner of the token. If it is true, `token.owner` is ignored.
 	OwnedByCaller bool `protobuf:"varint,2,opt,name=owned_by_caller,json=ownedByCaller,proto3" json:"owned_by_caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -412,13 +414,13 @@ func (x *CreateTokenRequest) GetOwnedByCaller() bool {
 	return false
 }
 
-// CreateTokenResponse contains a token with its secret, which is returned only here.
+// CreateTokenResponse contains a token and its secret. No other response contains the secret.
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token as it is stored.
+	// The token in the form in which it is stored.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Secret of the token, to be sent as `Authorization: Bearer`: `slc1_a_`, 43 random letters and digits (256 bits), and
-	// 6 letters and digits that are the CRC-32 (IEEE) of all characters before them, in base 62.
+	// Secret of the token, to be sent as `Authorization: Bearer`. It consists of `slc1_a_`, 43 random letters and digits
+	// (256 bits), and 6 letters and digits that are the CRC-32 (IEEE) of all characters before them, in base 62.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -473,9 +475,10 @@ type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of tokens: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page. Empty for the first page.
+	// `next_page_token` of the previous page. It is empty for the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Whether to list tokens that have expired or were revoked, too. The newest 1,000 of each tenant are kept.
+	// Whether to also list tokens that have expired or were revoked. For each tenant, the newest 1,000 of these tokens
+	// are kept.
 	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -587,13 +590,13 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
-// RevokeTokenRequest specifies a token, or the tokens of an agent. Exactly one of the two is set.
+// RevokeTokenRequest specifies a token, or the agent whose tokens are revoked. Exactly one of the two fields is set.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the token.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Name of the agent whose tokens are revoked, at most 128 bytes. Only tokens that the caller may see are revoked, and
-	// no tokens of the configuration.
+	// Name of the agent whose tokens are revoked, at most 128 bytes. Only tokens that the caller may see are revoked.
+	// Tokens in the configuration are not revoked.
 	Agent         string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -643,12 +646,12 @@ func (x *RevokeTokenRequest) GetAgent() string {
 	return ""
 }
 
-// RevokeTokenResponse means that the tokens are revoked.
+// RevokeTokenResponse means that the tokens have been revoked.
 type RevokeTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tokens that the request selects, including those that had been revoked before.
+	// The tokens that the request selects, including tokens that had already been revoked.
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
-	// Names of tokens of the agent that stay valid, because they are in the configuration.
+	// Names of the agent's tokens that stay valid because they are in the configuration.
 	Configured    []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -698,7 +701,7 @@ func (x *RevokeTokenResponse) GetConfigured() []string {
 	return nil
 }
 
-// ReportTokenUseRequest contains times at which tokens were used.
+// ReportTokenUseRequest contains the times at which tokens were used.
 type ReportTokenUseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The uses, at most 200.
@@ -744,7 +747,7 @@ func (x *ReportTokenUseRequest) GetUses() []*TokenUse {
 	return nil
 }
 
-// TokenUse is the time of the last use of a token.
+// TokenUse contains the time at which a token was last used.
 type TokenUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the token.
@@ -876,7 +879,7 @@ func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
 // WatchTokensResponse contains all valid tokens, or is a heartbeat.
 type WatchTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The valid tokens. It is absent in a heartbeat: the last set has not changed.
+	// The valid tokens. It is absent in a heartbeat, which means that the set has not changed.
 	Set           *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -924,8 +927,8 @@ type TokenSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens with their hashes.
 	Tokens []*TokenRecord `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
-	// The newest 1,000 tokens that have expired or were revoked. A service needs them only to tell a caller why its token
-	// is refused.
+	// The newest 1,000 tokens that have expired or were revoked. A service needs them only to tell a caller why the
+	// caller's token is refused.
 	Ended         []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -982,7 +985,7 @@ type EndedToken struct {
 	Sha256 []byte `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// Name of the token.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Whether the token was revoked. Otherwise it has expired.
+	// Whether the token was revoked. If it is false, the token has expired.
 	Revoked       bool `protobuf:"varint,3,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1039,7 +1042,7 @@ func (x *EndedToken) GetRevoked() bool {
 	return false
 }
 
-// TokenRecord is a token as the services store it.
+// TokenRecord is a token in the form in which the services store it.
 type TokenRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.

@@ -30,38 +30,39 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// IdentityService manages the tokens of the installation. Only hashes are stored: the secret of a token is returned
-// once, when the token is created. Tokens of the configuration are listed, but only the configuration changes them. The
-// policy service serves IdentityService.
+// IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
+// returned only once, when the token is created. Tokens in the configuration are listed, but can be changed only in the
+// configuration. The policy service serves IdentityService.
 type IdentityServiceClient interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
 	//
-	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, or a token that has ended and is still listed
+	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, even if it has ended but is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
 	//	                     tenant
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
 	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
 	//	                     not give to that tenant, or a reserved subject
 	//	RESOURCE_EXHAUSTED   TOKENS_FULL: the owner has 50 valid tokens, the tenant has 1,000, or the installation has
-	//	                     2,000. Tokens of the configuration do not count
+	//	                     2,000. Tokens in the configuration do not count
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the token could not be stored, or it is not known whether it was stored
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// ListTokens lists the valid tokens of the caller's tenant, and those of the configuration. For an operator of
-	// "default" it lists the tokens of all tenants. Secrets and hashes are never returned.
+	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
+	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken revokes a token, or all tokens of an agent. It returns when no gateway accepts them any more. A token
-	// that was revoked before stays revoked, so the request is safe to repeat. Errors:
+	// RevokeToken revokes a token, or all tokens of an agent. It returns after all gateways have stopped accepting these
+	// tokens. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// WatchTokens sends the set of all valid tokens immediately and after each change, and a heartbeat at least every 500
-	// ms. If a service has received no message for 1 s, it no longer knows the valid tokens and accepts none.
+	// WatchTokens sends the set of all valid tokens immediately and after each change. It sends a heartbeat at least
+	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
+	// none.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
-	// ReportTokenUse reports when tokens were last used. Services report a token at most once a minute. Unknown names are
-	// ignored.
+	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
+	// are ignored.
 	ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error)
 }
 
@@ -136,38 +137,39 @@ func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTo
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
 //
-// IdentityService manages the tokens of the installation. Only hashes are stored: the secret of a token is returned
-// once, when the token is created. Tokens of the configuration are listed, but only the configuration changes them. The
-// policy service serves IdentityService.
+// IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
+// returned only once, when the token is created. Tokens in the configuration are listed, but can be changed only in the
+// configuration. The policy service serves IdentityService.
 type IdentityServiceServer interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
 	//
-	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, or a token that has ended and is still listed
+	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, even if it has ended but is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
 	//	                     tenant
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
 	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
 	//	                     not give to that tenant, or a reserved subject
 	//	RESOURCE_EXHAUSTED   TOKENS_FULL: the owner has 50 valid tokens, the tenant has 1,000, or the installation has
-	//	                     2,000. Tokens of the configuration do not count
+	//	                     2,000. Tokens in the configuration do not count
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the token could not be stored, or it is not known whether it was stored
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// ListTokens lists the valid tokens of the caller's tenant, and those of the configuration. For an operator of
-	// "default" it lists the tokens of all tenants. Secrets and hashes are never returned.
+	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
+	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken revokes a token, or all tokens of an agent. It returns when no gateway accepts them any more. A token
-	// that was revoked before stays revoked, so the request is safe to repeat. Errors:
+	// RevokeToken revokes a token, or all tokens of an agent. It returns after all gateways have stopped accepting these
+	// tokens. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// WatchTokens sends the set of all valid tokens immediately and after each change, and a heartbeat at least every 500
-	// ms. If a service has received no message for 1 s, it no longer knows the valid tokens and accepts none.
+	// WatchTokens sends the set of all valid tokens immediately and after each change. It sends a heartbeat at least
+	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
+	// none.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
-	// ReportTokenUse reports when tokens were last used. Services report a token at most once a minute. Unknown names are
-	// ignored.
+	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
+	// are ignored.
 	ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }

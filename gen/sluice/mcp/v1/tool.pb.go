@@ -88,8 +88,8 @@ func (Category) EnumDescriptor() ([]byte, []int) {
 }
 
 // Tool publishes an RPC as an MCP tool. The input and output schemas are derived from the method's messages and their
-// protovalidate rules. A method with a stream of responses can also be a tool: messages in which a [Progress] field is
-// set report the progress of the call, and the last message, in which it is not set, contains the result.
+// protovalidate rules. A method that streams responses can also be a tool. Messages in which a [Progress] field is set
+// report the progress of the call. The last message has no progress and contains the result.
 type Tool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the tool in `tools/list`: `^[A-Za-z0-9_./-]{1,128}$`.
@@ -100,12 +100,12 @@ type Tool struct {
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category of the tool.
 	Category Category `protobuf:"varint,4,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// Hints of the MCP specification. Absent hints are not sent.
+	// Hints to clients, as in the MCP specification. Absent hints are not sent.
 	Hints *Hints `protobuf:"bytes,5,opt,name=hints,proto3" json:"hints,omitempty"`
 	// Whether to add `"success": true` to the result, for clients that expect it from servers that report success
 	// explicitly. Failures are reported with `isError`.
 	SaysSuccess bool `protobuf:"varint,6,opt,name=says_success,json=saysSuccess,proto3" json:"says_success,omitempty"`
-	// Whether no server of this version serves the method. In that case the method is not published as a tool.
+	// True if no server of this version serves the method. In that case the method is not published as a tool.
 	Unserved      bool `protobuf:"varint,7,opt,name=unserved,proto3" json:"unserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -190,8 +190,8 @@ func (x *Tool) GetUnserved() bool {
 	return false
 }
 
-// Hints are the annotations of MCP's ToolAnnotations. An absent hint is not sent, and the default of the specification
-// applies.
+// Hints contains the hints of MCP's ToolAnnotations. An absent hint is not sent, and the default in the MCP
+// specification applies.
 type Hints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool changes nothing.
@@ -268,7 +268,7 @@ func (x *Hints) GetOpenWorld() bool {
 // arguments or its result.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Progress so far. It increases from message to message.
+	// Progress so far. It increases with each message.
 	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
 	// Value at which the call is complete. It is 0 if the value is not known.
 	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
@@ -371,8 +371,8 @@ var (
 	//
 	// optional bool json = 51102;
 	E_Json = &file_sluice_mcp_v1_tool_proto_extTypes[1]
-	// Description of the field, for the model: at most 1,024 characters. It is an option because comments of a proto file
-	// are not available to a program.
+	// Description of the field, for the model: at most 1,024 characters. The description is an option because a program
+	// can't read the comments of a proto file.
 	//
 	// optional string description = 51103;
 	E_Description = &file_sluice_mcp_v1_tool_proto_extTypes[2]

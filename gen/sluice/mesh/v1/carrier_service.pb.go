@@ -72,21 +72,23 @@ func (x *CarryCallsRequest) GetCalls() []*CarriedCall {
 // CarriedCall is one unary call, or the cancellation of a call.
 type CarriedCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the call. Its response has the same number. Of the calls without a response, no two have the same number.
+	// Number of the call. The response has the same number. Calls that do not have a response yet must have different
+	// numbers.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The method, as "/package.Service/Method".
 	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
 	// The request in binary protobuf, at most 16,384 bytes.
 	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
-	// Time for which the caller waits, in milliseconds: 0 to 300,000. If it is 0, the deadline has already passed.
+	// Time that the caller waits for the response, in milliseconds: 0 to 300,000. If it is 0, the deadline has already
+	// passed.
 	TimeoutMs uint32 `protobuf:"varint,4,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// Principal on whose behalf the call is made, as in the metadata `sluice-principal` of a separate call. It is empty
 	// if the call is not made on behalf of a principal.
 	Principal string `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
 	// W3C trace context of the caller. It is empty if there is none.
 	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// Whether the caller cancels the call with this id. The call ends, and no response is needed. All fields except the
-	// id are ignored.
+	// Whether the caller cancels the call with this id. The call ends, and no response is needed. All fields other than
+	// `id` are ignored.
 	GivenUp       bool `protobuf:"varint,7,opt,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

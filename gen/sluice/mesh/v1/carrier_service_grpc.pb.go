@@ -26,13 +26,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CarrierService carries unary calls between roles on a long-lived stream. Calls that wait at the same time are sent in
-// one message. Every role serves CarrierService in addition to its other services. For a carried call, identity,
-// callers and constraints are checked in the same way as for a separate call.
+// CarrierService carries unary calls between the services of the mesh on a long-lived stream. Calls that are ready at
+// the same time are sent in one message. Every service of the mesh also serves CarrierService. A carried call is
+// subject to the same checks of identity, permitted callers and field constraints as a separate call.
 type CarrierServiceClient interface {
-	// CarryCalls processes calls and responds to each when it has ended, in any order. A call of a method that is not
-	// marked with (sluice.auth.v1.carried) is refused, without effect on other calls. If the stream fails, calls without
-	// a response may have been processed. All carried calls are safe to repeat. Errors:
+	// CarryCalls processes calls. It sends the response to each call as soon as the call has ended, so the responses can
+	// be in any order. A call to a method that is not marked with (sluice.auth.v1.carried) is refused. Other calls are
+	// not affected. If the stream fails, calls that have no response may nevertheless have been processed. All carried
+	// calls are safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT    INVALID_REQUEST: a call violates a constraint
 	//	RESOURCE_EXHAUSTED  TOO_MUCH: the connection carries calls on another stream
@@ -64,13 +65,14 @@ type CarrierService_CarryCallsClient = grpc.BidiStreamingClient[CarryCallsReques
 // All implementations must embed UnimplementedCarrierServiceServer
 // for forward compatibility.
 //
-// CarrierService carries unary calls between roles on a long-lived stream. Calls that wait at the same time are sent in
-// one message. Every role serves CarrierService in addition to its other services. For a carried call, identity,
-// callers and constraints are checked in the same way as for a separate call.
+// CarrierService carries unary calls between the services of the mesh on a long-lived stream. Calls that are ready at
+// the same time are sent in one message. Every service of the mesh also serves CarrierService. A carried call is
+// subject to the same checks of identity, permitted callers and field constraints as a separate call.
 type CarrierServiceServer interface {
-	// CarryCalls processes calls and responds to each when it has ended, in any order. A call of a method that is not
-	// marked with (sluice.auth.v1.carried) is refused, without effect on other calls. If the stream fails, calls without
-	// a response may have been processed. All carried calls are safe to repeat. Errors:
+	// CarryCalls processes calls. It sends the response to each call as soon as the call has ended, so the responses can
+	// be in any order. A call to a method that is not marked with (sluice.auth.v1.carried) is refused. Other calls are
+	// not affected. If the stream fails, calls that have no response may nevertheless have been processed. All carried
+	// calls are safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT    INVALID_REQUEST: a call violates a constraint
 	//	RESOURCE_EXHAUSTED  TOO_MUCH: the connection carries calls on another stream

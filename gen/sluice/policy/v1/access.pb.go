@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AccessOutcome summarizes the decisions on the calls of a tool.
+// AccessOutcome summarizes the decisions on calls to a tool.
 type AccessOutcome int32
 
 const (
@@ -32,19 +32,19 @@ const (
 	AccessOutcome_ACCESS_OUTCOME_UNSPECIFIED AccessOutcome = 0
 	// Every call is allowed, without limits.
 	AccessOutcome_ACCESS_OUTCOME_ALLOWED AccessOutcome = 1
-	// Every call is allowed, and limits count calls.
+	// Every call is allowed, but counts against limits.
 	AccessOutcome_ACCESS_OUTCOME_LIMITED AccessOutcome = 2
 	// Every call waits for approval.
 	AccessOutcome_ACCESS_OUTCOME_APPROVAL AccessOutcome = 3
-	// Calls get different decisions, which depend on the arguments or the time.
+	// Different calls get different decisions, depending on the arguments or the time.
 	AccessOutcome_ACCESS_OUTCOME_DEPENDS AccessOutcome = 4
 	// Every call is denied.
 	AccessOutcome_ACCESS_OUTCOME_DENIED AccessOutcome = 5
 	// Every call is denied as if the tool did not exist.
 	AccessOutcome_ACCESS_OUTCOME_HIDDEN AccessOutcome = 6
-	// Rules do not deny every call, but the tool can't be called, because its definition is not accepted.
+	// The rules would not deny every call, but the tool can't be called because its definition is not accepted.
 	AccessOutcome_ACCESS_OUTCOME_CHANGED AccessOutcome = 7
-	// Rules do not deny every call, but the tool or its server is quarantined.
+	// The rules would not deny every call, but the tool or its server is quarantined.
 	AccessOutcome_ACCESS_OUTCOME_QUARANTINED AccessOutcome = 8
 )
 
@@ -104,9 +104,10 @@ func (AccessOutcome) EnumDescriptor() ([]byte, []int) {
 // ListAccessRequest specifies a principal, and optionally a server.
 type ListAccessRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Principal whose access is returned, used as in DecideCallRequest.
+	// Principal whose access is returned. DecideCallRequest.subject describes how the principal is used.
 	Subject *v1.Principal `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Configured name of a server, to list its tools. Empty means a summary of each server.
+	// Configured name of the server whose tools are listed. If it is empty, the response contains a summary of each
+	// server.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
 	// Maximum number of servers or tools in the response, 1 to 500. 0 means 100. The response may contain fewer.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -174,18 +175,19 @@ func (x *ListAccessRequest) GetPageToken() string {
 	return ""
 }
 
-// ListAccessResponse contains the summaries of servers, or the tools of one server. At most 2,000 tools are evaluated for
-// a page, so it may have fewer entries than requested, or none, although more follow.
+// ListAccessResponse contains the summaries of servers, or the tools of one server. At most 2,000 tools are evaluated
+// for a page. Therefore a page may have fewer entries than requested, or none, even if more pages follow.
 type ListAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Summaries of the configured servers and the servers in the catalog, sorted by name. If the request has a server, each
-	// page contains only that server. A server with many tools is on several pages: the sums of its counts apply.
+	// Summaries of the configured servers and the servers in the catalog, sorted by name. If the request specifies a
+	// server, each page contains only that server. If the tools of a server are on several pages, each page has counts
+	// only for its own tools, and a client adds them up.
 	Servers []*ServerAccess `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Tools of the server in the request, sorted by name.
 	Tools []*ToolAccess `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Revision that decided: hex SHA-256, 64 characters.
+	// Policy revision that was evaluated: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,4,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -254,14 +256,16 @@ type ServerAccess struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Whether a list of the server's tools was ever reported. Otherwise the counts are 0.
+	// Whether a gateway has ever reported a list of the server's tools. If not, the counts are 0.
 	Listed bool `protobuf:"varint,2,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Whether any call could be allowed or could wait for approval, as in CheckServerResponse. It also covers tools that
-	// are not listed.
+	// Whether any call could be allowed or could wait for approval, as in CheckServerResponse. This includes calls to
+	// tools that are not listed.
 	CouldAllow bool `protobuf:"varint,3,opt,name=could_allow,json=couldAllow,proto3" json:"could_allow,omitempty"`
-	// Number of the listed tools that were evaluated for this page, for each outcome that occurs, sorted by outcome.
+	// For each outcome that occurs, the number of listed tools that have this outcome, sorted by outcome. Only the tools
+	// that were evaluated for this page are counted.
 	Counts []*OutcomeCount `protobuf:"bytes,4,rep,name=counts,proto3" json:"counts,omitempty"`
-	// Methods other than `tools/call`, among those that can be called with a rule, that are not denied for all params.
+	// Methods for which at least some calls are not denied. Only methods that need a rule are listed, and `tools/call` is
+	// never listed.
 	Methods []string `protobuf:"bytes,5,rep,name=methods,proto3" json:"methods,omitempty"`
 	// Whether the whole server is quarantined.
 	Quarantined   bool `protobuf:"varint,6,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
@@ -341,7 +345,7 @@ func (x *ServerAccess) GetQuarantined() bool {
 	return false
 }
 
-// OutcomeCount is the number of tools with an outcome.
+// OutcomeCount is the number of tools with a given outcome.
 type OutcomeCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The outcome.
@@ -401,15 +405,16 @@ type ToolAccess struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the tool.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Summary of the cases.
+	// Summary of `cases`.
 	Outcome AccessOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=sluice.policy.v1.AccessOutcome" json:"outcome,omitempty"`
-	// Whether the tool is listed to the principal.
+	// Whether lists show the tool to the principal.
 	Visible bool `protobuf:"varint,3,opt,name=visible,proto3" json:"visible,omitempty"`
-	// Decisions that calls of the tool can get, the most permissive first, at least one. With the outcome depends, the
-	// strictest case of those whose condition has the right result applies to a call.
+	// Decisions that calls to the tool can get, the most permissive first. There is at least one. If the outcome is
+	// ACCESS_OUTCOME_DEPENDS, several cases may match a call: those without a condition, and those whose condition has
+	// the result in `holds`. The strictest of them applies.
 	Cases []*AccessCase `protobuf:"bytes,4,rep,name=cases,proto3" json:"cases,omitempty"`
-	// Whether calls may get decisions that are not in the list, because too many conditions depend on the arguments or the
-	// time. The list then has at most 20 cases. ExplainCall evaluates a call with its arguments.
+	// Whether calls may get decisions that are not in `cases`, because too many conditions depend on the arguments or the
+	// time. In that case `cases` has at most 20 entries. ExplainCall returns the decision on a call with given arguments.
 	Incomplete    bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -480,27 +485,27 @@ func (x *ToolAccess) GetIncomplete() bool {
 	return false
 }
 
-// AccessCase is a decision that some calls of a tool can get.
+// AccessCase is a decision that some calls to a tool can get.
 type AccessCase struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the calls are allowed, refused or wait for approval.
+	// Whether the calls are allowed, are refused, or wait for approval.
 	Effect Effect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Reason for which the calls are refused or wait. It is unspecified with the effect allow.
+	// Reason that the calls are refused or wait for approval. It is unspecified if the effect is allow.
 	Code v11.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Rule that decided. It is absent if a default decided.
+	// Rule that determined the decision. It is absent if a default applied.
 	Rule *RuleRef `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Message for the model and for people. It may be empty.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// Condition on which the rule depends, in the form of the document. It is empty if the rule decides for all arguments
-	// and times, or if a default decided.
+	// Condition of the rule in `rule`, in the syntax of policy documents. It is empty if the rule applies regardless of
+	// the arguments and the time, or if a default applied.
 	Condition string `protobuf:"bytes,5,opt,name=condition,proto3" json:"condition,omitempty"`
-	// Whether the rule decides if the condition is true, and not if it is false. It has no meaning without a condition.
+	// Result that the condition must have for the rule to apply. It has no meaning without a condition.
 	Holds bool `protobuf:"varint,6,opt,name=holds,proto3" json:"holds,omitempty"`
-	// Terms of the approval, with the effect require_approval.
+	// Terms of the approval. They are present only if the effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Limits that can apply to the calls.
 	Limits []*RuleLimit `protobuf:"bytes,8,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Index of the principal whose decision applies, as in Decision.
+	// Index of the principal whose decision applies, as in Decision.chain_index.
 	ChainIndex    int32 `protobuf:"varint,9,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

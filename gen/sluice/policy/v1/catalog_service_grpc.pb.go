@@ -38,38 +38,41 @@ const (
 // CatalogService stores every server and tool that the gateways have reported: the classification of each tool, the
 // evidence for it, and the pinned definition.
 //
-// Pinning refuses a definition of a tool until it is accepted. Quarantine refuses every call to a tool or a server,
-// regardless of definitions. They are independent: accepting a definition does not release a tool that a person has
-// quarantined, and releasing a tool accepts no definition.
+// If a server's definitions are pinned, the policy service refuses calls with a definition of a tool until that
+// definition is accepted. If a tool or a server is quarantined, every call to it is refused, regardless of definitions.
+// Pinning and quarantine are independent: accepting a definition does not release a tool that a person has quarantined,
+// and releasing a tool accepts no definition.
 //
 // Only this service computes the canonical form of a definition and its digest. Every change that affects decisions
-// creates a new revision, and its response contains an activation token for `min_revision`.
+// creates a new policy revision. The response to the change contains an activation token for `min_revision`.
 //
-// Every RPC whose request names a server or a tool may return NOT_FOUND, SERVER_UNKNOWN or TOOL_UNKNOWN: no gateway has
-// reported it. All RPCs are safe to repeat. Servers and tools belong to the installation: only operators of the tenant
-// "default" may change them, and only people of that tenant may read them. For other callers the error is
-// PERMISSION_DENIED, TENANT_REFUSED.
+// Every RPC whose request specifies a server or a tool may return NOT_FOUND with SERVER_UNKNOWN or TOOL_UNKNOWN, if no
+// gateway has reported that server or tool. All RPCs are safe to repeat. Servers and tools belong to the installation:
+// only operators of the tenant "default" may change them, and only people of that tenant may read them. For other
+// callers the error is PERMISSION_DENIED, TENANT_REFUSED.
 type CatalogServiceClient interface {
-	// ReportTools reports a server's list to the catalog. A gateway sends the head, then one tool in each message, then
-	// closes its side. The report takes effect only when the gateway has closed its side. The response contains the state
-	// of each definition.
+	// ReportTools reports a server's tool list to the catalog. A gateway sends the head, then one tool in each message,
+	// then closes its side of the stream. The report takes effect only when the gateway has closed its side. The response
+	// contains the state of each definition.
 	//
-	// A list that a gateway reads itself, to discover tools, is a whole list: the gateway reads all pages first. It
-	// reports the list on behalf of the principal with tenant "default", subject `system:catalogue` and role agent, which
-	// it signs like any other principal. Such a list replaces the last whole list of the same protocol version. The list
-	// of a session of any other principal is a page, which only adds tools.
+	// A list that a gateway itself requests, to discover tools, is a whole list: the gateway reads all pages before it
+	// reports the list. It reports the list on behalf of the principal with tenant "default", subject `system:catalogue`
+	// and role agent, which it signs like any other principal. Such a list replaces the last whole list of the same
+	// protocol version. A list that was requested in the session of any other principal is a page, which only adds tools.
 	//
 	// If definitions are pinned at their first use, the first whole list of a server is accepted, except definitions that
-	// address the model, contain hidden text or have a name similar to another tool's. Later definitions wait for a
-	// person. In the first whole list of another protocol version, a definition is accepted if it equals an accepted
-	// definition with members omitted. If a definition that the gateway has listed itself waits, and the tool has an
-	// accepted definition, no caller can call the tool. If only sessions have listed the waiting definition, only calls
-	// with that definition are refused.
+	// contain instructions to the model, contain hidden text, or have a name similar to another tool's. Later definitions
+	// wait for a person to accept them. In the first whole list of another protocol version, a definition is accepted if
+	// it equals an accepted definition with members omitted.
+	//
+	// If a tool has an accepted definition, and the gateway itself has listed another definition that waits for a person,
+	// no caller can call the tool. If only sessions have listed the waiting definition, only calls with that definition
+	// are refused.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list contains a tool twice, and none of its tools are shown; if the
-	//	                    gateway read the list itself, the server is quarantined;
+	//	                    gateway itself requested the list, the server is quarantined;
 	//	                    LIST_INVALID: the head is missing or not first, or a page is marked as whole
 	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: the list has more than 10,000 tools or 64 MiB; none of its tools are shown
 	ReportTools(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ReportToolsRequest, ReportToolsResponse], error)
@@ -81,32 +84,33 @@ type CatalogServiceClient interface {
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
 	// GetTool returns all data of one tool.
 	GetTool(ctx context.Context, in *GetToolRequest, opts ...grpc.CallOption) (*GetToolResponse, error)
-	// GetDefinition returns one definition of a tool's history. It returns NOT_FOUND, DEFINITION_UNKNOWN if the history
-	// does not contain it.
+	// GetDefinition returns one definition from a tool's history. It returns NOT_FOUND, DEFINITION_UNKNOWN if the history
+	// does not contain the definition.
 	GetDefinition(ctx context.Context, in *GetDefinitionRequest, opts ...grpc.CallOption) (*GetDefinitionResponse, error)
-	// OverrideTool replaces the catalog's classification of a tool by an operator's, or removes such an override. The
-	// operator is identified by the credential. If the same override of the same operator is already in force, or there
-	// is no override to remove, the etag is not compared, so that a repeated request returns OK. Errors:
+	// OverrideTool replaces the catalog's classification of a tool with an operator's, or removes such an override. The
+	// credential of the request identifies the operator. The etag is not compared if the same override by the same
+	// operator is already in force, or if there is no override to remove. Therefore, a repeated request returns OK.
+	// Errors:
 	//
 	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error)
-	// AcceptPin accepts definitions that wait, so that policy evaluates calls with them. For one tool, it accepts any
-	// quarantined definition of its history. For a whole server, it accepts all waiting definitions except those with a
-	// flag. If the definition is already accepted, or no other definition of the server waits, it returns OK and 0.
-	// Errors:
+	// AcceptPin accepts definitions that wait for a person to accept them. After that, the policy service evaluates calls
+	// with these definitions. For one tool, AcceptPin accepts any quarantined definition in the tool's history. For a
+	// whole server, it accepts all waiting definitions except those with a flag. If the definition is already accepted,
+	// or the server has no waiting definition to accept, AcceptPin returns OK and 0. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: the definition is not in the tool's history
 	//	ABORTED              TOOL_CHANGED: the server's waiting definitions no longer have this digest
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(ctx context.Context, in *AcceptPinRequest, opts ...grpc.CallOption) (*AcceptPinResponse, error)
-	// RefusePin refuses a definition of a tool's history. After that, the tool can't be called with the definition. Calls
-	// with accepted definitions continue. If the definition is already refused, it returns OK. Errors:
+	// RefusePin refuses a definition in a tool's history. After that, the tool can't be called with the definition. Calls
+	// with accepted definitions are still possible. If the definition is already refused, RefusePin returns OK. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: the definition is not in the tool's history
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	RefusePin(ctx context.Context, in *RefusePinRequest, opts ...grpc.CallOption) (*RefusePinResponse, error)
-	// SetQuarantine quarantines a server or a tool, or releases it. A tool of a quarantined server stays quarantined even
-	// if the tool itself is released.
+	// SetQuarantine quarantines or releases a server or a tool. A tool of a quarantined server stays quarantined even if
+	// the tool itself is released.
 	SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error)
 }
 
@@ -228,38 +232,41 @@ func (c *catalogServiceClient) SetQuarantine(ctx context.Context, in *SetQuarant
 // CatalogService stores every server and tool that the gateways have reported: the classification of each tool, the
 // evidence for it, and the pinned definition.
 //
-// Pinning refuses a definition of a tool until it is accepted. Quarantine refuses every call to a tool or a server,
-// regardless of definitions. They are independent: accepting a definition does not release a tool that a person has
-// quarantined, and releasing a tool accepts no definition.
+// If a server's definitions are pinned, the policy service refuses calls with a definition of a tool until that
+// definition is accepted. If a tool or a server is quarantined, every call to it is refused, regardless of definitions.
+// Pinning and quarantine are independent: accepting a definition does not release a tool that a person has quarantined,
+// and releasing a tool accepts no definition.
 //
 // Only this service computes the canonical form of a definition and its digest. Every change that affects decisions
-// creates a new revision, and its response contains an activation token for `min_revision`.
+// creates a new policy revision. The response to the change contains an activation token for `min_revision`.
 //
-// Every RPC whose request names a server or a tool may return NOT_FOUND, SERVER_UNKNOWN or TOOL_UNKNOWN: no gateway has
-// reported it. All RPCs are safe to repeat. Servers and tools belong to the installation: only operators of the tenant
-// "default" may change them, and only people of that tenant may read them. For other callers the error is
-// PERMISSION_DENIED, TENANT_REFUSED.
+// Every RPC whose request specifies a server or a tool may return NOT_FOUND with SERVER_UNKNOWN or TOOL_UNKNOWN, if no
+// gateway has reported that server or tool. All RPCs are safe to repeat. Servers and tools belong to the installation:
+// only operators of the tenant "default" may change them, and only people of that tenant may read them. For other
+// callers the error is PERMISSION_DENIED, TENANT_REFUSED.
 type CatalogServiceServer interface {
-	// ReportTools reports a server's list to the catalog. A gateway sends the head, then one tool in each message, then
-	// closes its side. The report takes effect only when the gateway has closed its side. The response contains the state
-	// of each definition.
+	// ReportTools reports a server's tool list to the catalog. A gateway sends the head, then one tool in each message,
+	// then closes its side of the stream. The report takes effect only when the gateway has closed its side. The response
+	// contains the state of each definition.
 	//
-	// A list that a gateway reads itself, to discover tools, is a whole list: the gateway reads all pages first. It
-	// reports the list on behalf of the principal with tenant "default", subject `system:catalogue` and role agent, which
-	// it signs like any other principal. Such a list replaces the last whole list of the same protocol version. The list
-	// of a session of any other principal is a page, which only adds tools.
+	// A list that a gateway itself requests, to discover tools, is a whole list: the gateway reads all pages before it
+	// reports the list. It reports the list on behalf of the principal with tenant "default", subject `system:catalogue`
+	// and role agent, which it signs like any other principal. Such a list replaces the last whole list of the same
+	// protocol version. A list that was requested in the session of any other principal is a page, which only adds tools.
 	//
 	// If definitions are pinned at their first use, the first whole list of a server is accepted, except definitions that
-	// address the model, contain hidden text or have a name similar to another tool's. Later definitions wait for a
-	// person. In the first whole list of another protocol version, a definition is accepted if it equals an accepted
-	// definition with members omitted. If a definition that the gateway has listed itself waits, and the tool has an
-	// accepted definition, no caller can call the tool. If only sessions have listed the waiting definition, only calls
-	// with that definition are refused.
+	// contain instructions to the model, contain hidden text, or have a name similar to another tool's. Later definitions
+	// wait for a person to accept them. In the first whole list of another protocol version, a definition is accepted if
+	// it equals an accepted definition with members omitted.
+	//
+	// If a tool has an accepted definition, and the gateway itself has listed another definition that waits for a person,
+	// no caller can call the tool. If only sessions have listed the waiting definition, only calls with that definition
+	// are refused.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list contains a tool twice, and none of its tools are shown; if the
-	//	                    gateway read the list itself, the server is quarantined;
+	//	                    gateway itself requested the list, the server is quarantined;
 	//	                    LIST_INVALID: the head is missing or not first, or a page is marked as whole
 	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: the list has more than 10,000 tools or 64 MiB; none of its tools are shown
 	ReportTools(grpc.ClientStreamingServer[ReportToolsRequest, ReportToolsResponse]) error
@@ -271,32 +278,33 @@ type CatalogServiceServer interface {
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
 	// GetTool returns all data of one tool.
 	GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error)
-	// GetDefinition returns one definition of a tool's history. It returns NOT_FOUND, DEFINITION_UNKNOWN if the history
-	// does not contain it.
+	// GetDefinition returns one definition from a tool's history. It returns NOT_FOUND, DEFINITION_UNKNOWN if the history
+	// does not contain the definition.
 	GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error)
-	// OverrideTool replaces the catalog's classification of a tool by an operator's, or removes such an override. The
-	// operator is identified by the credential. If the same override of the same operator is already in force, or there
-	// is no override to remove, the etag is not compared, so that a repeated request returns OK. Errors:
+	// OverrideTool replaces the catalog's classification of a tool with an operator's, or removes such an override. The
+	// credential of the request identifies the operator. The etag is not compared if the same override by the same
+	// operator is already in force, or if there is no override to remove. Therefore, a repeated request returns OK.
+	// Errors:
 	//
 	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error)
-	// AcceptPin accepts definitions that wait, so that policy evaluates calls with them. For one tool, it accepts any
-	// quarantined definition of its history. For a whole server, it accepts all waiting definitions except those with a
-	// flag. If the definition is already accepted, or no other definition of the server waits, it returns OK and 0.
-	// Errors:
+	// AcceptPin accepts definitions that wait for a person to accept them. After that, the policy service evaluates calls
+	// with these definitions. For one tool, AcceptPin accepts any quarantined definition in the tool's history. For a
+	// whole server, it accepts all waiting definitions except those with a flag. If the definition is already accepted,
+	// or the server has no waiting definition to accept, AcceptPin returns OK and 0. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: the definition is not in the tool's history
 	//	ABORTED              TOOL_CHANGED: the server's waiting definitions no longer have this digest
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error)
-	// RefusePin refuses a definition of a tool's history. After that, the tool can't be called with the definition. Calls
-	// with accepted definitions continue. If the definition is already refused, it returns OK. Errors:
+	// RefusePin refuses a definition in a tool's history. After that, the tool can't be called with the definition. Calls
+	// with accepted definitions are still possible. If the definition is already refused, RefusePin returns OK. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: the definition is not in the tool's history
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	RefusePin(context.Context, *RefusePinRequest) (*RefusePinResponse, error)
-	// SetQuarantine quarantines a server or a tool, or releases it. A tool of a quarantined server stays quarantined even
-	// if the tool itself is released.
+	// SetQuarantine quarantines or releases a server or a tool. A tool of a quarantined server stays quarantined even if
+	// the tool itself is released.
 	SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error)
 	mustEmbedUnimplementedCatalogServiceServer()
 }

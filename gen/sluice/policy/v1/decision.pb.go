@@ -82,7 +82,7 @@ func (Effect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{0}
 }
 
-// OnLimiterError is the effect of a limit if the limiter is unavailable.
+// OnLimiterError specifies what happens to a call if the limiter is unavailable.
 type OnLimiterError int32
 
 const (
@@ -90,7 +90,7 @@ const (
 	OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED OnLimiterError = 0
 	// Refuse the call.
 	OnLimiterError_ON_LIMITER_ERROR_DENY OnLimiterError = 1
-	// Let the call pass, and count it as passed.
+	// Allow the call.
 	OnLimiterError_ON_LIMITER_ERROR_ALLOW OnLimiterError = 2
 )
 
@@ -135,7 +135,7 @@ func (OnLimiterError) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{1}
 }
 
-// SessionKey is the key that identified the session of a call.
+// SessionKey specifies what identified the session of a call.
 type SessionKey int32
 
 const (
@@ -145,7 +145,7 @@ const (
 	SessionKey_SESSION_KEY_RUN SessionKey = 1
 	// The gateway's session.
 	SessionKey_SESSION_KEY_SESSION SessionKey = 2
-	// The principal, because the protocol has no session.
+	// The principal, because the protocol has no sessions.
 	SessionKey_SESSION_KEY_PRINCIPAL SessionKey = 3
 )
 
@@ -200,7 +200,8 @@ const (
 	RedactionTarget_REDACTION_TARGET_UNSPECIFIED RedactionTarget = 0
 	// The arguments, before approvers see them and before they are sent to the server.
 	RedactionTarget_REDACTION_TARGET_ARGUMENTS RedactionTarget = 1
-	// The result, and the messages that the server sends before it, before they are sent to the client.
+	// The result, and the messages that the server sends before the result. They are redacted before they are sent to the
+	// client.
 	RedactionTarget_REDACTION_TARGET_RESULT RedactionTarget = 2
 )
 
@@ -245,28 +246,28 @@ func (RedactionTarget) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{3}
 }
 
-// Call is one MCP request, before it is sent.
+// Call is one MCP request that has not been sent yet.
 type Call struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// MCP method, for example `tools/call`. Empty means `tools/call`.
 	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
 	// Configured name of the server to which the call is sent.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Name of the item that the params address: for `tools/call` the tool. For other methods it is the prompt or the URI
-	// of the resource. For a completion it is the prompt, the resource or the template of resources. It is empty if the
-	// params name no item. At most 4,096 bytes. The policy service denies a tool name that does not match
-	// `^[A-Za-z0-9_./-]{1,128}$`.
+	// Name of the item to which the params refer. For `tools/call` it is the tool. For a completion it is the prompt, the
+	// resource or the resource template. For other methods it is the prompt or the URI of the resource. It is empty if
+	// the params refer to no item. At most 4,096 bytes. The policy service denies a call with a tool name that does not
+	// match `^[A-Za-z0-9_./-]{1,128}$`.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// `params` as JSON, at most 4 MiB. Empty means no params. The JSON is never encoded again: a reader that parses it
-	// must be as strict as the gateway's parser. Objects and arrays are nested at most 63 deep, `params` included. A
-	// number has at most 64 bytes, with sign, point and exponent.
+	// `params` as JSON, at most 4 MiB. Empty means no params. The JSON is not encoded again before it is sent, so a
+	// service that reads it must parse it as strictly as the gateway does. Objects and arrays, including `params` itself,
+	// are nested at most 63 deep. A number has at most 64 bytes, including sign, point and exponent.
 	ParamsJson string `protobuf:"bytes,4,opt,name=params_json,json=paramsJson,proto3" json:"params_json,omitempty"`
-	// SHA-256 of the tool's canonical definition that was listed to the caller's session, from
+	// SHA-256 of the canonical form of the tool definition that the caller's session has received, from
 	// CatalogService.ReportTools: 32 bytes, or empty if none is known.
 	DefinitionDigest []byte `protobuf:"bytes,5,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Type of the reference in a `completion/complete`, from its params: `ref/prompt` or `ref/resource`. It is empty for
-	// other methods. A completion without it is matched by every rule that denies by name, and by no rule that allows by
-	// name.
+	// other methods. If it is empty for a completion, every rule that denies by name matches the completion, and no rule
+	// that allows by name matches it.
 	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,48 +345,50 @@ func (x *Call) GetRef() string {
 	return ""
 }
 
-// Decision is the decision on one call, with its terms.
+// Decision is the decision on one call, including the terms under which the call may be sent.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the call is allowed, refused or waits for approval.
+	// Whether the call is allowed, is refused, or waits for approval.
 	Effect Effect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Reason for which the call is refused or waits. It is unspecified with the effect allow.
+	// Reason that the call is refused or waits for approval. It is unspecified if the effect is allow.
 	Code v1.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Message for the model and for people. It is empty if no rule gives a reason.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Rule that decided. It is absent if a default decided.
+	// Rule that determined the decision. It is absent if a default applied.
 	Rule *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Revision that decided: hex SHA-256, 64 characters.
+	// Policy revision that was evaluated: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Limits to reserve, all or none, before the call is sent: at most 64, each bucket once. One revision returns them in
-	// the same order for the same call.
+	// Limits to reserve before the call is sent, either all or none. There are at most 64, each with a different bucket.
+	// For the same call, a revision always returns the limits in the same order.
 	Limits []*RuleLimit `protobuf:"bytes,16,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Terms of the approval. It is present if and only if effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Values to replace in arguments and results. A gateway that can't make one of them must refuse the call.
+	// Redactions to make in arguments and results. A gateway that can't make one of these redactions must refuse the
+	// call.
 	Redactions []*Redaction `protobuf:"bytes,9,rep,name=redactions,proto3" json:"redactions,omitempty"`
 	// Maximum time for the server's response: 1 ms to 1 h. Progress does not extend it. If it is absent, the timeout in the
 	// server's configuration applies.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Rule that has the timeout. It is absent if there is no timeout.
+	// Rule that sets the timeout. It is absent if there is no timeout.
 	TimeoutRule *RuleRef `protobuf:"bytes,19,opt,name=timeout_rule,json=timeoutRule,proto3" json:"timeout_rule,omitempty"`
 	// Whether policy declares the tool idempotent, so that a call with an unknown outcome may be sent again.
 	Idempotent bool `protobuf:"varint,11,opt,name=idempotent,proto3" json:"idempotent,omitempty"`
 	// Whether the tool is hidden from this caller. The client receives the response for an unknown tool. The journal
 	// records that the tool is hidden.
 	Hidden bool `protobuf:"varint,13,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Index of the principal whose decision applies: 0 is the caller, 1 to 4 is the principal at this position in its
-	// chain.
+	// Index of the principal whose decision applies. 0 is the caller. 1 to 4 is the principal at this position in the
+	// caller's delegation chain.
 	ChainIndex int32 `protobuf:"varint,14,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
-	// SHA-256 of the deciding rule's content, 32 bytes. With it, a change of the rule is detected while an approval
-	// waits. It is empty if a default decided.
+	// SHA-256 of the content of the rule that determined the decision: 32 bytes. It is used to detect a change to the
+	// rule while the call waits for approval. It is empty if a default applied.
 	RuleDigest []byte `protobuf:"bytes,15,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
 	// The catalog's classification of the called tool. It is absent if the tool has none.
 	ToolClass *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
-	// Decision that would apply if nothing were observed (`mode: observe`). It is absent if it is the same decision.
+	// Decision that would apply if every rule, document and server were enforced, including those that are only recorded
+	// (`mode: observe`). It is absent if it is the same decision.
 	Observed *Observation `protobuf:"bytes,18,opt,name=observed,proto3" json:"observed,omitempty"`
-	// Whether a rule asks the gateway to store a copy of the arguments, in which secrets and the values of `redactions` are
-	// replaced. A gateway that can't store it must refuse the call.
+	// Whether a rule requires the gateway to store a copy of the arguments. In the copy, secrets and the values of
+	// `redactions` are replaced. A gateway that can't store the copy must refuse the call.
 	RecordArguments bool `protobuf:"varint,20,opt,name=record_arguments,json=recordArguments,proto3" json:"record_arguments,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -595,29 +598,30 @@ func (x *RuleRef) GetRule() string {
 	return ""
 }
 
-// RuleLimit is one limit that applies to a call, with its bucket and cost evaluated, and the information about it that
-// the caller may receive.
+// RuleLimit is one limit that applies to a call. It contains the evaluated bucket and cost, and the information about
+// the limit that the caller may receive.
 type RuleLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rule that has the limit.
+	// Rule that sets the limit.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Limit to reserve.
 	Limit *v11.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Keys by which the limit is counted, as in the response to the caller: `session`, `principal`, `owner`, `agent`,
-	// `tenant`, `server`, `tool`, or an argument's path.
+	// Keys by which the limit counts separately, as shown to the caller: `session`, `principal`, `owner`, `agent`,
+	// `tenant`, `server` or `tool`.
 	Per []string `protobuf:"bytes,3,rep,name=per,proto3" json:"per,omitempty"`
-	// Key that identifies the session, if `per` contains session.
+	// Key that identifies the session. It is set only if `per` contains `session`.
 	SessionKey SessionKey `protobuf:"varint,4,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// Whether it is the principal's cap on a limit per session, and not a limit that a document specifies.
+	// True if this is a principal's cap over all its sessions, which is derived from a limit per session. False if this
+	// is a limit that a document specifies.
 	Cap bool `protobuf:"varint,5,opt,name=cap,proto3" json:"cap,omitempty"`
 	// What to do if ReserveLimits returns UNAVAILABLE or does not respond before its timeout, because the limiter is
-	// unavailable or its store is lost. If any limit of the call has deny or unspecified, the call is refused. After any
-	// other error of ReserveLimits, the call is refused regardless of this field, for example if the limiter is full or
-	// does not support the kind.
+	// unavailable or its store is lost. If this field is deny or unspecified for any limit of the call, the call is
+	// refused. After any other error of ReserveLimits, for example because the limiter is full or does not support the
+	// kind, the call is refused regardless of this field.
 	OnError OnLimiterError `protobuf:"varint,6,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
-	// Location of the actual amount: JSON Pointer (RFC 6901) into the JSON-RPC `result`, which for a tool is its
-	// CallToolResult, for example `/structuredContent/total`. If it is empty, the reserved amount is final. Only for
-	// budgets. At most 1,024 bytes.
+	// Location of the actual amount: a JSON Pointer (RFC 6901) into the JSON-RPC `result`, for example
+	// `/structuredContent/total`. The `result` of a tool call is its CallToolResult. If the pointer is empty, the
+	// reserved amount is final. Only limits of the kind budget have a pointer. At most 1,024 bytes.
 	//
 	// The gateway reads a JSON number, or a string, that is a plain decimal: digits with an optional fraction, without
 	// exponent or sign, at most 28 digits before the point. More than 9 digits after the point are rounded up. If the
@@ -718,7 +722,7 @@ type ApprovalTerms struct {
 	DecideWithin *durationpb.Duration `protobuf:"bytes,3,opt,name=decide_within,json=decideWithin,proto3" json:"decide_within,omitempty"`
 	// Maximum time between the approval and the call. If it is absent, the configured time applies.
 	ExecuteWithin *durationpb.Duration `protobuf:"bytes,4,opt,name=execute_within,json=executeWithin,proto3" json:"execute_within,omitempty"`
-	// Whether the person at the agent may confirm by elicitation. It is never set with a quorum above 1.
+	// Whether the person who uses the agent may confirm by elicitation. It is never set with a quorum above 1.
 	SelfConfirm bool `protobuf:"varint,5,opt,name=self_confirm,json=selfConfirm,proto3" json:"self_confirm,omitempty"`
 	// Grant for more than one call. If it is absent, the approval covers only this call, once.
 	Grant         *Grant `protobuf:"bytes,6,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -803,15 +807,15 @@ type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of calls: 1 to 10,000.
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
-	// Time for which the grant is valid after the decision: up to 7 days.
+	// Time for which the grant is valid after people have approved the call: up to 7 days.
 	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
-	// Identifier of the set of calls that the grant covers, in addition to the properties to which every grant is bound:
-	// calls with another scope need another grant. It is empty if `where` is empty. Otherwise it is the hex SHA-256 of
-	// `where`, encoded as in binding.proto. At most 128 bytes.
+	// Identifies the calls that the grant covers, in addition to the properties to which every grant is bound. Calls with
+	// another scope need another grant. It is empty if `where` is empty. Otherwise it is the hex SHA-256 of `where`,
+	// encoded as in binding.proto. At most 128 bytes.
 	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Conditions, in CEL, that the arguments of a covered call must meet, from the rules that require approval: sorted,
-	// each once. All of them are true for this call. If one of them is false, approval is requested without a grant. At
-	// most 64, each of at most 2,048 bytes.
+	// CEL conditions, from the rules that require approval, that the arguments of every covered call must meet. They are
+	// sorted, without duplicates. All of them are true for this call: if one were false, approval would be requested
+	// without a grant. At most 64, each of at most 2,048 bytes.
 	Where         []string `protobuf:"bytes,4,rep,name=where,proto3" json:"where,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -875,21 +879,22 @@ func (x *Grant) GetWhere() []string {
 	return nil
 }
 
-// Observation is the decision about a call that would apply if every rule were enforced, including the rules, documents
-// and servers that are only observed. The call itself is governed by the decision that contains the observation.
+// Observation is the decision on a call that would apply if everything were enforced, including the rules, documents
+// and servers that are only recorded (`mode: observe`). The decision that contains the observation is the one that
+// applies to the call.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Effect that would apply.
 	Effect Effect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Reason for which the call would be refused or would wait. It is unspecified with the effect allow.
+	// Reason that the call would be refused or would wait for approval. It is unspecified if the effect is allow.
 	Code v1.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Message that the caller would receive. It is empty if no rule gives a reason.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Rule that would decide. It is absent if a default would decide.
+	// Rule that would determine the decision. It is absent if a default would apply.
 	Rule *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Limits that would apply in addition to the limits of the decision, if effect is allow: at most 64. The gateway
-	// reserves them too. If one of them is exceeded, the gateway does not refuse the call. It records that the call would
-	// have been limited.
+	// Limits that would apply in addition to the limits of the decision, if effect is allow: at most 64. The gateway also
+	// reserves these limits. If one of them is exceeded, the gateway does not refuse the call, but records that the call
+	// would have been limited.
 	Limits        []*RuleLimit `protobuf:"bytes,5,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -963,13 +968,13 @@ func (x *Observation) GetLimits() []*RuleLimit {
 // Redaction specifies values to replace before content is sent on, shown or stored.
 type Redaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First rule that has the redaction.
+	// First rule that requires the redaction.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Content to which it applies.
+	// Content to which the redaction applies.
 	Target RedactionTarget `protobuf:"varint,2,opt,name=target,proto3,enum=sluice.policy.v1.RedactionTarget" json:"target,omitempty"`
-	// JSON Pointer (RFC 6901) with `*` for every member and item. It is empty if a detector finds the values. In arguments
-	// it begins at the object of the arguments. In results it begins at the result, at its structuredContent, at the data
-	// of an error, and at each text that is JSON.
+	// JSON Pointer (RFC 6901) in which `*` stands for every member or item. It is empty if a detector finds the values.
+	// In arguments, the pointer starts at the arguments object. In results, it is applied to the result, to the result's
+	// structuredContent, to the data of an error, and to each text that is JSON.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Name of a detector, for example `secrets`. It is empty if a path is given.
 	Detector      string `protobuf:"bytes,4,opt,name=detector,proto3" json:"detector,omitempty"`

@@ -31,8 +31,8 @@ type Severity int32
 const (
 	// Treated as an error.
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
-	// The document does not load. With the check `optional-arguments` it loads, but a condition fails for calls that the
-	// schema of a tool allows.
+	// The document does not load. The check `optional-arguments` is an exception: the document loads, but a condition
+	// fails for calls that the schema of a tool allows.
 	Severity_SEVERITY_ERROR Severity = 1
 	// The document loads, but probably does not have the effect that its author intended.
 	Severity_SEVERITY_WARNING Severity = 2
@@ -83,18 +83,18 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{0}
 }
 
-// FlipKind is the kind of a flip.
+// FlipKind specifies how the decision on a call changes.
 type FlipKind int32
 
 const (
-	// Treated as opens.
+	// Treated as FLIP_KIND_OPENS.
 	FlipKind_FLIP_KIND_UNSPECIFIED FlipKind = 0
-	// Calls that were refused are allowed or wait for approval, or calls that waited for approval are allowed.
+	// Calls that were refused are now allowed or wait for approval, or calls that waited for approval are now allowed.
 	FlipKind_FLIP_KIND_OPENS FlipKind = 1
-	// The effect is the same, and the limits or the terms of the approval differ, or only one of the decisions hides the
+	// The effect is the same, but the limits or the terms of the approval differ, or only one of the decisions hides the
 	// tool.
 	FlipKind_FLIP_KIND_TERMS FlipKind = 2
-	// Calls that were allowed wait for approval or are refused, or calls that waited for approval are refused.
+	// Calls that were allowed now wait for approval or are refused, or calls that waited for approval are now refused.
 	FlipKind_FLIP_KIND_CLOSES FlipKind = 3
 )
 
@@ -251,10 +251,10 @@ func (Dialect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{3}
 }
 
-// Document is one policy document, unchanged.
+// Document is one policy document, as its author wrote it.
 type Document struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path or name of the document in messages, 1 to 512 bytes.
+	// Path or name by which messages identify the document, 1 to 512 bytes.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Content of the document in YAML or JSON, at most 4 MiB.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
@@ -549,7 +549,7 @@ type TestDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result for each test that was run, in the order of the documents.
 	Results []*TestResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Findings because of which tests could not be run: documents that do not load, or tests that take too long. If it is
+	// Findings that prevented tests from being run: documents that do not load, or tests that take too long. If it is
 	// empty, every test was run.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -607,7 +607,7 @@ type TestResult struct {
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Line of the test, from 1.
 	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
-	// Whether it passed.
+	// Whether the test passed.
 	Passed bool `protobuf:"varint,3,opt,name=passed,proto3" json:"passed,omitempty"`
 	// Expected and actual result. It is empty if the test passed.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -700,7 +700,7 @@ func (x *TestResult) GetDocument() string {
 	return ""
 }
 
-// SimulateCallRequest contains a call and the documents that evaluate it.
+// SimulateCallRequest contains a call and the documents with which the call is evaluated.
 type SimulateCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
@@ -764,12 +764,12 @@ func (x *SimulateCallRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// SimulateCallResponse contains the decision that the documents would make.
+// SimulateCallResponse contains the decision that would result from the documents.
 type SimulateCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The explanation. It is absent if the documents do not load.
 	Explanation *ExplainCallResponse `protobuf:"bytes,1,opt,name=explanation,proto3" json:"explanation,omitempty"`
-	// Findings because of which the documents do not load.
+	// Findings that prevent the documents from loading.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -822,13 +822,14 @@ func (x *SimulateCallResponse) GetFindings() []*Finding {
 // DiffRevisionsRequest specifies two sets of documents.
 type DiffRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The old revision, as in GetRevisionRequest. Empty means the active revision, or the old documents.
+	// The old revision, as in GetRevisionRequest. If it is empty, the new documents are compared with `old_documents`, or
+	// with the active revision if there are no old documents.
 	OldRevision string `protobuf:"bytes,1,opt,name=old_revision,json=oldRevision,proto3" json:"old_revision,omitempty"`
 	// The new documents, at most 1,000. They are required unless `new_revision` is set.
 	Documents []*Document `protobuf:"bytes,2,rep,name=documents,proto3" json:"documents,omitempty"`
-	// The old documents, at most 1,000. If there are none, the old revision applies.
+	// The old documents, at most 1,000. If there are none, `old_revision` specifies the old documents.
 	OldDocuments []*Document `protobuf:"bytes,3,rep,name=old_documents,json=oldDocuments,proto3" json:"old_documents,omitempty"`
-	// Recorded calls that are compared in addition, at most 2,000.
+	// Recorded calls to compare in addition to the generated calls, at most 2,000.
 	Recorded []*RecordedCall `protobuf:"bytes,4,rep,name=recorded,proto3" json:"recorded,omitempty"`
 	// The new revision, as in GetRevisionRequest, instead of new documents.
 	NewRevision   string `protobuf:"bytes,5,opt,name=new_revision,json=newRevision,proto3" json:"new_revision,omitempty"`
@@ -976,12 +977,13 @@ func (x *RecordedCall) GetDecisionId() string {
 	return ""
 }
 
-// DiffRevisionsResponse contains flips.
+// DiffRevisionsResponse contains calls whose decision differs between the two sets of documents.
 type DiffRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Flips, deny to allow first, also across responses. Their number is not limited.
+	// Calls whose decision changes. Calls that change from deny to allow come first, across all responses. The number of
+	// entries is not limited.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
-	// Totals. They are set in the last response only.
+	// Totals. They are set only in the last response.
 	Totals        *DiffTotals `protobuf:"bytes,10,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1034,31 +1036,33 @@ func (x *DiffRevisionsResponse) GetTotals() *DiffTotals {
 // DiffTotals describes a comparison that has ended.
 type DiffTotals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of flips that were found. If `ended_early` is true, the responses may have fewer.
+	// Number of Flips that were found. If `ended_early` is true, the responses may contain fewer.
 	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
-	// Number of flips of the kind opens.
+	// Number of Flips of the kind FLIP_KIND_OPENS.
 	Opened int64 `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Number of flips of the kind closes.
+	// Number of Flips of the kind FLIP_KIND_CLOSES.
 	Closed int64 `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
-	// Number of calls that were compared, each by one principal and without arguments: conditions on arguments are compared
-	// symbolically, with each result that they can have.
+	// Number of calls that were compared. Each is a call by one principal, without arguments. Conditions on arguments are
+	// compared symbolically, with each result that they can have.
 	Compared int64 `protobuf:"varint,4,opt,name=compared,proto3" json:"compared,omitempty"`
-	// Number of compared calls that were not recorded, and whose principal has no configured token, or whose name or server
-	// is an example of a pattern.
+	// Number of compared calls that are examples. They were not recorded, and either the principal has no configured
+	// token, or the name or the server is only an example of a pattern.
 	Generated int64 `protobuf:"varint,5,opt,name=generated,proto3" json:"generated,omitempty"`
-	// Number of compared calls for which there may be further flips, because too many conditions depend on the arguments.
+	// Number of compared calls for which there may be further Flips, because too many conditions depend on the arguments.
 	Uncertain int64 `protobuf:"varint,6,opt,name=uncertain,proto3" json:"uncertain,omitempty"`
-	// Whether calls were left out, because there are too many principals or tags, or the comparison took too long.
+	// Whether some calls were not compared, because there are too many principals or tags, or the comparison took too
+	// long.
 	EndedEarly bool `protobuf:"varint,7,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
-	// Rules that may open calls, but decide in no flip of the kind opens. The rule of a document's default is `default`. If
-	// it is empty, no flip opens calls, and the comparison is complete, no call is opened. At most 1,000.
+	// Rules that may make calls less restricted, but that determined no decision in a Flip of the kind FLIP_KIND_OPENS. A
+	// document's default has the name `default`. If this list is empty, no Flip has the kind FLIP_KIND_OPENS, and the
+	// comparison is complete, then the change makes no call less restricted. At most 1,000.
 	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
-	// Number of servers in the catalog, if documents are compared. If it is zero, the compared calls are only those that the
-	// documents mention, and the recorded ones.
+	// Number of servers in the catalog, if documents are compared. If it is zero, only the calls that the documents
+	// mention and the recorded calls were compared.
 	Servers int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
-	// Number of tools that the changes concern, if changes of the catalog are compared.
+	// Number of tools that the changes affect, if changes to the catalog are compared.
 	Tools int64 `protobuf:"varint,10,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Findings because of which the old or new documents do not load. Then nothing was compared. At most 1,000.
+	// Findings that prevent the old or new documents from loading. If there are any, nothing was compared. At most 1,000.
 	Findings      []*Finding `protobuf:"bytes,11,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1171,15 +1175,15 @@ func (x *DiffTotals) GetFindings() []*Finding {
 	return nil
 }
 
-// DiffCatalogRequest specifies changes of the catalog, at least one. They are not made.
+// DiffCatalogRequest specifies one or more changes to the catalog. The changes are not made.
 type DiffCatalogRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Overrides that are set or removed, at most 200. Of several for one tool, the last applies.
+	// Overrides to set or remove, at most 200. If there are several for one tool, the last one applies.
 	Overrides []*OverrideChange `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// Definitions that are accepted, at most 200.
+	// Definitions to accept, at most 200.
 	Definitions []*DefinitionChange `protobuf:"bytes,2,rep,name=definitions,proto3" json:"definitions,omitempty"`
-	// Whether all definitions that wait are accepted, on all servers whose definitions are pinned. If none waits, no call
-	// is compared.
+	// Whether to accept all definitions that wait for a person to accept them, on all servers whose definitions are
+	// pinned. If no definition waits, no call is compared.
 	AllWaiting    bool `protobuf:"varint,3,opt,name=all_waiting,json=allWaiting,proto3" json:"all_waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1236,8 +1240,8 @@ func (x *DiffCatalogRequest) GetAllWaiting() bool {
 	return false
 }
 
-// OverrideChange sets the override of a tool, as in ToolOverride. Without a category, a risk and tags, it removes the
-// override.
+// OverrideChange sets the override of a tool, as in ToolOverride. If it has no category, no risk and no tags, it
+// removes the override.
 type OverrideChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
@@ -1326,7 +1330,7 @@ type DefinitionChange struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of the definition: 32 bytes. Empty means all definitions of the tool that wait.
+	// Digest of the definition: 32 bytes. Empty means all definitions of the tool that wait for a person to accept them.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1383,14 +1387,15 @@ func (x *DefinitionChange) GetDefinitionDigest() []byte {
 	return nil
 }
 
-// DiffCatalogResponse contains flips.
+// DiffCatalogResponse contains calls whose decision the changes to the catalog would change.
 type DiffCatalogResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Flips, deny to allow first, also across responses. Their number is not limited. `call.definition_digest` is the
-	// definition with which the tool is called. It is empty for a definition that the catalog does not have, which can be
-	// called if the server's definitions are not pinned.
+	// Calls whose decision changes. Calls that change from deny to allow come first, across all responses. The number of
+	// entries is not limited. `call.definition_digest` identifies the definition with which the tool is called. It is
+	// empty for a definition that the catalog does not have. A tool can be called with such a definition if the server's
+	// definitions are not pinned.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
-	// Totals. They are set in the last response only.
+	// Totals. They are set only in the last response.
 	Totals        *DiffTotals `protobuf:"bytes,2,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1440,10 +1445,10 @@ func (x *DiffCatalogResponse) GetTotals() *DiffTotals {
 	return nil
 }
 
-// AssumedCondition is a condition of a rule, with the result that it has for some calls.
+// AssumedCondition is a condition of a rule, with the result that the condition has for some calls.
 type AssumedCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The condition, in the form of the document.
+	// The condition, in the syntax of policy documents.
 	Condition string `protobuf:"bytes,1,opt,name=condition,proto3" json:"condition,omitempty"`
 	// The result.
 	Result        ConditionResult `protobuf:"varint,2,opt,name=result,proto3,enum=sluice.policy.v1.ConditionResult" json:"result,omitempty"`
@@ -1495,8 +1500,9 @@ func (x *AssumedCondition) GetResult() ConditionResult {
 	return ConditionResult_CONDITION_RESULT_UNSPECIFIED
 }
 
-// Flip is a call with different decisions in two revisions. Each decision is what is done with the call, and its
-// `observed` is what would be done if nothing were observed.
+// Flip is a call whose decision differs between two revisions. `before` and `after` are the decisions that apply to the
+// call. The `observed` field of a decision is the decision that would apply if everything were enforced, including what
+// is only recorded (`mode: observe`).
 type Flip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call, without arguments.
@@ -1509,25 +1515,26 @@ type Flip struct {
 	After *Decision `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
 	// Identifier of a recorded decision. It is empty if the call was generated.
 	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Pattern of which the call's name is an example: a pattern of a document, or `*` for a name that no document mentions.
-	// It is empty if the catalog or a document has the name.
+	// Pattern for which the call's name is an example: a pattern in a document, or `*` for a name that no document
+	// mentions. It is empty if the name is in the catalog or in a document.
 	Pattern string `protobuf:"bytes,6,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// Pattern of which the call's server is an example, as in `pattern`.
+	// Pattern for which the call's server is an example, as in `pattern`.
 	ServerPattern string `protobuf:"bytes,7,opt,name=server_pattern,json=serverPattern,proto3" json:"server_pattern,omitempty"`
-	// Conditions of the rules that decided, with the results for which the decisions differ. It is empty if the decisions
-	// differ for all arguments, or if only conditions of other rules are involved.
+	// Conditions of the rules that determined the decisions, with the results for which the decisions differ. It is empty
+	// if the decisions differ for all arguments, or if they differ only because of conditions of other rules.
 	Conditions []*AssumedCondition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Whether the decisions differ only for arguments that do not satisfy the tool's schema.
 	InvalidArguments bool `protobuf:"varint,9,opt,name=invalid_arguments,json=invalidArguments,proto3" json:"invalid_arguments,omitempty"`
-	// Other principals whose calls have the same flip, at most 20.
+	// Other principals for whose calls the decision changes in the same way, at most 20.
 	FurtherSubjects []*v1.Principal `protobuf:"bytes,10,rep,name=further_subjects,json=furtherSubjects,proto3" json:"further_subjects,omitempty"`
-	// Number of principals with this flip.
+	// Number of principals for whose calls the decision changes as in this Flip.
 	Subjects int64 `protobuf:"varint,11,opt,name=subjects,proto3" json:"subjects,omitempty"`
-	// Whether one of the principals is an example of those that no document mentions.
+	// Whether one of the counted principals is an example that stands for all principals that no document mentions.
 	AnyCaller bool `protobuf:"varint,12,opt,name=any_caller,json=anyCaller,proto3" json:"any_caller,omitempty"`
-	// Number of recorded calls that may have this flip. If there are conditions, only some of them may have it.
+	// Number of recorded calls whose decision may change in this way. If `conditions` is not empty, it may change for
+	// only some of these calls.
 	Calls int64 `protobuf:"varint,13,opt,name=calls,proto3" json:"calls,omitempty"`
-	// Kind of the flip.
+	// Kind of the change.
 	Kind          FlipKind `protobuf:"varint,14,opt,name=kind,proto3,enum=sluice.policy.v1.FlipKind" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1716,12 +1723,12 @@ func (x *SuggestDocumentRequest) GetFrom() *timestamppb.Timestamp {
 	return nil
 }
 
-// SuggestDocumentResponse contains a document that must be read before it is applied.
+// SuggestDocumentResponse contains a document that a person must read before it is applied.
 type SuggestDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The document.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// Findings to check first.
+	// Findings to check before the document is applied.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1778,7 +1785,8 @@ type ImportDocumentRequest struct {
 	Dialect Dialect `protobuf:"varint,1,opt,name=dialect,proto3,enum=sluice.policy.v1.Dialect" json:"dialect,omitempty"`
 	// The policy, at most 4 MiB.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// Server of the translation: a name, or a pattern with `*` and `?`. The policy does not contain it.
+	// Server to which the translated policy applies: a name, or a pattern with `*` and `?`. The original policy does not
+	// specify a server.
 	Server string `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
 	// Path or name of the policy in findings, at most 512 bytes. Empty means `policy`.
 	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
@@ -1847,10 +1855,12 @@ func (x *ImportDocumentRequest) GetPath() string {
 // ImportDocumentResponse contains the translated policy.
 type ImportDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The translation, with the path `imported.yaml`. It is absent if the policy as a whole can't be translated. It denies
-	// at least what the policy denies: every call of a tool for which a part of the policy could not be translated.
+	// The translated document, with the path `imported.yaml`. It is absent if the policy as a whole can't be translated.
+	// The translated document denies at least what the original policy denies. If a part of the policy could not be
+	// translated, the document denies every call to the tools to which that part applies.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// Parts that could not be translated, with the severity error, and parts to check, in the order of the policy.
+	// Findings about the parts that could not be translated, with the severity error, and about the parts to check, in
+	// the order of the policy.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

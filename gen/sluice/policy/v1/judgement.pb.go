@@ -29,15 +29,16 @@ type DecideCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Oldest revision that may decide, as an activation token from ApplyDocuments. With it, a caller that has seen the
-	// acknowledgement of a change never receives a decision of an older revision. Empty means the active revision. At
-	// most 128 bytes.
+	// Oldest revision that may be used for the decision, as an activation token from ApplyDocuments. When a change has
+	// been acknowledged to a caller, the caller sends the token of that change, and then never receives a decision of an
+	// older revision. Empty means the active revision. At most 128 bytes.
 	MinRevision string `protobuf:"bytes,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
-	// Principal of the call, if an operator sends the request. It is used as given, with its groups and its chain, and
-	// not looked up. If the operator's tenant is not "default", the principal and its chain must belong to the operator's
-	// tenant. A service must not set it: its caller is the principal in the metadata.
+	// Principal of the call, if an operator sends the request. The principal is used exactly as given, including its
+	// groups and its delegation chain. Nothing is looked up. If the operator's tenant is not "default", the principal and
+	// its chain must belong to the operator's tenant. A service must not set this field: its caller is the principal in
+	// the metadata.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Requests a signed decision, and specifies the use for which it is signed. If it is absent, the decision is not
+	// Requests a signed decision, and specifies the purpose for which it is signed. If it is absent, the decision is not
 	// signed. An operator must not set it, because operators request decisions for other principals.
 	Attest        *Attest `protobuf:"bytes,4,opt,name=attest,proto3" json:"attest,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -109,7 +110,7 @@ type DecideCallResponse struct {
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// The same decision, signed. It is present if and only if the request has `attest`.
 	SignedDecision *SignedDecision `protobuf:"bytes,2,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	// Other calls for which the decision may be cached. It is absent if the decision may not be cached.
+	// Other calls to which the cached decision may be applied. It is absent if the decision must not be cached.
 	Keeping       *Keeping `protobuf:"bytes,3,opt,name=keeping,proto3" json:"keeping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -166,13 +167,14 @@ func (x *DecideCallResponse) GetKeeping() *Keeping {
 	return nil
 }
 
-// Keeping specifies the other calls to which a cached decision applies: calls of the same method, server, name, ref and
-// definition whose principals have the same tenant, subject, agent, groups and chain. Such a decision depends neither
-// on the arguments nor on the time. Decisions that require approval or have the code tool_unknown are never cached.
+// Keeping specifies the other calls to which a cached decision applies: calls with the same method, server, name, ref
+// and definition whose principals have the same tenant, subject, agent, groups and delegation chain. A cached decision
+// depends neither on the arguments nor on the time. Decisions that require approval or have the code tool_unknown are
+// never cached.
 type Keeping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Epoch of the decision, as in LeaseRevisionResponse. A gateway may use the decision again only while it has a lease
-	// on this epoch. 1 to 64 bytes.
+	// Epoch of the decision, as in LeaseRevisionResponse. A gateway may use the decision again only while the gateway has
+	// a lease on this epoch. 1 to 64 bytes.
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Whether the decision applies only if the sessions and runs of the principals are also the same.
 	BySession     bool `protobuf:"varint,2,opt,name=by_session,json=bySession,proto3" json:"by_session,omitempty"`
@@ -286,7 +288,7 @@ type ExplainCallResponse struct {
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Every rule of every document, in the order of the documents.
 	Rules []*ConsideredRule `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
-	// Reason for which this rule or default decided, in one sentence.
+	// Reason that this rule or default determined the decision, in one sentence.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -343,21 +345,21 @@ func (x *ExplainCallResponse) GetWhy() string {
 	return ""
 }
 
-// ConsideredRule is the result of one rule for a call.
+// ConsideredRule is the result of evaluating one rule for a call.
 type ConsideredRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Whether every key of its `match` matched the call.
+	// Whether every key of the rule's `match` matched the call.
 	Matched bool `protobuf:"varint,2,opt,name=matched,proto3" json:"matched,omitempty"`
-	// Its comparisons: one entry for each key of `match` and one for its condition.
+	// Comparisons of the rule: one for each key of `match`, and one for the condition.
 	Checks []*Check `protobuf:"bytes,3,rep,name=checks,proto3" json:"checks,omitempty"`
 	// Action of the rule. It is unspecified if the rule has no action and only adds limits.
 	Effect Effect `protobuf:"varint,4,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Whether the rule is only observed and has no effect.
+	// Whether the rule is not enforced, but only recorded (`mode: observe`).
 	Observe bool `protobuf:"varint,5,opt,name=observe,proto3" json:"observe,omitempty"`
-	// Index of the principal to which the rule was applied: 0 is the caller, 1 to 4 are the principals of its chain in
-	// order.
+	// Index of the principal to which the rule was applied. 0 is the caller. 1 to 4 are the principals in the caller's
+	// delegation chain, in order.
 	ChainIndex    int32 `protobuf:"varint,6,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,11 +440,11 @@ func (x *ConsideredRule) GetChainIndex() int32 {
 // Check is one comparison of a rule.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Value that is compared: a key of `match`, or `when`.
+	// Name of the compared value: a key of `match`, or `when`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Value that the rule requires, as written in the document.
 	Want string `protobuf:"bytes,2,opt,name=want,proto3" json:"want,omitempty"`
-	// Value of the call, or the reason for which it is unknown.
+	// Value of the call, or the reason that the value is unknown.
 	Got string `protobuf:"bytes,3,opt,name=got,proto3" json:"got,omitempty"`
 	// Whether the call meets the requirement of the rule.
 	Held          bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
@@ -508,7 +510,8 @@ func (x *Check) GetHeld() bool {
 	return false
 }
 
-// FilterToolsRequest specifies tools of a server's list. The response contains their visibility to the caller.
+// FilterToolsRequest specifies tools in a server's list. The response reports whether each tool is visible to the
+// caller.
 type FilterToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server that listed the tools.
@@ -518,7 +521,7 @@ type FilterToolsRequest struct {
 	// Principal for whom the list is filtered, if an operator sends the request, as in DecideCallRequest. A service must
 	// not set it.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Oldest revision that may decide, as in DecideCallRequest.
+	// Oldest revision that may be used, as in DecideCallRequest.
 	MinRevision   string `protobuf:"bytes,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -585,11 +588,12 @@ func (x *FilterToolsRequest) GetMinRevision() string {
 // ToolRef identifies a tool in a list.
 type ToolRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name in the server's list, 1 to 128 bytes. A name that violates the grammar of tool names is never shown. A longer
-	// name also violates it, so callers omit such a tool from the request.
+	// Name of the tool in the server's list, 1 to 128 bytes. A tool whose name violates the grammar of tool names is
+	// never shown. A longer name also violates the grammar, so callers omit such a tool from the request.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// SHA-256 of the tool's canonical definition, from ReportTools: 32 bytes, or empty if none is known. An empty digest
-	// is not an accepted definition. It hides the tool if the server's definitions are pinned.
+	// does not identify an accepted definition. Therefore, if the server's definitions are pinned, a tool with an empty
+	// digest is hidden.
 	DefinitionDigest []byte `protobuf:"bytes,2,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -639,13 +643,13 @@ func (x *ToolRef) GetDefinitionDigest() []byte {
 	return nil
 }
 
-// FilterToolsResponse contains the visibility of the tools to the caller.
+// FilterToolsResponse reports which tools are visible to the caller.
 type FilterToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One entry for each tool of the request, in the same order. If the number of entries differs, the gateway shows no
 	// tool.
 	Tools []*ToolVisibility `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Revision that decided: hex SHA-256, 64 characters.
+	// Policy revision that was evaluated: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -695,17 +699,17 @@ func (x *FilterToolsResponse) GetPolicyRevision() string {
 	return ""
 }
 
-// ToolVisibility is the visibility of a tool to the caller.
+// ToolVisibility reports whether a tool is visible to the caller.
 type ToolVisibility struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name as in the request.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Whether the tool is shown, after rules, pin and quarantine. The zero value hides it.
+	// Whether the tool is shown, considering rules, pinned definitions and quarantine. The zero value hides the tool.
 	Visible bool `protobuf:"varint,2,opt,name=visible,proto3" json:"visible,omitempty"`
-	// Reason for which the tool is not shown, or for which a call would be refused. It is approval_required if every call
-	// needs approval. It is unspecified if calls with some arguments are allowed.
+	// Reason that the tool is not shown, or that a call would be refused. It is approval_required if every call needs
+	// approval. It is unspecified if calls with some arguments are allowed.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Rule that decided. It is absent if no rule decided.
+	// Rule that determined the result. It is absent if no rule did.
 	Rule          *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -769,19 +773,19 @@ func (x *ToolVisibility) GetRule() *RuleRef {
 	return nil
 }
 
-// FilterNamesRequest specifies entries of a server's list, or the resource of a notification. The response contains
-// their visibility to the caller.
+// FilterNamesRequest specifies entries of a server's list, or the resource of a notification. The response reports
+// whether each of them is visible to the caller.
 type FilterNamesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server that sent the list or the notification.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Method of the list or the notification. A prompt of `prompts/list` is shown if policy allows `prompts/get` for it.
-	// A resource of `resources/list` is shown if policy allows `resources/read`. The resource of
-	// `notifications/resources/updated` is shown if policy allows `resources/subscribe`. The fourth method is
-	// `resources/templates/list`.
+	// Method of the list or the notification. A prompt of `prompts/list` is shown if policy allows `prompts/get` for the
+	// prompt. A resource of `resources/list` is shown if policy allows `resources/read` for the resource. The resource of
+	// `notifications/resources/updated` is shown if policy allows `resources/subscribe` for it. FilterNames describes
+	// when a template of `resources/templates/list` is shown.
 	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
-	// Names of prompts, URIs or templates of URIs, at most 512, each of at most 4,096 bytes. A caller splits a longer
-	// list into several requests. A longer name can't be called, so a caller omits it.
+	// Names of prompts, URIs or URI templates, at most 512, each of at most 4,096 bytes. A caller splits a longer list
+	// into several requests. A longer name can't be called, so a caller omits that name.
 	Names []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
 	// Principal for whom the list is filtered, if an operator sends the request, as in DecideCallRequest. A service must
 	// not set it.
@@ -848,13 +852,13 @@ func (x *FilterNamesRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// FilterNamesResponse contains the visibility of the names to the caller.
+// FilterNamesResponse reports which names are visible to the caller.
 type FilterNamesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether each name is shown, one entry for each name of the request, in the same order. If the number of entries
-	// differs, the gateway shows no name.
+	// Whether each name is shown. There is one entry for each name of the request, in the same order. If the number of
+	// entries differs, the gateway shows no name.
 	Visible []bool `protobuf:"varint,1,rep,packed,name=visible,proto3" json:"visible,omitempty"`
-	// Revision that decided: hex SHA-256, 64 characters.
+	// Policy revision that was evaluated: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -974,21 +978,21 @@ type CheckServerResponse struct {
 	// Whether a call could be allowed or could wait for approval. If it is false, every call is denied, and no message
 	// from the caller may be sent to the server.
 	CouldAllow bool `protobuf:"varint,1,opt,name=could_allow,json=couldAllow,proto3" json:"could_allow,omitempty"`
-	// Whether no rule hides a tool of the server from the caller or from a principal of its chain. If it is false, the
-	// gateway must respond to a call of a tool that the server does not list as to a call of a hidden tool: the tool is
-	// unknown.
+	// True if no rule hides a tool of the server from the caller or from a principal in the caller's delegation chain. If
+	// it is false, and the caller calls a tool that the server does not list, the gateway must respond as for a hidden
+	// tool: the tool is unknown.
 	HidesNone bool `protobuf:"varint,2,opt,name=hides_none,json=hidesNone,proto3" json:"hides_none,omitempty"`
-	// Revision that decided: hex SHA-256, 64 characters.
+	// Policy revision that was evaluated: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Methods of the request that are not denied to the caller for all params, in the order of the request.
+	// Methods of the request for which at least some calls are not denied to the caller, in the order of the request.
 	Methods []string `protobuf:"bytes,4,rep,name=methods,proto3" json:"methods,omitempty"`
-	// Whether no rule distinguishes prompts of the server by name for the caller or for a principal of its chain. If it
-	// is false, the gateway filters lists of prompts with FilterNames.
+	// True if no rule distinguishes the server's prompts by name, for the caller or for a principal in the caller's
+	// delegation chain. If it is false, the gateway filters lists of prompts with FilterNames.
 	PromptsAlike bool `protobuf:"varint,5,opt,name=prompts_alike,json=promptsAlike,proto3" json:"prompts_alike,omitempty"`
-	// Whether no rule distinguishes resources of the server by URI, like prompts_alike.
+	// True if no rule distinguishes the server's resources by URI. See prompts_alike.
 	ResourcesAlike bool `protobuf:"varint,6,opt,name=resources_alike,json=resourcesAlike,proto3" json:"resources_alike,omitempty"`
-	// Whether a list of the server's tools could show the caller a tool, because a call of the tool could be allowed, or
-	// because a rule denies it with a reason. If could_list, could_allow and hides_none are all false, the gateway
+	// Whether a list of the server's tools could show a tool to the caller, because a call to the tool could be allowed,
+	// or because a rule denies it with a reason. If could_list, could_allow and hides_none are all false, the gateway
 	// responds as if the server did not exist.
 	CouldList     bool `protobuf:"varint,7,opt,name=could_list,json=couldList,proto3" json:"could_list,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -50,69 +50,72 @@ const (
 // PolicyService stores the policy documents. It decides whether a caller may make a call, and under which conditions.
 type PolicyServiceClient interface {
 	// DecideCall evaluates one call with the active revision. The caller is the principal in the request's metadata. An
-	// operator sends a `subject` instead. A denial is a response with OK. The RPC does not count against limits and
-	// changes no state. It is safe to repeat. A gateway begins a call at most 1 s after it requested the decision.
-	// Errors:
+	// operator sends a `subject` instead. If the call is denied, the RPC nevertheless returns OK. The RPC does not count
+	// against limits and changes no state. It is safe to repeat. A gateway starts a call at most 1 s after it requested
+	// the decision. Errors:
 	//
-	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
+	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a service sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends no subject;
 	//	                     CHAIN_NESTED: a principal in a chain has a chain;
 	//	                     ATTEST_REFUSED: an operator requests a signature;
 	//	                     JSON_INVALID: params_json can't be parsed, and a signature is requested
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" sends a subject of another
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" sends a subject of another
 	//	                     tenant, or a subject whose chain has a principal of another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
-	//	                     POLICY_TOO_OLD: min_revision is not reached
+	//	                     POLICY_TOO_OLD: the active revision is older than min_revision
 	DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error)
 	// ExplainCall evaluates a call like DecideCall. In addition, it returns every rule that was considered, with the
 	// conditions that were met, and the reason for the decision. It does not count against limits. People of tenants
-	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: those of
-	// DecideCall about a subject and the active revision.
+	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: the errors
+	// of DecideCall that concern a subject or the active revision.
 	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
-	// ListAccess returns what one principal may do: a summary of each server, or the tools of one server. The decisions are
-	// those of DecideCall for calls with any arguments at any time. It does not count against limits. For people of
-	// tenants other than "default", the response omits conditions, and tools that the principal does not see in lists or
-	// that the server has listed only to sessions. Errors: those of DecideCall about a subject and the active revision, and
+	// ListAccess returns what one principal may do: a summary of each server, or the tools of one server. The decisions
+	// are those that DecideCall makes for calls with any arguments at any time. The RPC does not count against limits.
+	// For people of tenants other than "default", the response omits conditions. It also omits tools that are not shown
+	// to the principal in lists, and tools that the server has listed only to sessions. Errors: the errors of DecideCall
+	// that concern a subject or the active revision, and
 	//
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: page_token does not come from a previous page
 	//	NOT_FOUND         SERVER_UNKNOWN: the server is neither configured nor in the catalog
 	ListAccess(ctx context.Context, in *ListAccessRequest, opts ...grpc.CallOption) (*ListAccessResponse, error)
-	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
-	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
-	// it is quarantined, or if its definition is pinned and not accepted. The RPC changes no state and is safe to repeat.
-	// Errors: those of DecideCall.
+	// FilterTools reports which tools in a list are visible to the caller. A tool is shown if a call with some arguments
+	// could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if it is
+	// quarantined, or if definitions are pinned and the tool's definition is not accepted. The RPC changes no state and
+	// is safe to repeat. Errors: those of DecideCall.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
-	// FilterNames returns the visibility of prompts, resources or templates of a list to the caller, and whether the
-	// caller may be notified of a resource's changes. A name is shown if a call with it is not denied. A template is
-	// shown unless the part before its first expression shows that every URI of the template is denied. A stop ends
-	// notifications about resources, and changes no list. The RPC changes no state and is safe to repeat. Errors: those
-	// of DecideCall about a subject and the active revision.
+	// FilterNames reports which prompts, resources or templates in a list are visible to the caller, and whether the
+	// caller may be notified of changes to a resource. A name is shown if a call with it is not denied. A template is
+	// shown unless the part before its first expression shows that every URI of the template is denied. A stop (see
+	// StopCalls) also stops notifications about resources, but changes no list. The RPC changes no state and is safe to
+	// repeat. Errors: the errors of DecideCall that concern a subject or the active revision.
 	FilterNames(ctx context.Context, in *FilterNamesRequest, opts ...grpc.CallOption) (*FilterNamesResponse, error)
-	// CheckServer reports whether any rule could allow the caller a call on a server, with any tool and arguments, and
-	// whether a rule hides a tool of the server. If it cannot exclude a permission, it reports that the call could be
-	// allowed. If it reports that no call could be allowed, DecideCall denies every call. The RPC changes no state and is
-	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
-	// the active revision.
+	// CheckServer reports whether the caller could be allowed any call on a server, with any tool and arguments, and
+	// whether a rule hides a tool of the server. If CheckServer can't exclude that a call is allowed, it reports that
+	// calls could be allowed. If it reports that no call could be allowed, DecideCall denies every call. The RPC changes
+	// no state and is safe to repeat. The response is valid while the revision is active. Errors: the errors of
+	// DecideCall that concern a subject or the active revision.
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
-	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
-	// the lists of the configured servers and the accepted schemas of their tools.
+	// LintDocuments checks documents without applying them. For people of the tenant "default", it also compares the
+	// documents with the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests in documents without applying them. The tests of one request may take 5 s.
+	// TestDocuments runs the tests in documents without applying the documents. The tests of one request may take at most
+	// 5 s.
 	TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error)
-	// SimulateCall evaluates a call like ExplainCall, as if the documents of the request were the only active documents.
-	// The catalog, the stops, and `mode: observe` of the configuration count as they do for ExplainCall. It does not count
-	// against limits. Errors:
+	// SimulateCall evaluates a call like ExplainCall, as if the documents in the request were the only active documents.
+	// The catalog, the stops, and `mode: observe` in the configuration apply as they do for ExplainCall. The RPC does not
+	// count against limits. Errors:
 	//
 	//	INVALID_ARGUMENT     CHAIN_NESTED: a principal in a chain has a chain
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate documents with the catalog
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
-	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
-	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
-	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
-	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
-	// missing. A person has one comparison at a time; further ones wait. If a comparison takes too long, at most 50 s, it
-	// ends early, and the totals say so. Errors:
+	// DiffRevisions returns the calls whose decision differs between two versions of the documents. Calls that change
+	// from deny to allow come first. It compares calls to the tools in the catalog and to the names that the documents
+	// mention, with any arguments, by the principals that the documents or the configured tokens mention. It also
+	// compares recorded calls. The state of the catalog, such as a quarantine, stops, and `mode: observe` in the
+	// configuration are ignored. The last response has the totals. If that response is missing, some of the results are
+	// missing. Each person can run one comparison at a time, and further comparisons wait. A comparison that takes too
+	// long, at most 50 s, ends early, and the totals report that. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -120,48 +123,52 @@ type PolicyServiceClient interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
-	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or the client read the results too
+	//	                     slowly
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffRevisionsResponse], error)
-	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
-	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
-	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
-	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and
-	// `mode: observe` of the configuration do not count. The last response has the totals; if it is missing, flips are
-	// missing. Waiting and the time limit are as for DiffRevisions. Errors:
+	// DiffCatalog returns the tool calls whose decision by the active documents would change after changes to the
+	// catalog. A change sets or removes an override, or accepts definitions. Calls that change from deny to allow come
+	// first. DiffCatalog does not make the changes. Each changed tool is called with each of its definitions, with any
+	// arguments, by the principals that the documents or the configured tokens mention. As in DecideCall, a call with a
+	// definition that waits for a person to accept it is refused. Quarantines, stops and `mode: observe` in the
+	// configuration are ignored. The last response has the totals. If that response is missing, some of the results are
+	// missing. Comparisons wait and end early as described for DiffRevisions. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
 	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
-	//	NOT_FOUND            SERVER_UNKNOWN, TOOL_UNKNOWN: no gateway has reported it;
+	//	NOT_FOUND            SERVER_UNKNOWN, TOOL_UNKNOWN: no gateway has reported the server or the tool;
 	//	                     DEFINITION_UNKNOWN: the tool does not have this definition, or none that waits
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     PINNING_OFF: the definitions of a server are not pinned, so none can be accepted;
 	//	                     POLICY_INVALID: the active documents do not load, so every call is refused
-	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or the client read the results too
+	//	                     slowly
 	DiffCatalog(ctx context.Context, in *DiffCatalogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffCatalogResponse], error)
-	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
-	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
-	// before it sends further records. A record without arguments is evaluated as in a list: if all arguments give the
-	// same effect, the effect is known. Neither the state of the catalog, such as a quarantine, nor stops count. `mode:
-	// observe` of the configuration counts. A call has another decision if its effect differs, or the effect that it
-	// would have if nothing were observed. Limits and the terms of approvals are not compared. Each person has one
-	// stream at a time, and further streams wait. A stream ends after an hour, or if the client sends nothing for two
-	// minutes. Errors:
+	// ReplayDecisions evaluates recorded calls with documents, and returns the calls whose decision differs from the
+	// recorded one. The client sends the documents and waits for the response. Then it sends records, and waits for the
+	// last response before it sends further records. A record without arguments is evaluated for all possible arguments:
+	// if the effect is the same for all of them, the effect is known. The state of the catalog, such as a quarantine, and
+	// stops are ignored. `mode: observe` in the configuration applies. Two decisions differ if their effects differ, or
+	// if the effects that they would have if everything were enforced differ. Limits and the terms of approvals are not
+	// compared. Each person can run one stream at a time, and further streams wait. A stream ends after an hour, or if
+	// the client sends nothing for two minutes. Errors:
 	//
 	//	INVALID_ARGUMENT     REPLAY_DISORDER: the first message has no head, or a later message has one
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate the calls of all tenants
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	DEADLINE_EXCEEDED    REPLAY_ENDED: the stream took too long, or the client sent nothing for too long
 	ReplayDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplayDecisionsRequest, ReplayDecisionsResponse], error)
-	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve it:
-	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
+	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve the RPC,
+	// and returns UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` instead.
 	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
 	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
 	// not apply the policy.
 	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
-	// ApplyDocuments replaces the active documents, if the configuration says that policies are stored. It responds when
-	// no gateway begins a call by a decision of older documents any more. If the documents are already active, nothing
-	// changes, and it returns OK, so the RPC is safe to repeat. The store keeps the last 1,000 revisions, and at most
-	// 256 MiB of documents; the oldest revisions are deleted first, but never the active one or the one before it. Errors:
+	// ApplyDocuments replaces the active documents, if the configuration specifies that policies are stored. It responds
+	// as soon as no gateway can start a call based on a decision by older documents any more. If the documents are
+	// already active, nothing changes, and it returns OK, so the RPC is safe to repeat. The store keeps the last 1,000
+	// revisions, and at most 256 MiB of documents. The oldest revisions are deleted first, but never the active revision
+	// or the revision before it. Errors:
 	//
 	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load, or one of its tests fails; the message contains one
 	//	                     location, and LintDocuments returns all of them
@@ -173,26 +180,27 @@ type PolicyServiceClient interface {
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the documents could not be stored; it is not known whether they are
 	//	                     active
 	//
-	// If the configuration has approvals.policy_changes, the documents become active only after other people have approved
-	// exactly these documents, in place of exactly the activation that is active, by this author for this reason. The
-	// first request opens the approval, and the same request after the approval activates the documents. In that case
-	// there are further errors, and with each of them the active documents stay active:
+	// If approvals.policy_changes is configured, the documents become active only after other people have approved the
+	// change. The approval applies only to exactly these documents, sent by this author with this reason, and only while
+	// the activation that they replace is still active. The first request opens the approval. The same request, sent
+	// again after the approval, activates the documents. In this configuration there are further errors. After each of
+	// them, the previously active documents stay active:
 	//
-	//	FAILED_PRECONDITION  POLICY_CHANGE_PENDING: people have not decided yet; the facts are `approval`, the id of the
+	//	FAILED_PRECONDITION  POLICY_CHANGE_PENDING: people have not decided yet; its metadata: `approval`, the id of the
 	//	                     approval, `missing`, the number of votes that are missing, `until`, the time until which
 	//	                     people can decide (RFC 3339), and `documents`, the id of the documents;
 	//	                     POLICY_CHANGE_DENIED: a person denied the change;
-	//	                     POLICY_CHANGE_UNAPPROVABLE: fewer people than the quorum may approve it
+	//	                     POLICY_CHANGE_UNAPPROVABLE: fewer people than the quorum may approve the change
 	//	ABORTED              REVISION_CHANGED: another revision became active after the approval was requested: the
-	//	                     approval is void; repeat the request, which opens another one;
-	//	                     POLICY_CHANGE_CLAIMED: another request is activating the documents by the same approval
+	//	                     approval is void; repeat the request, which opens another approval;
+	//	                     POLICY_CHANGE_CLAIMED: another request is activating the documents with the same approval
 	//	RESOURCE_EXHAUSTED   POLICY_CHANGE_LIMITED: too many changes of this author wait for approval
 	//	INVALID_ARGUMENT     POLICY_CHANGE_TOO_LARGE: the difference is larger than approvers can be shown
 	//	UNAVAILABLE          APPROVAL_AWAY: the approval service is unavailable; repeat the request
 	ApplyDocuments(ctx context.Context, in *ApplyDocumentsRequest, opts ...grpc.CallOption) (*ApplyDocumentsResponse, error)
 	// GetRevision returns a revision with its documents, by default the active revision. If documents became active
-	// several times, it returns the last time. If policies are loaded from files, only the active revision is known.
-	// Errors:
+	// several times, it returns their last activation. If policies are loaded from files, only the active revision is
+	// known. Errors:
 	//
 	//	INVALID_ARGUMENT     REVISION_AMBIGUOUS: several revisions begin with these characters
 	//	PERMISSION_DENIED    TENANT_REFUSED: documents belong to the installation, and only people of the tenant
@@ -209,38 +217,38 @@ type PolicyServiceClient interface {
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// LeaseRevision lets a gateway use cached decisions for a limited time without a request for each call. The responses
-	// contain the current epoch of decisions and the time for which decisions with that `epoch` may be used
-	// (DecideCallResponse.keeping). When the active revision changes, a response is sent immediately. The response to an
-	// operator's change is sent only when no gateway can use an older decision: each gateway has taken the change, or its
-	// lease has ended. A gateway sends the next request only after the response to the previous one. Errors:
+	// contain the current epoch of decisions, and the time for which decisions with that `epoch` may be used
+	// (DecideCallResponse.keeping). When the active revision changes, a response is sent immediately. An operator's
+	// change is confirmed only when no gateway can use an older decision: each gateway has applied the change, or the
+	// gateway's lease has expired. A gateway sends the next request only after the response to the previous one. Errors:
 	//
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error)
-	// WatchRevision sends the active revision immediately, and each later revision when it becomes active. It repeats an
-	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only indicates
-	// that there are findings.
+	// WatchRevision sends the active revision immediately, and each later revision when it becomes active. If the
+	// revision does not change, it is sent again at least every 500 ms. For people of tenants other than "default",
+	// `rejected` only indicates that there are findings.
 	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
-	// StopCalls refuses all calls that a selector selects, with the code CODE_STOPPED, until ResumeCalls ends the stop. It
-	// responds when no gateway begins such a call any more. A call that was sent before continues. Operators of another
-	// tenant than "default" stop only calls of principals of their own tenant. If the calls are already stopped with the
-	// same selector by an operator of the same tenant, nothing changes, and the response contains the earlier stop. The
-	// RPC is safe to repeat. Errors:
+	// StopCalls refuses all calls that match a selector, with the code CODE_STOPPED, until ResumeCalls ends the stop. It
+	// responds as soon as no gateway can start such a call any more. Calls that have already been sent continue.
+	// Operators of a tenant other than "default" can stop only calls of principals of their own tenant. If an operator of
+	// the same tenant has already stopped the calls with the same selector, nothing changes, and the response contains
+	// the earlier stop. The RPC is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SELECTOR_INVALID: no property is set, or another property in addition to `all`;
 	//	                     REASON_MISSING: the reason contains only spaces
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" selects all calls, or calls of
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" selects all calls, or calls of
 	//	                     another tenant
 	//	RESOURCE_EXHAUSTED   STOPS_FULL: operators of the tenant already have 1,000 stops in force
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stop could not be stored; it is not known whether it is in force
 	StopCalls(ctx context.Context, in *StopCallsRequest, opts ...grpc.CallOption) (*StopCallsResponse, error)
-	// ResumeCalls ends the stops with a selector. Operators of another tenant than "default" end only stops of operators
-	// of their own tenant. The response lists the ended stops. The RPC is safe to repeat. Errors:
+	// ResumeCalls ends the stops with a given selector. Operators of a tenant other than "default" can end only stops of
+	// operators of their own tenant. The response lists the ended stops. The RPC is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SELECTOR_INVALID: as for StopCalls
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StopCalls
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the change could not be stored; it is not known whether the stops ended
 	ResumeCalls(ctx context.Context, in *ResumeCallsRequest, opts ...grpc.CallOption) (*ResumeCallsResponse, error)
-	// ListStops lists the stops in force, or the ended stops. People of another tenant than "default" receive the stops
+	// ListStops lists the stops in force, or the ended stops. People of tenants other than "default" receive the stops
 	// that concern principals of their own tenant. Errors:
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
@@ -515,69 +523,72 @@ func (c *policyServiceClient) ListStops(ctx context.Context, in *ListStopsReques
 // PolicyService stores the policy documents. It decides whether a caller may make a call, and under which conditions.
 type PolicyServiceServer interface {
 	// DecideCall evaluates one call with the active revision. The caller is the principal in the request's metadata. An
-	// operator sends a `subject` instead. A denial is a response with OK. The RPC does not count against limits and
-	// changes no state. It is safe to repeat. A gateway begins a call at most 1 s after it requested the decision.
-	// Errors:
+	// operator sends a `subject` instead. If the call is denied, the RPC nevertheless returns OK. The RPC does not count
+	// against limits and changes no state. It is safe to repeat. A gateway starts a call at most 1 s after it requested
+	// the decision. Errors:
 	//
-	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
+	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a service sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends no subject;
 	//	                     CHAIN_NESTED: a principal in a chain has a chain;
 	//	                     ATTEST_REFUSED: an operator requests a signature;
 	//	                     JSON_INVALID: params_json can't be parsed, and a signature is requested
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" sends a subject of another
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" sends a subject of another
 	//	                     tenant, or a subject whose chain has a principal of another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
-	//	                     POLICY_TOO_OLD: min_revision is not reached
+	//	                     POLICY_TOO_OLD: the active revision is older than min_revision
 	DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error)
 	// ExplainCall evaluates a call like DecideCall. In addition, it returns every rule that was considered, with the
 	// conditions that were met, and the reason for the decision. It does not count against limits. People of tenants
-	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: those of
-	// DecideCall about a subject and the active revision.
+	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: the errors
+	// of DecideCall that concern a subject or the active revision.
 	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
-	// ListAccess returns what one principal may do: a summary of each server, or the tools of one server. The decisions are
-	// those of DecideCall for calls with any arguments at any time. It does not count against limits. For people of
-	// tenants other than "default", the response omits conditions, and tools that the principal does not see in lists or
-	// that the server has listed only to sessions. Errors: those of DecideCall about a subject and the active revision, and
+	// ListAccess returns what one principal may do: a summary of each server, or the tools of one server. The decisions
+	// are those that DecideCall makes for calls with any arguments at any time. The RPC does not count against limits.
+	// For people of tenants other than "default", the response omits conditions. It also omits tools that are not shown
+	// to the principal in lists, and tools that the server has listed only to sessions. Errors: the errors of DecideCall
+	// that concern a subject or the active revision, and
 	//
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: page_token does not come from a previous page
 	//	NOT_FOUND         SERVER_UNKNOWN: the server is neither configured nor in the catalog
 	ListAccess(context.Context, *ListAccessRequest) (*ListAccessResponse, error)
-	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
-	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
-	// it is quarantined, or if its definition is pinned and not accepted. The RPC changes no state and is safe to repeat.
-	// Errors: those of DecideCall.
+	// FilterTools reports which tools in a list are visible to the caller. A tool is shown if a call with some arguments
+	// could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if it is
+	// quarantined, or if definitions are pinned and the tool's definition is not accepted. The RPC changes no state and
+	// is safe to repeat. Errors: those of DecideCall.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
-	// FilterNames returns the visibility of prompts, resources or templates of a list to the caller, and whether the
-	// caller may be notified of a resource's changes. A name is shown if a call with it is not denied. A template is
-	// shown unless the part before its first expression shows that every URI of the template is denied. A stop ends
-	// notifications about resources, and changes no list. The RPC changes no state and is safe to repeat. Errors: those
-	// of DecideCall about a subject and the active revision.
+	// FilterNames reports which prompts, resources or templates in a list are visible to the caller, and whether the
+	// caller may be notified of changes to a resource. A name is shown if a call with it is not denied. A template is
+	// shown unless the part before its first expression shows that every URI of the template is denied. A stop (see
+	// StopCalls) also stops notifications about resources, but changes no list. The RPC changes no state and is safe to
+	// repeat. Errors: the errors of DecideCall that concern a subject or the active revision.
 	FilterNames(context.Context, *FilterNamesRequest) (*FilterNamesResponse, error)
-	// CheckServer reports whether any rule could allow the caller a call on a server, with any tool and arguments, and
-	// whether a rule hides a tool of the server. If it cannot exclude a permission, it reports that the call could be
-	// allowed. If it reports that no call could be allowed, DecideCall denies every call. The RPC changes no state and is
-	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
-	// the active revision.
+	// CheckServer reports whether the caller could be allowed any call on a server, with any tool and arguments, and
+	// whether a rule hides a tool of the server. If CheckServer can't exclude that a call is allowed, it reports that
+	// calls could be allowed. If it reports that no call could be allowed, DecideCall denies every call. The RPC changes
+	// no state and is safe to repeat. The response is valid while the revision is active. Errors: the errors of
+	// DecideCall that concern a subject or the active revision.
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
-	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
-	// the lists of the configured servers and the accepted schemas of their tools.
+	// LintDocuments checks documents without applying them. For people of the tenant "default", it also compares the
+	// documents with the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests in documents without applying them. The tests of one request may take 5 s.
+	// TestDocuments runs the tests in documents without applying the documents. The tests of one request may take at most
+	// 5 s.
 	TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error)
-	// SimulateCall evaluates a call like ExplainCall, as if the documents of the request were the only active documents.
-	// The catalog, the stops, and `mode: observe` of the configuration count as they do for ExplainCall. It does not count
-	// against limits. Errors:
+	// SimulateCall evaluates a call like ExplainCall, as if the documents in the request were the only active documents.
+	// The catalog, the stops, and `mode: observe` in the configuration apply as they do for ExplainCall. The RPC does not
+	// count against limits. Errors:
 	//
 	//	INVALID_ARGUMENT     CHAIN_NESTED: a principal in a chain has a chain
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate documents with the catalog
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
-	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
-	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
-	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
-	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
-	// missing. A person has one comparison at a time; further ones wait. If a comparison takes too long, at most 50 s, it
-	// ends early, and the totals say so. Errors:
+	// DiffRevisions returns the calls whose decision differs between two versions of the documents. Calls that change
+	// from deny to allow come first. It compares calls to the tools in the catalog and to the names that the documents
+	// mention, with any arguments, by the principals that the documents or the configured tokens mention. It also
+	// compares recorded calls. The state of the catalog, such as a quarantine, stops, and `mode: observe` in the
+	// configuration are ignored. The last response has the totals. If that response is missing, some of the results are
+	// missing. Each person can run one comparison at a time, and further comparisons wait. A comparison that takes too
+	// long, at most 50 s, ends early, and the totals report that. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -585,48 +596,52 @@ type PolicyServiceServer interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
-	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or the client read the results too
+	//	                     slowly
 	DiffRevisions(*DiffRevisionsRequest, grpc.ServerStreamingServer[DiffRevisionsResponse]) error
-	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
-	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
-	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
-	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and
-	// `mode: observe` of the configuration do not count. The last response has the totals; if it is missing, flips are
-	// missing. Waiting and the time limit are as for DiffRevisions. Errors:
+	// DiffCatalog returns the tool calls whose decision by the active documents would change after changes to the
+	// catalog. A change sets or removes an override, or accepts definitions. Calls that change from deny to allow come
+	// first. DiffCatalog does not make the changes. Each changed tool is called with each of its definitions, with any
+	// arguments, by the principals that the documents or the configured tokens mention. As in DecideCall, a call with a
+	// definition that waits for a person to accept it is refused. Quarantines, stops and `mode: observe` in the
+	// configuration are ignored. The last response has the totals. If that response is missing, some of the results are
+	// missing. Comparisons wait and end early as described for DiffRevisions. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
 	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
-	//	NOT_FOUND            SERVER_UNKNOWN, TOOL_UNKNOWN: no gateway has reported it;
+	//	NOT_FOUND            SERVER_UNKNOWN, TOOL_UNKNOWN: no gateway has reported the server or the tool;
 	//	                     DEFINITION_UNKNOWN: the tool does not have this definition, or none that waits
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     PINNING_OFF: the definitions of a server are not pinned, so none can be accepted;
 	//	                     POLICY_INVALID: the active documents do not load, so every call is refused
-	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or the client read the results too
+	//	                     slowly
 	DiffCatalog(*DiffCatalogRequest, grpc.ServerStreamingServer[DiffCatalogResponse]) error
-	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
-	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
-	// before it sends further records. A record without arguments is evaluated as in a list: if all arguments give the
-	// same effect, the effect is known. Neither the state of the catalog, such as a quarantine, nor stops count. `mode:
-	// observe` of the configuration counts. A call has another decision if its effect differs, or the effect that it
-	// would have if nothing were observed. Limits and the terms of approvals are not compared. Each person has one
-	// stream at a time, and further streams wait. A stream ends after an hour, or if the client sends nothing for two
-	// minutes. Errors:
+	// ReplayDecisions evaluates recorded calls with documents, and returns the calls whose decision differs from the
+	// recorded one. The client sends the documents and waits for the response. Then it sends records, and waits for the
+	// last response before it sends further records. A record without arguments is evaluated for all possible arguments:
+	// if the effect is the same for all of them, the effect is known. The state of the catalog, such as a quarantine, and
+	// stops are ignored. `mode: observe` in the configuration applies. Two decisions differ if their effects differ, or
+	// if the effects that they would have if everything were enforced differ. Limits and the terms of approvals are not
+	// compared. Each person can run one stream at a time, and further streams wait. A stream ends after an hour, or if
+	// the client sends nothing for two minutes. Errors:
 	//
 	//	INVALID_ARGUMENT     REPLAY_DISORDER: the first message has no head, or a later message has one
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate the calls of all tenants
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	DEADLINE_EXCEEDED    REPLAY_ENDED: the stream took too long, or the client sent nothing for too long
 	ReplayDecisions(grpc.BidiStreamingServer[ReplayDecisionsRequest, ReplayDecisionsResponse]) error
-	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve it:
-	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
+	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve the RPC,
+	// and returns UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` instead.
 	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
 	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
 	// not apply the policy.
 	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
-	// ApplyDocuments replaces the active documents, if the configuration says that policies are stored. It responds when
-	// no gateway begins a call by a decision of older documents any more. If the documents are already active, nothing
-	// changes, and it returns OK, so the RPC is safe to repeat. The store keeps the last 1,000 revisions, and at most
-	// 256 MiB of documents; the oldest revisions are deleted first, but never the active one or the one before it. Errors:
+	// ApplyDocuments replaces the active documents, if the configuration specifies that policies are stored. It responds
+	// as soon as no gateway can start a call based on a decision by older documents any more. If the documents are
+	// already active, nothing changes, and it returns OK, so the RPC is safe to repeat. The store keeps the last 1,000
+	// revisions, and at most 256 MiB of documents. The oldest revisions are deleted first, but never the active revision
+	// or the revision before it. Errors:
 	//
 	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load, or one of its tests fails; the message contains one
 	//	                     location, and LintDocuments returns all of them
@@ -638,26 +653,27 @@ type PolicyServiceServer interface {
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the documents could not be stored; it is not known whether they are
 	//	                     active
 	//
-	// If the configuration has approvals.policy_changes, the documents become active only after other people have approved
-	// exactly these documents, in place of exactly the activation that is active, by this author for this reason. The
-	// first request opens the approval, and the same request after the approval activates the documents. In that case
-	// there are further errors, and with each of them the active documents stay active:
+	// If approvals.policy_changes is configured, the documents become active only after other people have approved the
+	// change. The approval applies only to exactly these documents, sent by this author with this reason, and only while
+	// the activation that they replace is still active. The first request opens the approval. The same request, sent
+	// again after the approval, activates the documents. In this configuration there are further errors. After each of
+	// them, the previously active documents stay active:
 	//
-	//	FAILED_PRECONDITION  POLICY_CHANGE_PENDING: people have not decided yet; the facts are `approval`, the id of the
+	//	FAILED_PRECONDITION  POLICY_CHANGE_PENDING: people have not decided yet; its metadata: `approval`, the id of the
 	//	                     approval, `missing`, the number of votes that are missing, `until`, the time until which
 	//	                     people can decide (RFC 3339), and `documents`, the id of the documents;
 	//	                     POLICY_CHANGE_DENIED: a person denied the change;
-	//	                     POLICY_CHANGE_UNAPPROVABLE: fewer people than the quorum may approve it
+	//	                     POLICY_CHANGE_UNAPPROVABLE: fewer people than the quorum may approve the change
 	//	ABORTED              REVISION_CHANGED: another revision became active after the approval was requested: the
-	//	                     approval is void; repeat the request, which opens another one;
-	//	                     POLICY_CHANGE_CLAIMED: another request is activating the documents by the same approval
+	//	                     approval is void; repeat the request, which opens another approval;
+	//	                     POLICY_CHANGE_CLAIMED: another request is activating the documents with the same approval
 	//	RESOURCE_EXHAUSTED   POLICY_CHANGE_LIMITED: too many changes of this author wait for approval
 	//	INVALID_ARGUMENT     POLICY_CHANGE_TOO_LARGE: the difference is larger than approvers can be shown
 	//	UNAVAILABLE          APPROVAL_AWAY: the approval service is unavailable; repeat the request
 	ApplyDocuments(context.Context, *ApplyDocumentsRequest) (*ApplyDocumentsResponse, error)
 	// GetRevision returns a revision with its documents, by default the active revision. If documents became active
-	// several times, it returns the last time. If policies are loaded from files, only the active revision is known.
-	// Errors:
+	// several times, it returns their last activation. If policies are loaded from files, only the active revision is
+	// known. Errors:
 	//
 	//	INVALID_ARGUMENT     REVISION_AMBIGUOUS: several revisions begin with these characters
 	//	PERMISSION_DENIED    TENANT_REFUSED: documents belong to the installation, and only people of the tenant
@@ -674,38 +690,38 @@ type PolicyServiceServer interface {
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// LeaseRevision lets a gateway use cached decisions for a limited time without a request for each call. The responses
-	// contain the current epoch of decisions and the time for which decisions with that `epoch` may be used
-	// (DecideCallResponse.keeping). When the active revision changes, a response is sent immediately. The response to an
-	// operator's change is sent only when no gateway can use an older decision: each gateway has taken the change, or its
-	// lease has ended. A gateway sends the next request only after the response to the previous one. Errors:
+	// contain the current epoch of decisions, and the time for which decisions with that `epoch` may be used
+	// (DecideCallResponse.keeping). When the active revision changes, a response is sent immediately. An operator's
+	// change is confirmed only when no gateway can use an older decision: each gateway has applied the change, or the
+	// gateway's lease has expired. A gateway sends the next request only after the response to the previous one. Errors:
 	//
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]) error
-	// WatchRevision sends the active revision immediately, and each later revision when it becomes active. It repeats an
-	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only indicates
-	// that there are findings.
+	// WatchRevision sends the active revision immediately, and each later revision when it becomes active. If the
+	// revision does not change, it is sent again at least every 500 ms. For people of tenants other than "default",
+	// `rejected` only indicates that there are findings.
 	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
-	// StopCalls refuses all calls that a selector selects, with the code CODE_STOPPED, until ResumeCalls ends the stop. It
-	// responds when no gateway begins such a call any more. A call that was sent before continues. Operators of another
-	// tenant than "default" stop only calls of principals of their own tenant. If the calls are already stopped with the
-	// same selector by an operator of the same tenant, nothing changes, and the response contains the earlier stop. The
-	// RPC is safe to repeat. Errors:
+	// StopCalls refuses all calls that match a selector, with the code CODE_STOPPED, until ResumeCalls ends the stop. It
+	// responds as soon as no gateway can start such a call any more. Calls that have already been sent continue.
+	// Operators of a tenant other than "default" can stop only calls of principals of their own tenant. If an operator of
+	// the same tenant has already stopped the calls with the same selector, nothing changes, and the response contains
+	// the earlier stop. The RPC is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SELECTOR_INVALID: no property is set, or another property in addition to `all`;
 	//	                     REASON_MISSING: the reason contains only spaces
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" selects all calls, or calls of
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" selects all calls, or calls of
 	//	                     another tenant
 	//	RESOURCE_EXHAUSTED   STOPS_FULL: operators of the tenant already have 1,000 stops in force
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stop could not be stored; it is not known whether it is in force
 	StopCalls(context.Context, *StopCallsRequest) (*StopCallsResponse, error)
-	// ResumeCalls ends the stops with a selector. Operators of another tenant than "default" end only stops of operators
-	// of their own tenant. The response lists the ended stops. The RPC is safe to repeat. Errors:
+	// ResumeCalls ends the stops with a given selector. Operators of a tenant other than "default" can end only stops of
+	// operators of their own tenant. The response lists the ended stops. The RPC is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SELECTOR_INVALID: as for StopCalls
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StopCalls
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the change could not be stored; it is not known whether the stops ended
 	ResumeCalls(context.Context, *ResumeCallsRequest) (*ResumeCallsResponse, error)
-	// ListStops lists the stops in force, or the ended stops. People of another tenant than "default" receive the stops
+	// ListStops lists the stops in force, or the ended stops. People of tenants other than "default" receive the stops
 	// that concern principals of their own tenant. Errors:
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read

@@ -29,16 +29,17 @@ const (
 type ReplayNeed int32
 
 const (
-	// Unknown to this reader.
+	// Unspecified, or unknown to the client.
 	ReplayNeed_REPLAY_NEED_UNSPECIFIED ReplayNeed = 0
 	// The arguments of the call.
 	ReplayNeed_REPLAY_NEED_ARGUMENTS ReplayNeed = 1
-	// The groups of the caller, or of a principal of its chain: no valid token has this tenant, subject and agent.
+	// The groups of the caller, or of a principal in the caller's delegation chain: no valid token has this tenant,
+	// subject and agent.
 	ReplayNeed_REPLAY_NEED_GROUPS ReplayNeed = 2
-	// The class of the tool: the catalog no longer has the recorded definition.
+	// The classification of the tool: the catalog no longer has the recorded definition.
 	ReplayNeed_REPLAY_NEED_DEFINITION ReplayNeed = 3
-	// The whole name of the prompt or resource, and whether a completion is for a prompt or a resource. Records have no
-	// queries, fragments and user information of URIs, and only the first 256 bytes of names.
+	// The complete name of the prompt or resource, or the type of a completion's reference (prompt or resource). Records
+	// do not contain the query, fragment and user information of URIs, and contain only the first 256 bytes of names.
 	ReplayNeed_REPLAY_NEED_NAME ReplayNeed = 4
 )
 
@@ -87,11 +88,11 @@ func (ReplayNeed) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_replay_proto_rawDescGZIP(), []int{0}
 }
 
-// ReplayDecisionsRequest is a message of the client. The first message has the head, and each further message has
-// records.
+// ReplayDecisionsRequest is a message from the client. The first message contains the head. Each further message
+// contains records.
 type ReplayDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two.
+	// The head or records.
 	//
 	// Types that are valid to be assigned to Part:
 	//
@@ -162,7 +163,7 @@ type isReplayDecisionsRequest_Part interface {
 }
 
 type ReplayDecisionsRequest_Head struct {
-	// Documents that evaluate the records.
+	// Documents with which the records are evaluated.
 	Head *ReplayHead `protobuf:"bytes,1,opt,name=head,proto3,oneof"`
 }
 
@@ -175,10 +176,10 @@ func (*ReplayDecisionsRequest_Head) isReplayDecisionsRequest_Part() {}
 
 func (*ReplayDecisionsRequest_Decisions) isReplayDecisionsRequest_Part() {}
 
-// ReplayHead contains the documents that evaluate the records.
+// ReplayHead contains the documents with which the records are evaluated.
 type ReplayHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The documents, at most 1,000. If there are none, the active documents evaluate the records.
+	// The documents, at most 1,000. If there are none, the records are evaluated with the active documents.
 	Documents     []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -268,23 +269,25 @@ func (x *RecordedDecisions) GetDecisions() []*RecordedDecision {
 }
 
 // RecordedDecision is a decision in the gateway's journal. The journal contains neither the arguments of a call nor the
-// groups of its principal; a copy of the arguments may be stored with it.
+// groups of its principal. A copy of the arguments may be stored separately.
 type RecordedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call. `params_json` is ignored unless `arguments_known` is set.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Principal of the call. Its groups and those of its chain are ignored: the groups of the valid token with the name
-	// in `token_id` are used, or those of the valid tokens with the same tenant, subject and agent.
+	// Principal of the call. The groups of the principal and of its delegation chain are ignored. Instead, the groups of
+	// the valid token with the name in `token_id` are used, or those of the valid tokens with the same tenant, subject
+	// and agent.
 	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// The recorded decision: `effect`, `code`, `rule`, `hidden` and `observed`. Other fields are ignored.
 	Decision *Decision `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Time of the call, for conditions that read the time. If it is absent, such conditions can't be evaluated.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Number of calls that the record counts, at least 1.
+	// Number of calls that the record represents, at least 1.
 	Count int64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	// Identifier of the decision, at most 64 bytes.
 	DecisionId string `protobuf:"bytes,6,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Whether `params_json` of the call has the arguments that were decided about. It may be set only for `tools/call`.
+	// Whether `params_json` of the call contains the arguments for which the recorded decision was made. It may be set
+	// only for `tools/call`.
 	ArgumentsKnown bool `protobuf:"varint,7,opt,name=arguments_known,json=argumentsKnown,proto3" json:"arguments_known,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -369,20 +372,22 @@ func (x *RecordedDecision) GetArgumentsKnown() bool {
 	return false
 }
 
-// ReplayDecisionsResponse is a response to one message of the client. The responses to records are complete when one of
-// them has `last`.
+// ReplayDecisionsResponse is a response to one message from the client. If a message has several responses, `last` is
+// set in the last one.
 type ReplayDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Findings because of which the documents do not load, in the response to the head. Then the stream ends.
+	// Findings that prevent the documents from loading, in the response to the head. If there are any, the stream ends
+	// after that response.
 	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
-	// Calls with a different decision. `before` is the recorded decision, and `after` is the decision by the documents,
-	// both without messages, limits and terms. Flips with different callers are separate.
+	// Calls with a different decision. `before` is the recorded decision, and `after` is the decision according to the
+	// documents, both without messages, limits and terms. Calls by different callers have separate entries.
 	Flips []*Flip `protobuf:"bytes,2,rep,name=flips,proto3" json:"flips,omitempty"`
-	// Calls whose decision by the documents depends on values that are not known.
+	// Calls for which the decision according to the documents depends on values that are not known.
 	Unknown []*UnknownReplay `protobuf:"bytes,3,rep,name=unknown,proto3" json:"unknown,omitempty"`
-	// Whether this is the last response to the client's message. The client sends the next message after it.
+	// Whether this is the last response to the client's message. The client sends the next message only after the last
+	// response.
 	Last bool `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`
-	// Numbers of calls of the whole stream until now, in a response with `last`.
+	// Numbers of calls in the whole stream so far. They are set only in a response with `last`.
 	Totals        *ReplayTotals `protobuf:"bytes,5,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -453,7 +458,7 @@ func (x *ReplayDecisionsResponse) GetTotals() *ReplayTotals {
 	return nil
 }
 
-// UnknownReplay describes calls of one caller whose decision by the documents is not known.
+// UnknownReplay describes calls by one caller for which the decision according to the documents is not known.
 type UnknownReplay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
@@ -464,7 +469,7 @@ type UnknownReplay struct {
 	Before *Decision `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
 	// Values on which the decision depends, at least one, without duplicates.
 	Needs []ReplayNeed `protobuf:"varint,4,rep,packed,name=needs,proto3,enum=sluice.policy.v1.ReplayNeed" json:"needs,omitempty"`
-	// Rules that read these values, at most 20. The rule of a default is `default:by_risk`.
+	// Rules that read these values, at most 20. `default: by_risk` of a document is listed as the rule `default:by_risk`.
 	Rules []*RuleRef `protobuf:"bytes,5,rep,name=rules,proto3" json:"rules,omitempty"`
 	// Whether the documents may permit calls that were refused, or allow calls without the approval that they needed.
 	MayOpen bool `protobuf:"varint,6,opt,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
@@ -571,7 +576,8 @@ type ReplayTotals struct {
 	Different int64 `protobuf:"varint,2,opt,name=different,proto3" json:"different,omitempty"`
 	// Calls whose decision is not known.
 	Unknown int64 `protobuf:"varint,3,opt,name=unknown,proto3" json:"unknown,omitempty"`
-	// Calls that were refused for another reason than rules, by that reason. They were not evaluated.
+	// Numbers of calls that were refused for a reason other than rules, one entry for each reason. These calls were not
+	// evaluated.
 	Others        []*OtherRefusals `protobuf:"bytes,4,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -635,7 +641,8 @@ func (x *ReplayTotals) GetOthers() []*OtherRefusals {
 	return nil
 }
 
-// OtherRefusals is the number of calls that were refused for a reason that documents do not decide, such as a limit.
+// OtherRefusals is the number of calls that were refused for a reason that does not depend on documents, such as a
+// limit.
 type OtherRefusals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason.

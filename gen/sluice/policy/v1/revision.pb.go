@@ -29,8 +29,9 @@ type ApplyDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All documents of the new revision, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Revision that the author saw: `documents_id` or `id` of the active revision, or 64 zeros if no documents had been
-	// applied (its `id` changes with the catalog). If it is empty, any active revision is replaced.
+	// Revision that was active when the author made the change: its `documents_id` or `id`. If no documents had been
+	// applied yet, this is 64 zeros, because the `id` of such a revision changes with the catalog. If this field is
+	// empty, any active revision is replaced.
 	ExpectedRevision string `protobuf:"bytes,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	// Reason for the change, for the record. At most 1,024 bytes, without NUL.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
@@ -94,13 +95,13 @@ type ApplyDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new revision: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`, at most 128 bytes.
+	// Activation token, to be sent as `min_revision` in later requests. At most 128 bytes.
 	Activation string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	// Warnings about the documents.
 	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
 	// Id of the active documents: hex SHA-256, 64 characters.
 	DocumentsId string `protobuf:"bytes,4,opt,name=documents_id,json=documentsId,proto3" json:"documents_id,omitempty"`
-	// Whether the documents were active before, so that nothing has changed.
+	// Whether the same documents were already active, so that nothing has changed.
 	Unchanged     bool `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -276,8 +277,8 @@ func (x *GetRevisionResponse) GetDocuments() []*Document {
 // Revision is a set of documents that is or was active.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Hex SHA-256 of its documents, overrides, accepted pins and stops: 64 characters. Decisions contain it. It is empty if
-	// the revision is not active.
+	// Hex SHA-256 of the revision's documents, overrides, accepted pins and stops: 64 characters. Decisions contain it.
+	// It is empty if the revision is not active.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Time at which the revision became active.
 	Activated *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=activated,proto3" json:"activated,omitempty"`
@@ -285,28 +286,30 @@ type Revision struct {
 	Author string `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
 	// Reason for the change, from ApplyDocuments.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Activation token for `min_revision`. The token of a later activation contains a later time.
+	// Activation token, to be sent as `min_revision` in requests. The token of a later activation contains a later time.
 	Activation string `protobuf:"bytes,5,opt,name=activation,proto3" json:"activation,omitempty"`
 	// Whether the revision is active.
 	Active bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
-	// Findings of a newer set of documents, because of which it did not replace this revision.
+	// Findings that prevented a newer set of documents from replacing this revision.
 	Rejected []*Finding `protobuf:"bytes,7,rep,name=rejected,proto3" json:"rejected,omitempty"`
-	// The first 100 parts of the policy that are only observed. For people of tenants other than "default" it is empty.
+	// The first 100 parts of the policy that are not enforced, but only recorded (`mode: observe`). For people of tenants
+	// other than "default" it is empty.
 	Observed []*ObservedPolicy `protobuf:"bytes,8,rep,name=observed,proto3" json:"observed,omitempty"`
-	// Number of all parts of the policy that are only observed, or 0 for people of tenants other than "default".
+	// Total number of parts of the policy that are not enforced, but only recorded. It is 0 for people of tenants other
+	// than "default".
 	ObservedCount int32 `protobuf:"varint,9,opt,name=observed_count,json=observedCount,proto3" json:"observed_count,omitempty"`
-	// Hex SHA-256 of the paths and texts of its documents: 64 characters. Unlike `id` it does not change with the catalog
-	// and the stops. It is empty if the documents were loaded from files, if no documents have been applied, and for people
-	// of tenants other than "default".
+	// Hex SHA-256 of the paths and texts of the revision's documents: 64 characters. Unlike `id`, it does not change with
+	// the catalog and the stops. It is empty if the documents were loaded from files, if no documents have been applied,
+	// and for people of tenants other than "default".
 	DocumentsId string `protobuf:"bytes,10,opt,name=documents_id,json=documentsId,proto3" json:"documents_id,omitempty"`
 	// Number of the activation: 1 for the first one, and greater by 1 for each later one. It is 0 if `documents_id` is
 	// empty.
 	Number int64 `protobuf:"varint,11,opt,name=number,proto3" json:"number,omitempty"`
-	// Whether policies are stored by the policy service, so that ApplyDocuments replaces them.
+	// Whether the policy service stores policies, so that ApplyDocuments can replace them.
 	Stored bool `protobuf:"varint,12,opt,name=stored,proto3" json:"stored,omitempty"`
-	// Id of the approval by which the revision became active. It is empty if the configuration required none.
+	// Id of the approval that permitted the activation. It is empty if the configuration required no approval.
 	ApprovalId string `protobuf:"bytes,13,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Subjects of the people who approved it, in the order of their votes. At most 64.
+	// Subjects of the people who approved the activation, in the order of their votes. At most 64.
 	ApprovedBy    []string `protobuf:"bytes,14,rep,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -440,8 +443,8 @@ func (x *Revision) GetApprovedBy() []string {
 	return nil
 }
 
-// ObservedPolicy is a part of the policy that is only observed until a time (`mode: observe`): a rule, a document, a
-// server, or everything if neither `server` nor `rule` is set.
+// ObservedPolicy is a part of the policy that, until a given time, is not enforced, but only recorded (`mode:
+// observe`): a rule, a document, a server, or everything if neither `server` nor `rule` is set.
 type ObservedPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the server.
@@ -703,8 +706,8 @@ type LeaseRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the request on its stream, at least 1. Each number is greater than the previous one.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// `number` of the newest response that the gateway has taken, or 0 if there is none. Until the gateway takes a later
-	// response, it uses only cached decisions of that response's epoch.
+	// `number` of the newest response that the gateway has applied, or 0 if there is none. Until the gateway applies a
+	// newer response, it uses only cached decisions of the applied response's epoch.
 	Taken         uint64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -754,20 +757,21 @@ func (x *LeaseRevisionRequest) GetTaken() uint64 {
 	return 0
 }
 
-// LeaseRevisionResponse is a lease, or the notice of a change.
+// LeaseRevisionResponse is a lease, or the notification of a change.
 type LeaseRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the response on its stream. The first is 1, and each later one is greater by 1.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// `number` of the request to which this is the response. It is 0 for the notice of a change.
+	// `number` of the request that this response answers. It is 0 for the notification of a change.
 	Request uint64 `protobuf:"varint,2,opt,name=request,proto3" json:"request,omitempty"`
 	// The active revision. If it is absent, no revision is active and every call is refused.
 	Revision *Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Identifier of all inputs to decisions: the documents, the configuration and the catalog. It changes with every
-	// change to them, and with every start of the service. At most 64 bytes. It is empty if no revision is active.
+	// Identifies the current state of everything on which decisions depend: the documents, the configuration and the
+	// catalog. It changes with every change to them, and every time the service starts. At most 64 bytes. It is empty if
+	// no revision is active.
 	Epoch string `protobuf:"bytes,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Time for which decisions of this epoch may be used, at most 1 s. The gateway counts from a time before it sent the
-	// request. If it is absent, the lease of earlier responses with the same epoch is not extended.
+	// Time for which decisions of this epoch may be used, at most 1 s. The gateway must count it from a moment before the
+	// gateway sent the request. If it is absent, the lease of earlier responses with the same epoch is not extended.
 	Lease         *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

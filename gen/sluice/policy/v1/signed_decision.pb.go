@@ -23,16 +23,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Attest requests a signed decision. With the signature, the approval service verifies that the policy service has just
-// made the decision. To sign a decision, the policy service reads the params a second time. Therefore a signature is
-// requested only if a person decides.
+// Attest requests a signed decision. The signature lets the approval service verify that the policy service has just
+// made the decision. To sign a decision, the policy service must read the params a second time. Therefore a signature
+// is requested only for calls that a person must approve.
 type Attest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identity of the server, as in sluice.approval.v1.BoundCall: 1 to 8,192 bytes. The policy service does not verify
 	// it, and signs it as sent.
 	ServerIdentity string `protobuf:"bytes,1,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Id of the approval for which the decision is signed: the approval of a claim, or the approval that was shown to the
-	// person at the agent. It is empty for a request for approval.
+	// Id of the approval for which the decision is signed: the approval that is to be claimed, or the approval that was
+	// shown to the person who uses the agent. It is empty for a request for approval.
 	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Attempt of the approval that is to be claimed: 1 or more. It is 0 if no approval is to be claimed.
 	Attempt       int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -94,14 +94,14 @@ func (x *Attest) GetAttempt() int32 {
 // SignedDecision is a decision signed by the policy service. The zero value is not a decision.
 type SignedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Encoding of a DecisionStatement. The signature covers exactly these bytes: a service that forwards them must not
-	// encode them again. At most 1 MiB.
+	// Encoded DecisionStatement. The signature covers exactly these bytes: a service that forwards them must not encode
+	// them again. At most 1 MiB.
 	Statement []byte `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
-	// Ed25519 (RFC 8032) over the 18 bytes `sluice-decision-1` and NUL, followed by the statement: 64 bytes.
+	// Ed25519 signature (RFC 8032) of the 18 bytes `sluice-decision-1` and NUL, followed by the statement: 64 bytes.
 	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
-	// Certificate of the signer and the intermediate certificates below the mesh's CA, in DER, the signer's certificate
-	// first. Its URI SAN contains the role policy. At most 4, of at most 8,192 bytes each. It is empty if both services
-	// run in one process, because then the approval service knows the key.
+	// Certificate of the signer, followed by the intermediate certificates below the mesh's CA, in DER. The URI SAN of
+	// the signer's certificate contains the mesh role `policy`. At most 4, of at most 8,192 bytes each. It is empty if
+	// both services run in one process, because then the approval service knows the key.
 	Certificates  [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -158,15 +158,16 @@ func (x *SignedDecision) GetCertificates() [][]byte {
 	return nil
 }
 
-// DecisionStatement is the policy service's statement about one call, for one use.
+// DecisionStatement is the policy service's statement about one call. It is valid only for the purpose that Attest
+// specifies.
 type DecisionStatement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of the principal and the call: the digest of sluice.approval.v1.BoundCall with an empty server identity and
 	// definition digest, 32 bytes.
 	CallDigest []byte `protobuf:"bytes,1,opt,name=call_digest,json=callDigest,proto3" json:"call_digest,omitempty"`
 	// Digest of the principals, 32 bytes: SHA-256 over fields in the encoding of sluice.approval.v1 binding.proto. The
-	// fields are `sluice-principal-1`, the number of principals, and for the caller and each principal of its chain:
-	// tenant, subject, agent, owner, number of groups, each group.
+	// fields are `sluice-principal-1`, the number of principals, and for the caller and each principal in its delegation
+	// chain: tenant, subject, agent, owner, number of groups, each group.
 	PrincipalDigest []byte `protobuf:"bytes,2,opt,name=principal_digest,json=principalDigest,proto3" json:"principal_digest,omitempty"`
 	// Identity of the server, from Attest.
 	ServerIdentity string `protobuf:"bytes,3,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
@@ -178,11 +179,11 @@ type DecisionStatement struct {
 	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The decision.
 	Decision *Decision `protobuf:"bytes,7,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Activation of the revision that decided, as in Revision.
+	// Activation token of the revision that was evaluated, as in Revision.
 	Activation string `protobuf:"bytes,8,opt,name=activation,proto3" json:"activation,omitempty"`
 	// Time of the signature, by the clock of the policy service.
 	Time *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
-	// Random bytes, so that each statement is unique: 16 bytes.
+	// 16 random bytes, which make each statement unique.
 	Nonce         []byte `protobuf:"bytes,10,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,19 +23,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// StopSelector selects calls. A call is selected if it has all properties that are set: a principal of the call, which
-// is its caller or a principal of the caller's chain, with the agent and the tenant, and the server.
+// StopSelector selects calls. A call is selected if it has all properties that are set. The server must be the server
+// of the call. The agent and the tenant must both belong to one principal: the caller, or a principal in the caller's
+// delegation chain.
 type StopSelector struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether all calls are selected. If it is set, the other fields must be empty, and otherwise at least one of them
+	// Whether all calls are selected. If it is true, the other fields must be empty. If it is false, at least one of them
 	// must be set.
 	All bool `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
-	// Name of an agent, its subject, or the id of an agent of wasmagent: at most 256 bytes without control characters.
+	// Name or subject of an agent, or the id of an agent of the wasmagent service: at most 256 bytes without control
+	// characters.
 	Agent string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Configured name of a server.
 	Server string `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
-	// Tenant of the principal. If it is empty and the operator belongs to another tenant than "default", it is the
-	// operator's tenant.
+	// Tenant of the principal. If it is empty and the operator belongs to a tenant other than "default", the operator's
+	// tenant is used.
 	Tenant        string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -99,23 +101,24 @@ func (x *StopSelector) GetTenant() string {
 	return ""
 }
 
-// Stop is an operator's refusal of all calls that a selector selects. It ends when an operator resumes the calls.
+// Stop is an operator's order to refuse all calls that match a selector. It ends when an operator resumes the calls.
 type Stop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The calls that are refused.
 	Selector *StopSelector `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
-	// Reason, 1 to 1,024 bytes. The callers receive it.
+	// Reason for the stop, 1 to 1,024 bytes. It is sent to the callers whose calls are refused.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Tenant of the operator who stopped the calls.
 	OperatorTenant string `protobuf:"bytes,3,opt,name=operator_tenant,json=operatorTenant,proto3" json:"operator_tenant,omitempty"`
-	// Subject of the operator who stopped the calls. It is empty for people of another tenant, except "default".
+	// Subject of the operator who stopped the calls. It is empty in responses to people of another tenant, unless their
+	// tenant is "default".
 	Operator string `protobuf:"bytes,4,opt,name=operator,proto3" json:"operator,omitempty"`
 	// Time at which the stop began.
 	Began *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=began,proto3" json:"began,omitempty"`
 	// Time at which the stop ended. It is absent while the calls are stopped.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Subject of the operator who resumed the calls. It is empty while the calls are stopped, and withheld like
-	// `operator`.
+	// Subject of the operator who resumed the calls. It is empty while the calls are stopped, and in the responses in
+	// which `operator` is empty.
 	ResumedBy     string `protobuf:"bytes,7,opt,name=resumed_by,json=resumedBy,proto3" json:"resumed_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -205,7 +208,7 @@ type StopCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The calls to stop.
 	Selector *StopSelector `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
-	// Reason, 1 to 1,024 bytes. The callers receive it.
+	// Reason for the stop, 1 to 1,024 bytes. It is sent to the callers whose calls are refused.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -255,16 +258,16 @@ func (x *StopCallsRequest) GetReason() string {
 	return ""
 }
 
-// StopCallsResponse means that none of the calls begins any more.
+// StopCallsResponse means that gateways no longer start any call that the selector matches.
 type StopCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The stop. If the calls were already stopped, it is the earlier stop with its reason.
+	// The stop. If the calls were already stopped, this is the earlier stop with the earlier reason.
 	Stop *Stop `protobuf:"bytes,1,opt,name=stop,proto3" json:"stop,omitempty"`
 	// Whether the calls were already stopped with the same selector.
 	AlreadyStopped bool `protobuf:"varint,2,opt,name=already_stopped,json=alreadyStopped,proto3" json:"already_stopped,omitempty"`
-	// Revision of the policy with the stop: hex SHA-256, 64 characters.
+	// Policy revision that includes the stop: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`.
+	// Activation token, to be sent as `min_revision` in later requests.
 	Activation    string `protobuf:"bytes,4,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -331,7 +334,8 @@ func (x *StopCallsResponse) GetActivation() string {
 // ResumeCallsRequest ends stops.
 type ResumeCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Selector of the stops to end. Stops with another selector stay in force, even if they refuse some of these calls.
+	// Selector of the stops to end. Stops with another selector stay in force, even if they refuse some of the same
+	// calls.
 	Selector      *StopSelector `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -379,9 +383,9 @@ type ResumeCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The ended stops. It is empty if no stop had this selector.
 	Resumed []*Stop `protobuf:"bytes,1,rep,name=resumed,proto3" json:"resumed,omitempty"`
-	// Revision of the policy without the stops: hex SHA-256, 64 characters.
+	// Policy revision without the ended stops: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`.
+	// Activation token, to be sent as `min_revision` in later requests.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -487,8 +491,8 @@ func (x *ListStopsRequest) GetEnded() bool {
 // ListStopsResponse contains stops.
 type ListStopsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stops in force, the oldest first, at most 1,000 for each tenant of operators. For a request with `ended`: the 1,000
-	// newest ended stops, the newest first.
+	// Stops in force, the oldest first, at most 1,000 for each tenant of operators. If `ended` is set in the request,
+	// these are the 1,000 newest ended stops, the newest first.
 	Stops         []*Stop `protobuf:"bytes,1,rep,name=stops,proto3" json:"stops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,11 +28,11 @@ const (
 type PinMode int32
 
 const (
-	// Treated as review.
+	// Treated as PIN_MODE_REVIEW.
 	PinMode_PIN_MODE_UNSPECIFIED PinMode = 0
-	// The first whole list is accepted. Later definitions wait for a person.
+	// The definitions in the first whole list are accepted. Later definitions wait for a person to accept them.
 	PinMode_PIN_MODE_FIRST_USE PinMode = 1
-	// Every definition waits for a person.
+	// Every definition waits for a person to accept it.
 	PinMode_PIN_MODE_REVIEW PinMode = 2
 	// Definitions are not pinned.
 	PinMode_PIN_MODE_OFF PinMode = 3
@@ -91,11 +91,11 @@ const (
 	PinState_PIN_STATE_OFF PinState = 1
 	// The definition is accepted.
 	PinState_PIN_STATE_ACCEPTED PinState = 2
-	// The definition is new or changed and waits for a person. The tool can't be called with it. If a person has
-	// quarantined the tool, this is reported by `quarantined`, not by this state.
+	// The definition is new or changed and waits for a person to accept it. The tool can't be called with this
+	// definition. Whether a person has quarantined the whole tool is reported by `quarantined`, and not by this state.
 	PinState_PIN_STATE_QUARANTINED PinState = 3
-	// A person has refused the definition. The tool can't be called with it, but can be called with other definitions
-	// that are accepted.
+	// A person has refused the definition. The tool can't be called with this definition, but can be called with other
+	// definitions that are accepted.
 	PinState_PIN_STATE_REFUSED PinState = 4
 )
 
@@ -144,7 +144,7 @@ func (PinState) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{1}
 }
 
-// Axis is the degree of one property of a tool, in addition to its category.
+// Axis is the degree of one property of a tool, such as the sensitivity of its results.
 type Axis int32
 
 const (
@@ -206,29 +206,30 @@ type CatalogServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Time at which a whole list was last reported. It is absent if none was ever reported.
+	// Time at which a whole list was last reported. It is absent if no whole list was ever reported.
 	Listed *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Number of tools in its current lists.
+	// Number of tools in the server's current lists.
 	Tools int32 `protobuf:"varint,3,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Number of definitions of its tools that wait for a person.
+	// Number of tool definitions of the server that wait for a person to accept them.
 	Waiting int32 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Digest of all definitions that wait, used to accept them together: SHA-256 over their digests, 32 bytes each
-	// without separators, sorted by the bytes of the tools' names and then by digest. It is empty if none waits.
+	// Digest of all definitions that wait for a person, used to accept them together: SHA-256 over their digests, 32
+	// bytes each without separators, sorted by the bytes of the tools' names and then by digest. It is empty if no
+	// definition waits.
 	WaitingDigest []byte `protobuf:"bytes,5,opt,name=waiting_digest,json=waitingDigest,proto3" json:"waiting_digest,omitempty"`
 	// Whether an operator or the catalog has quarantined the whole server.
 	Quarantined bool `protobuf:"varint,6,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Reason for the quarantine. It is empty if the server is not quarantined.
 	QuarantineReason string `protobuf:"bytes,7,opt,name=quarantine_reason,json=quarantineReason,proto3" json:"quarantine_reason,omitempty"`
-	// Subject of the operator who quarantined the server. It is empty if the catalog did.
+	// Subject of the operator who quarantined the server. It is empty if the catalog quarantined the server.
 	QuarantinedBy string `protobuf:"bytes,8,opt,name=quarantined_by,json=quarantinedBy,proto3" json:"quarantined_by,omitempty"`
-	// Whether the configuration marks it as trusted.
+	// Whether the configuration marks the server as trusted.
 	Trusted bool `protobuf:"varint,9,opt,name=trusted,proto3" json:"trusted,omitempty"`
-	// Names of entries of its newest list that were not reported, as in ReportHead.left_out.
+	// Names of entries of the server's newest list that were not reported, as in ReportHead.left_out.
 	LeftOut []string `protobuf:"bytes,10,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// Mode in which its definitions are pinned.
+	// Mode in which the server's definitions are pinned.
 	Pin PinMode `protobuf:"varint,11,opt,name=pin,proto3,enum=sluice.policy.v1.PinMode" json:"pin,omitempty"`
-	// Number of definitions that were seen but not stored, because too many others waited. No tool can be called with
-	// such a definition.
+	// Number of definitions that the server has listed but that were not stored, because too many other definitions
+	// waited for a person. No tool can be called with such a definition.
 	Unkept        int32 `protobuf:"varint,12,opt,name=unkept,proto3" json:"unkept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -348,27 +349,27 @@ func (x *CatalogServer) GetUnkept() int32 {
 	return 0
 }
 
-// CatalogTool is a tool in the catalog, with all data on its page. All strings of the definition are from the server,
-// and untrusted.
+// CatalogTool is a tool in the catalog, with all data that the tool's catalog page shows (`sluice catalog show`). All
+// strings of the definition come from the server and are untrusted.
 type CatalogTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name of the tool.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Version of the tool, for OverrideTool: 1 to 64 bytes. It changes when any other field except the times changes.
+	// Version of the tool, for OverrideTool: 1 to 64 bytes. It changes whenever a field other than the times changes.
 	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Title for people. It may be empty.
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
 	// Description as the server sent it.
 	Description string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
-	// Its current classification, with the override applied.
+	// Current classification of the tool, with the override applied.
 	Classification *Classification `protobuf:"bytes,6,opt,name=classification,proto3" json:"classification,omitempty"`
-	// The catalog's own classification, if an override changes it.
+	// Classification by the catalog itself. It is present only if an override changes it.
 	Derived *Classification `protobuf:"bytes,7,opt,name=derived,proto3" json:"derived,omitempty"`
 	// The override in force. It is absent if there is none.
 	Override *ToolOverride `protobuf:"bytes,8,opt,name=override,proto3" json:"override,omitempty"`
-	// Number of parameters of its input schema.
+	// Number of parameters in the tool's input schema.
 	ParameterCount int32 `protobuf:"varint,9,opt,name=parameter_count,json=parameterCount,proto3" json:"parameter_count,omitempty"`
 	// Number of required parameters.
 	RequiredParameterCount int32 `protobuf:"varint,10,opt,name=required_parameter_count,json=requiredParameterCount,proto3" json:"required_parameter_count,omitempty"`
@@ -380,7 +381,7 @@ type CatalogTool struct {
 	DefinitionDigest []byte `protobuf:"bytes,13,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// State of the newest definition.
 	Pin PinState `protobuf:"varint,14,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Digests of the definitions that wait for a person, sorted by bytes: 32 bytes each, at most 100.
+	// Digests of the definitions that wait for a person to accept them, sorted by bytes: 32 bytes each, at most 100.
 	Waiting [][]byte `protobuf:"bytes,15,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Whether an operator has quarantined the tool, regardless of its definition.
 	Quarantined bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
@@ -388,22 +389,24 @@ type CatalogTool struct {
 	QuarantineReason string `protobuf:"bytes,17,opt,name=quarantine_reason,json=quarantineReason,proto3" json:"quarantine_reason,omitempty"`
 	// Subject of the operator who quarantined the tool. It is empty if the tool is not quarantined.
 	QuarantinedBy string `protobuf:"bytes,18,opt,name=quarantined_by,json=quarantinedBy,proto3" json:"quarantined_by,omitempty"`
-	// Whether its whole server is quarantined.
+	// Whether the tool's whole server is quarantined.
 	ServerQuarantined bool `protobuf:"varint,19,opt,name=server_quarantined,json=serverQuarantined,proto3" json:"server_quarantined,omitempty"`
-	// Whether the tool is currently listed: a current whole list of any protocol version contains it, or a caller's
-	// session listed it within about an hour of the newest whole list. A tool that is no longer listed keeps its page.
+	// Whether the tool is currently listed: a current whole list of any protocol version contains the tool, or a caller's
+	// session listed it within about an hour of the newest whole list. A tool that is no longer listed stays in the
+	// catalog.
 	ListedNow bool `protobuf:"varint,20,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
-	// MCP revisions under which it is currently listed, sorted.
+	// MCP revisions under which the tool is currently listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,21,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	// Time at which it was last listed.
+	// Time at which the tool was last listed.
 	Listed *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Definitions of this tool that were seen, newest first, at most 100. Definitions that wait are never omitted.
+	// Definitions of this tool that the server has listed, newest first, at most 100. Definitions that wait for a person
+	// are never omitted.
 	History []*SeenDefinition `protobuf:"bytes,23,rep,name=history,proto3" json:"history,omitempty"`
-	// Explanations, attacks and a recommended rule.
+	// Explanations, possible attacks and a recommended rule.
 	Advice *Advice `protobuf:"bytes,24,opt,name=advice,proto3" json:"advice,omitempty"`
 	// Tools with names similar to this tool's, as `server/tool`, at most 16.
 	LookAlikes []string `protobuf:"bytes,25,rep,name=look_alikes,json=lookAlikes,proto3" json:"look_alikes,omitempty"`
-	// Whether the tool can't be called because another definition of it waits.
+	// Whether the tool can't be called because another definition of the tool waits for a person to accept it.
 	Stopped       bool `protobuf:"varint,26,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -621,14 +624,14 @@ func (x *CatalogTool) GetStopped() bool {
 	return false
 }
 
-// ToolParameter is a parameter of a tool, from the top level of its input schema.
+// ToolParameter is a parameter of a tool, from the top level of the tool's input schema.
 type ToolParameter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Name of the parameter.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Its JSON Schema types. It is empty if the schema does not specify them.
+	// JSON Schema types of the parameter. It is empty if the schema does not specify them.
 	Types []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
-	// Whether it is required.
+	// Whether the parameter is required.
 	Required bool `protobuf:"varint,3,opt,name=required,proto3" json:"required,omitempty"`
 	// Description as the server sent it, truncated to 4,096 bytes. It may be empty.
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
@@ -694,32 +697,34 @@ func (x *ToolParameter) GetDescription() string {
 	return ""
 }
 
-// SeenDefinition is a definition that was seen. GetDefinition returns its content.
+// SeenDefinition is a tool definition that a server has listed. GetDefinition returns its content.
 type SeenDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 of its canonical form: 32 bytes.
+	// SHA-256 of the definition's canonical form: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Time at which it was first seen.
+	// Time at which the definition was first listed.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// Time at which it was last seen.
+	// Time at which the definition was last listed.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// Its state.
+	// State of the definition.
 	Pin PinState `protobuf:"varint,4,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Subject of the operator who accepted or refused it. It is empty if no operator did.
+	// Subject of the operator who accepted or refused the definition. It is empty if no operator has accepted or refused
+	// it.
 	SettledBy string `protobuf:"bytes,5,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
-	// Time at which it was accepted or refused. It is absent while the definition waits.
+	// Time at which the definition was accepted or refused. It is absent while the definition waits for a person.
 	Settled *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=settled,proto3" json:"settled,omitempty"`
-	// Reason, from AcceptPin or RefusePin, or the catalog's reason to accept the definition or to let it wait. It may be
-	// empty.
+	// Reason for the state. This is the reason in AcceptPin or RefusePin, or the reason why the catalog itself accepted
+	// the definition or did not accept it. It may be empty.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Whether a current whole list contains it.
+	// Whether a current whole list contains the definition.
 	ListedNow bool `protobuf:"varint,8,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
-	// MCP revisions under which it was listed, sorted.
+	// MCP revisions under which the definition was listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,9,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	// Principal to whom it was first listed: tenant and subject. It is empty if the gateway listed it itself.
+	// Principal to whom the definition was first listed: tenant and subject. It is empty if the gateway itself requested
+	// the list.
 	SeenBy string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
-	// Reason for which AcceptPin of the whole server skips the definition while it waits, in one sentence. Such a
-	// definition must be accepted separately. It is empty if the definition is accepted with the others.
+	// Reason that AcceptPin for a whole server does not accept the definition, in one sentence. Such a definition must be
+	// accepted separately. It is empty if AcceptPin accepts the definition together with the others.
 	Flag          string `protobuf:"bytes,20,opt,name=flag,proto3" json:"flag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -840,22 +845,22 @@ type Classification struct {
 	// Risk of the tool: how much harm a wrong call could cause.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Confidence of the classification: 0 to 1. Below 0.5, category and risk are the strictest that the evidence
-	// supports, and the tool's page marks them as uncertain.
+	// supports, and the tool's catalog page marks them as uncertain.
 	Confidence float64 `protobuf:"fixed64,3,opt,name=confidence,proto3" json:"confidence,omitempty"`
 	// The evidence, quoted from the definition.
 	Evidence []*Evidence `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`
-	// Sensitivity of the results. It is raised if a read-only export could return all data.
+	// Sensitivity of the results. It is higher if a read-only export could return all data.
 	Sensitivity Axis `protobuf:"varint,5,opt,name=sensitivity,proto3,enum=sluice.policy.v1.Axis" json:"sensitivity,omitempty"`
 	// Degree to which the tool interacts with systems outside its own server.
 	OpenWorld Axis `protobuf:"varint,6,opt,name=open_world,json=openWorld,proto3,enum=sluice.policy.v1.Axis" json:"open_world,omitempty"`
-	// Degree to which its effect is irreversible.
+	// Degree to which the tool's effect is irreversible.
 	Irreversibility Axis `protobuf:"varint,7,opt,name=irreversibility,proto3,enum=sluice.policy.v1.Axis" json:"irreversibility,omitempty"`
 	// Amount of data that one call can affect.
 	BlastRadius Axis `protobuf:"varint,8,opt,name=blast_radius,json=blastRadius,proto3,enum=sluice.policy.v1.Axis" json:"blast_radius,omitempty"`
 	// Argument on which the category depends, as a JSON Pointer (RFC 6901) into the arguments, for example `/action`. It
-	// is empty if there is none.
+	// is empty if the category depends on no argument.
 	DependsOnArgument string `protobuf:"bytes,9,opt,name=depends_on_argument,json=dependsOnArgument,proto3" json:"depends_on_argument,omitempty"`
-	// Tags, lower-case-with-dashes, for `match`.
+	// Tags that a rule's `match` can select, lower-case-with-dashes.
 	Tags          []string `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,23 +966,23 @@ func (x *Classification) GetTags() []string {
 	return nil
 }
 
-// Evidence is a quoted part of a definition and its meaning.
+// Evidence is a quoted part of a definition, with the meaning of the quote.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Location of the quote: a JSON Pointer (RFC 6901) into the newest definition.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Whether the quote is in the key at the end of the path, for example in a parameter's name, and not in the value.
 	InKey bool `protobuf:"varint,2,opt,name=in_key,json=inKey,proto3" json:"in_key,omitempty"`
-	// Offset of the quote in that key or value, in bytes of its UTF-8 encoding after unescaping, from 0. A value that is
-	// not a string is read as its JSON encoding.
+	// Offset of the quote in the key or value at the path, in bytes of its UTF-8 encoding after unescaping, from 0. If
+	// the value is not a string, the offset refers to the value's JSON encoding.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The quote, exactly as in the definition.
 	Quote string `protobuf:"bytes,4,opt,name=quote,proto3" json:"quote,omitempty"`
-	// Meaning of the quote to the classifier, in one sentence.
+	// Meaning of the quote for the classification, in one sentence.
 	Meaning string `protobuf:"bytes,5,opt,name=meaning,proto3" json:"meaning,omitempty"`
-	// Category that the quote supports. It is unspecified if the quote supports an axis.
+	// Category that the quote supports. It is unspecified if the quote supports one of the Axis ratings instead.
 	Category v1.Category `protobuf:"varint,6,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// Weight of the evidence: above 0, to 1.
+	// Weight of the evidence: above 0 and at most 1.
 	Weight        float64 `protobuf:"fixed64,7,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1062,10 +1067,10 @@ func (x *Evidence) GetWeight() float64 {
 	return 0
 }
 
-// Advice is the part of a tool's page that supplements the facts.
+// Advice contains advice about a tool, in addition to the facts about the tool.
 type Advice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reason for which the tool needs a policy, for operators.
+	// Reason that the tool needs a policy, for operators.
 	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
 	// Attacks that exploit this kind of access, from the attack catalog.
 	Attacks []*Attack `protobuf:"bytes,2,rep,name=attacks,proto3" json:"attacks,omitempty"`
@@ -1200,7 +1205,7 @@ func (x *Attack) GetReferences() []string {
 }
 
 // ToolOverride is a person's classification that replaces the catalog's. It stays in force when the tool's definition
-// changes. The tool's page shows for which definition it was set.
+// changes. The tool's catalog page shows for which definition the override was set.
 type ToolOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Category. Unspecified means the catalog's category.

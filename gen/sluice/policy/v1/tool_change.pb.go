@@ -102,7 +102,7 @@ type OverrideToolResponse struct {
 	Tool *CatalogTool `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`.
+	// Activation token, to be sent as `min_revision` in later requests.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -164,10 +164,11 @@ type AcceptPinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Name of the tool. Empty means every tool of the server. In that case, `definition_digest` is the server's.
-	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of the content that the operator saw, 32 bytes: for one tool the definition's digest, for a whole server
+	// Name of the tool. Empty means every tool of the server. In that case, `definition_digest` is
 	// CatalogServer.waiting_digest.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Digest of the content that the operator saw, 32 bytes. For one tool it is the definition's digest. For a whole
+	// server it is CatalogServer.waiting_digest.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Reason for the change, at most 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -240,7 +241,7 @@ type AcceptPinResponse struct {
 	Accepted int32 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`.
+	// Activation token, to be sent as `min_revision` in later requests.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -375,7 +376,7 @@ type RefusePinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`.
+	// Activation token, to be sent as `min_revision` in later requests.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,7 +433,7 @@ type SetQuarantineRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name of the tool. Empty means the whole server.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Whether to quarantine it. If it is false, it is released.
+	// True to quarantine the tool or server, and false to release it.
 	Quarantined bool `protobuf:"varint,3,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Reason for the change, 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -503,7 +504,7 @@ type SetQuarantineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Activation token for `min_revision`.
+	// Activation token, to be sent as `min_revision` in later requests.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

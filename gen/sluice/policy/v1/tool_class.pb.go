@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Risk is the harm that a wrong call of a tool could cause.
+// Risk is the harm that a wrong call to a tool could cause.
 type Risk int32
 
 const (
@@ -83,18 +83,18 @@ func (Risk) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_class_proto_rawDescGZIP(), []int{0}
 }
 
-// ToolClass is the catalog's classification of a tool with the definition in a call. Rules on category, risk and tags
-// use it.
+// ToolClass is the catalog's classification of a tool, for the tool definition that a call uses. Rules can match the
+// category, risk and tags.
 type ToolClass struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Category of the tool. It is unspecified if it is not known.
+	// Category of the tool. It is unspecified if the category is not known.
 	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// Risk of the tool.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
-	// Tags, sorted, lower-case-with-dashes; at most 128.
+	// Sorted tags, lower-case-with-dashes, at most 128.
 	Tags []string `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Whether the classification is confirmed: the server is trusted, or a person has accepted the definition or set the
-	// class. Otherwise only the server supports it.
+	// Whether the classification is confirmed: the server is trusted, or a person has accepted the definition or
+	// overridden the risk. Otherwise the classification relies only on what the server says.
 	Believed      bool `protobuf:"varint,4,opt,name=believed,proto3" json:"believed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,10 +23,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ReportToolsRequest is a part of a server's list: the head, once and first, or one tool.
+// ReportToolsRequest is a part of a server's tool list. The first message contains the head. Each further message
+// contains one tool.
 type ReportToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two.
+	// The head or a tool.
 	//
 	// Types that are valid to be assigned to Part:
 	//
@@ -110,18 +111,18 @@ func (*ReportToolsRequest_Head) isReportToolsRequest_Part() {}
 
 func (*ReportToolsRequest_Tool) isReportToolsRequest_Part() {}
 
-// ReportHead describes a list. The principal in the metadata is the principal to whom the server sent the list.
+// ReportHead describes a list. The server sent the list to the principal in the metadata.
 type ReportHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// MCP revision that was negotiated, `YYYY-MM-DD`. Lists may differ by revision.
+	// MCP revision that was negotiated, `YYYY-MM-DD`. A server may list different tools for different revisions.
 	ProtocolVersion string `protobuf:"bytes,2,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
 	// Names of entries that exceed the limits of ToolDefinition, each truncated to 128 bytes. A name is empty if the
-	// entry has no readable name. At most 1,000. Such an entry is not reported, and is not shown to any caller.
+	// entry has no readable name. At most 1,000. These entries are not reported, and are not shown to any caller.
 	LeftOut []string `protobuf:"bytes,3,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// Whether this is the whole list of the server, and not a page of it. A whole list replaces the previous one. A page
-	// removes no tool.
+	// Whether this is the whole list of the server, and not only a page of the list. A whole list replaces the previous
+	// one. A page removes no tool.
 	Whole         bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -246,7 +247,8 @@ type ReportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One entry for each tool, in the order in which the tools were sent.
 	Tools []*ReportedTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Activation token for `min_revision`. From this activation on, decisions consider the list.
+	// Activation token, to be sent as `min_revision` in later requests. Decisions that are based on this or a later
+	// activation consider the list.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -300,10 +302,11 @@ func (x *ReportToolsResponse) GetActivation() string {
 type ReportedTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the canonical definition: 32 bytes. A call contains it as `definition_digest`. It is empty if the
-	// definition has no canonical form, or has another name than the tool. In that case the tool is omitted.
+	// definition has no canonical form, or if the name in the definition is not the name of the tool. In that case the
+	// tool is omitted from the list.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// State of the definition. The tool's visibility and permission also depend on rules and quarantine: see DecideCall
-	// and FilterTools.
+	// State of the definition. Whether the tool is visible and can be called also depends on rules and quarantine: see
+	// DecideCall and FilterTools.
 	Pin           PinState `protobuf:"varint,2,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -567,9 +570,10 @@ type ListToolsRequest struct {
 	Risks []Risk `protobuf:"varint,3,rep,packed,name=risks,proto3,enum=sluice.policy.v1.Risk" json:"risks,omitempty"`
 	// Pin states of the newest definition. Empty means all states.
 	Pins []PinState `protobuf:"varint,4,rep,packed,name=pins,proto3,enum=sluice.policy.v1.PinState" json:"pins,omitempty"`
-	// Whether to select only tools with a definition that waits for a person, even if it is not the newest.
+	// Whether to return only tools that have a definition that waits for a person to accept it, even if it is not the
+	// newest definition.
 	Waiting bool `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// String to search for in name and description, ignoring case, at most 256 bytes. Empty means all tools.
+	// String to search for in names and descriptions, ignoring case, at most 256 bytes. Empty means all tools.
 	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
 	// Maximum number of tools: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -784,7 +788,7 @@ func (x *GetToolRequest) GetTool() string {
 	return ""
 }
 
-// GetToolResponse contains the data of a tool's page.
+// GetToolResponse contains all data of one tool.
 type GetToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool.

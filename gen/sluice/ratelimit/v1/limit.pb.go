@@ -40,7 +40,7 @@ const (
 	// Total cost of at most max in any period of the window's length, in decimals and never in floats. A window of 86400
 	// s is any 24 h, not a calendar day.
 	LimitKind_LIMIT_KIND_BUDGET LimitKind = 5
-	// Repetitions of the same call.
+	// Limits how often the same call may be repeated.
 	LimitKind_LIMIT_KIND_LOOP LimitKind = 6
 )
 
@@ -93,7 +93,7 @@ func (LimitKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_limit_proto_rawDescGZIP(), []int{0}
 }
 
-// Limit is the limit of one bucket, and the cost of one call.
+// Limit is the limit of one bucket, together with the cost of one call.
 type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier of the bucket: 1 to 128 bytes. It is the same for every call that shares the limit. It does not depend
@@ -104,12 +104,12 @@ type Limit struct {
 	// Capacity of the bucket: a decimal for a budget, a whole number for every other kind. Decimal digits with an
 	// optional fraction, at most 38 characters.
 	Max string `protobuf:"bytes,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Period of the limit. It is absent only for concurrency. For a calendar limit it is 60 s, 3600 s or 86400 s: the
-	// minute, hour or day in UTC.
+	// Period of the limit. It is absent only for concurrency. For a calendar limit it is 60 s, 3600 s or 86400 s, which
+	// means the minute, hour or day in UTC.
 	Window *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
 	// Cost of this call: a decimal like `max`, above zero. It is "1" for all kinds except budgets.
 	Cost string `protobuf:"bytes,5,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Number of calls that may be made at the same time before the pace applies: for GCRA only, 1 or more.
+	// Number of calls that may be made at once before the pace applies. It is only for GCRA: 1 or more.
 	Burst         int64 `protobuf:"varint,6,opt,name=burst,proto3" json:"burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

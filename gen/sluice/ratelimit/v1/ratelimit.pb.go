@@ -26,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Settlement is the outcome of a call for its limits.
+// Settlement specifies whether a call was sent, and thus whether its costs stay charged.
 type Settlement int32
 
 const (
@@ -35,7 +35,7 @@ const (
 	// Bytes of the call were sent to the server: all costs stay charged, regardless of the response. The call no longer
 	// counts as in flight.
 	Settlement_SETTLEMENT_SENT Settlement = 1
-	// The call certainly was not sent: all costs are returned.
+	// The call was certainly not sent: all costs are returned.
 	Settlement_SETTLEMENT_NEVER_SENT Settlement = 2
 )
 
@@ -80,7 +80,7 @@ func (Settlement) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{0}
 }
 
-// LeaseEnd is the way in which a lease ended.
+// LeaseEnd specifies how a lease ended.
 type LeaseEnd int32
 
 const (
@@ -143,12 +143,12 @@ type ReserveLimitsRequest struct {
 	// Idempotency key. While the lease that was granted for this key is live, a repeated request returns that lease,
 	// charges no further costs, and does not extend the lease. Only grants are remembered: after the lease was settled or
 	// has expired, the same key makes a new reservation. A key belongs to the principal's tenant. It is the decision's
-	// identifier or, for an approved call, the limit key in sluice/approval/v1/binding.proto. For limits that are only
-	// observed, it is the decision's identifier and `/observed`. 1 to 128 bytes.
+	// identifier or, for an approved call, the limit key in sluice/approval/v1/binding.proto. For limits that are not
+	// enforced, but only recorded (`mode: observe`), it is the decision's identifier and `/observed`. 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
 	Limits []*Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Duration of the lease without RenewLease: 1 s to 1 h. If it is absent, 5 min.
+	// Duration of the lease unless RenewLease extends it: 1 s to 1 h. If it is absent, the duration is 5 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -208,15 +208,16 @@ func (x *ReserveLimitsRequest) GetLease() *durationpb.Duration {
 // ReserveLimitsResponse contains a lease or a refusal.
 type ReserveLimitsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two. If it is absent, the reservation is refused.
+	// A lease or a refusal. If both are absent, the reservation is refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
 	//	*ReserveLimitsResponse_Lease
 	//	*ReserveLimitsResponse_Refusal
 	Result isReserveLimitsResponse_Result `protobuf_oneof:"result"`
-	// Identifier of the process that counts, since its start. Another process has its own counts. Therefore a gateway
-	// that receives responses from two processes in turn refuses limited calls. At most 64 bytes.
+	// Identifier of the limiter process. It changes whenever the process starts. Each process has its own counts.
+	// Therefore a gateway refuses limited calls if it receives responses alternately from two processes. At most 64
+	// bytes.
 	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -309,7 +310,7 @@ type Lease struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Time at which the lease was granted, by the limiter's clock.
 	Granted *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=granted,proto3" json:"granted,omitempty"`
-	// Time at which the lease ends without RenewLease, by the limiter's clock.
+	// Time at which the lease expires unless RenewLease extends it, by the limiter's clock.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Remaining amount of each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
@@ -439,21 +440,21 @@ func (x *Remaining) GetRemaining() string {
 	return ""
 }
 
-// Refusal is the reason for which no cost was charged.
+// Refusal explains why no cost was charged.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Code according to the kind of the limit: budget_exceeded for a budget, loop_detected for a loop, and rate_limited
-	// for all others, including concurrency.
+	// Code that corresponds to the kind of the limit: budget_exceeded for a budget, loop_detected for a loop, and
+	// rate_limited for all others, including concurrency.
 	Code v1.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Index in the request of the limit with the longest wait, from 0.
+	// Index, from 0, of the limit with the longest wait, in the order of the request.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Time until the same reservation succeeds if no other call is charged, in whole milliseconds, rounded up. It is
-	// absent if the reservation will never succeed, or if the time is not known: a concurrency limit waits for other
-	// calls to end.
+	// Time until the same reservation would succeed if no other call is charged, in whole milliseconds, rounded up. It is
+	// absent if the reservation will never succeed, or if the time is not known because a concurrency limit must wait for
+	// other calls to end.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Remaining amount of each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
-	// Whether the reservation will never succeed, because a single cost exceeds its max.
+	// Whether the reservation will never succeed, because a single cost exceeds the max of its limit.
 	Never         bool `protobuf:"varint,5,opt,name=never,proto3" json:"never,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -529,7 +530,7 @@ type RenewLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the lease.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// Duration of the lease from now: 1 s to 1 h. If it is absent, 5 min.
+	// Duration of the lease from now: 1 s to 1 h. If it is absent, the duration is 5 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -579,10 +580,10 @@ func (x *RenewLeaseRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// RenewLeaseResponse contains the new end of the lease.
+// RenewLeaseResponse contains the new expiry time of the lease.
 type RenewLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time at which the lease ends without another RenewLease, by the limiter's clock.
+	// Time at which the lease expires unless another RenewLease extends it, by the limiter's clock.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -628,7 +629,7 @@ func (x *RenewLeaseResponse) GetExpires() *timestamppb.Timestamp {
 // SettleLeaseRequest ends a lease.
 type SettleLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lease, by its id or by its key.
+	// Identifies the lease by its id or by its key.
 	//
 	// Types that are valid to be assigned to Target:
 	//
@@ -637,8 +638,8 @@ type SettleLeaseRequest struct {
 	Target isSettleLeaseRequest_Target `protobuf_oneof:"target"`
 	// The outcome of the call.
 	Settlement Settlement `protobuf:"varint,3,opt,name=settlement,proto3,enum=sluice.ratelimit.v1.Settlement" json:"settlement,omitempty"`
-	// Actual amounts of budgets, each bucket at most once, only with SETTLEMENT_SENT. A budget without an amount keeps
-	// the reserved amount.
+	// Actual amounts of budgets, each bucket at most once. They are allowed only with SETTLEMENT_SENT. A budget without
+	// an amount keeps the reserved amount.
 	Amounts       []*Amount `protobuf:"bytes,4,rep,name=amounts,proto3" json:"amounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -723,8 +724,8 @@ type SettleLeaseRequest_LeaseId struct {
 }
 
 type SettleLeaseRequest_Key struct {
-	// Key of the lease, if the response of ReserveLimits was lost. It must not be the key of an approved call, because
-	// other callers may have reserved with it.
+	// Key of the lease. It is used if the response to ReserveLimits was lost. It must not be the key of an approved
+	// call, because other callers may have made a reservation with that key.
 	Key *LeaseKey `protobuf:"bytes,2,opt,name=key,proto3,oneof"`
 }
 
@@ -735,7 +736,7 @@ func (*SettleLeaseRequest_Key) isSettleLeaseRequest_Target() {}
 // LeaseKey identifies a lease by the key of its reservation.
 type LeaseKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tenant of the principal of the reservation.
+	// Tenant of the principal that made the reservation.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// The idempotency key: 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
@@ -792,7 +793,7 @@ type Amount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier of the budget's bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// The amount, a decimal like Limit.max, zero or more. An amount above the reserved amount is charged, too.
+	// The amount, a decimal like Limit.max, zero or more. An amount that exceeds the reserved amount is charged in full.
 	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -842,13 +843,13 @@ func (x *Amount) GetAmount() string {
 	return ""
 }
 
-// SettleLeaseResponse contains the end of a lease.
+// SettleLeaseResponse reports how a lease ended.
 type SettleLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether this request ended the lease. It is false if the lease had already ended, or never existed.
 	Settled bool `protobuf:"varint,1,opt,name=settled,proto3" json:"settled,omitempty"`
-	// Settlement or expiry that ended the lease. If a response is lost and the request is repeated, it distinguishes the
-	// caller's own settlement from an expired lease.
+	// How the lease ended. If a response was lost and the request is repeated, the caller can see whether its own
+	// settlement ended the lease or the lease expired.
 	Ended         LeaseEnd `protobuf:"varint,2,opt,name=ended,proto3,enum=sluice.ratelimit.v1.LeaseEnd" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

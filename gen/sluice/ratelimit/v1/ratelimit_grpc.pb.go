@@ -30,11 +30,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RateLimitService counts calls and costs. It knows buckets, not policies: the policy service determines the limits and
-// their buckets. A bucket belongs to the tenant of the principal in the request. Other tenants can't access it.
+// RateLimitService counts calls and costs in buckets. It does not know policies: the policy service determines the
+// limits and their buckets. A bucket belongs to the tenant of the principal in the request. Other tenants can't access
+// the bucket.
 type RateLimitServiceClient interface {
-	// ReserveLimits takes the costs of one call from all of its limits, or from none. A refusal is a response with OK,
-	// and stores nothing. It is safe to repeat with the same key. Errors:
+	// ReserveLimits charges the costs of one call to all of its limits, or to none. If the reservation is refused, the
+	// RPC returns OK and stores nothing. It is safe to repeat with the same key. Errors:
 	//
 	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is specified twice, or a bucket is in use
 	//	                    with another window;
@@ -45,24 +46,24 @@ type RateLimitServiceClient interface {
 	//	                    too many buckets
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is unavailable or was emptied
 	ReserveLimits(ctx context.Context, in *ReserveLimitsRequest, opts ...grpc.CallOption) (*ReserveLimitsResponse, error)
-	// RenewLease extends a lease whose call still runs, so that the call still counts as in flight. It never shortens a
-	// lease. A call that was sent continues after its lease has ended, but no longer counts as in flight. It is safe to
-	// repeat. Errors:
+	// RenewLease extends a lease whose call is still running, so that the call still counts as in flight. It never
+	// shortens a lease. If the lease expires while the call is running, the call continues, but no longer counts as in
+	// flight. RenewLease is safe to repeat. Errors:
 	//
 	//	NOT_FOUND  NOT_FOUND: the lease has ended
 	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
 	// SettleLease ends a lease. It is safe to repeat: for a lease that has ended or never existed, it changes nothing and
-	// returns OK. A lease that is not settled expires, and its costs stay charged. Amounts are accepted for 10 min after
-	// a lease has expired. In that case, the budget is corrected to them. Errors:
+	// returns OK. A lease that is not settled expires, and its costs stay charged. Amounts that arrive within 10 min
+	// after the lease has expired are nevertheless accepted, and the budget is corrected to these amounts. Errors:
 	//
 	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: there are amounts, and budgets are not supported;
 	//	               KEY_UNSUPPORTED: this store can't find a lease by its key
 	SettleLease(ctx context.Context, in *SettleLeaseRequest, opts ...grpc.CallOption) (*SettleLeaseResponse, error)
-	// PeekBuckets returns the remaining amounts of buckets, without taking from them. Errors: those of ReserveLimits
-	// about a limit.
+	// PeekBuckets returns the remaining amounts of buckets, without charging anything to the buckets. Errors: the errors
+	// of ReserveLimits that concern a limit.
 	PeekBuckets(ctx context.Context, in *PeekBucketsRequest, opts ...grpc.CallOption) (*PeekBucketsResponse, error)
 	// ResetBucket empties a bucket of the caller's tenant. It is an administrative action and is logged. Leases on the
-	// bucket stay, but settling them does not return their costs to the bucket. Errors:
+	// bucket stay, but when they are settled, no costs are returned to the bucket. Errors:
 	//
 	//	NOT_FOUND  NOT_FOUND: no cost is charged to the bucket
 	ResetBucket(ctx context.Context, in *ResetBucketRequest, opts ...grpc.CallOption) (*ResetBucketResponse, error)
@@ -130,11 +131,12 @@ func (c *rateLimitServiceClient) ResetBucket(ctx context.Context, in *ResetBucke
 // All implementations must embed UnimplementedRateLimitServiceServer
 // for forward compatibility.
 //
-// RateLimitService counts calls and costs. It knows buckets, not policies: the policy service determines the limits and
-// their buckets. A bucket belongs to the tenant of the principal in the request. Other tenants can't access it.
+// RateLimitService counts calls and costs in buckets. It does not know policies: the policy service determines the
+// limits and their buckets. A bucket belongs to the tenant of the principal in the request. Other tenants can't access
+// the bucket.
 type RateLimitServiceServer interface {
-	// ReserveLimits takes the costs of one call from all of its limits, or from none. A refusal is a response with OK,
-	// and stores nothing. It is safe to repeat with the same key. Errors:
+	// ReserveLimits charges the costs of one call to all of its limits, or to none. If the reservation is refused, the
+	// RPC returns OK and stores nothing. It is safe to repeat with the same key. Errors:
 	//
 	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is specified twice, or a bucket is in use
 	//	                    with another window;
@@ -145,24 +147,24 @@ type RateLimitServiceServer interface {
 	//	                    too many buckets
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is unavailable or was emptied
 	ReserveLimits(context.Context, *ReserveLimitsRequest) (*ReserveLimitsResponse, error)
-	// RenewLease extends a lease whose call still runs, so that the call still counts as in flight. It never shortens a
-	// lease. A call that was sent continues after its lease has ended, but no longer counts as in flight. It is safe to
-	// repeat. Errors:
+	// RenewLease extends a lease whose call is still running, so that the call still counts as in flight. It never
+	// shortens a lease. If the lease expires while the call is running, the call continues, but no longer counts as in
+	// flight. RenewLease is safe to repeat. Errors:
 	//
 	//	NOT_FOUND  NOT_FOUND: the lease has ended
 	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
 	// SettleLease ends a lease. It is safe to repeat: for a lease that has ended or never existed, it changes nothing and
-	// returns OK. A lease that is not settled expires, and its costs stay charged. Amounts are accepted for 10 min after
-	// a lease has expired. In that case, the budget is corrected to them. Errors:
+	// returns OK. A lease that is not settled expires, and its costs stay charged. Amounts that arrive within 10 min
+	// after the lease has expired are nevertheless accepted, and the budget is corrected to these amounts. Errors:
 	//
 	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: there are amounts, and budgets are not supported;
 	//	               KEY_UNSUPPORTED: this store can't find a lease by its key
 	SettleLease(context.Context, *SettleLeaseRequest) (*SettleLeaseResponse, error)
-	// PeekBuckets returns the remaining amounts of buckets, without taking from them. Errors: those of ReserveLimits
-	// about a limit.
+	// PeekBuckets returns the remaining amounts of buckets, without charging anything to the buckets. Errors: the errors
+	// of ReserveLimits that concern a limit.
 	PeekBuckets(context.Context, *PeekBucketsRequest) (*PeekBucketsResponse, error)
 	// ResetBucket empties a bucket of the caller's tenant. It is an administrative action and is logged. Leases on the
-	// bucket stay, but settling them does not return their costs to the bucket. Errors:
+	// bucket stay, but when they are settled, no costs are returned to the bucket. Errors:
 	//
 	//	NOT_FOUND  NOT_FOUND: no cost is charged to the bucket
 	ResetBucket(context.Context, *ResetBucketRequest) (*ResetBucketResponse, error)

@@ -27,7 +27,7 @@ const (
 type AgentState int32
 
 const (
-	// The state is unknown to this reader. The agent can't be used.
+	// The state is unspecified, or unknown to the client. The agent can't be used.
 	AgentState_AGENT_STATE_UNSPECIFIED AgentState = 0
 	// Never set: a new agent is idle.
 	//
@@ -104,15 +104,15 @@ func (AgentState) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{0}
 }
 
-// StopReason is the reason for which an agent accepts no more prompts.
+// StopReason is the reason that an agent accepts no more prompts.
 type StopReason int32
 
 const (
-	// The agent has not stopped, or the reason is unknown to this reader.
+	// The agent has not stopped, or the reason is unknown to the client.
 	StopReason_STOP_REASON_UNSPECIFIED StopReason = 0
 	// The agent has taken its last turn.
 	StopReason_STOP_REASON_MAX_TURNS StopReason = 1
-	// One turn exceeded the limit on effects or on the size of its events.
+	// One turn exceeded the maximum number of effects or the maximum size of its events.
 	StopReason_STOP_REASON_MAX_EFFECTS StopReason = 2
 	// Never set: an effect that exceeds a budget is refused, and the agent continues.
 	//
@@ -122,9 +122,10 @@ const (
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_DEADLINE StopReason = 4
-	// A principal stopped the agent, or it was imported or forked from a broken agent and has not been resumed.
+	// A principal stopped the agent, or the agent has not been resumed since it was imported, or since it was forked from
+	// an agent whose stored state or journal is damaged.
 	StopReason_STOP_REASON_EXPLICIT StopReason = 5
-	// Policy denied an effect, and the manifest has stop_on_denial.
+	// Policy denied an effect, and the manifest specifies stop_on_denial.
 	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6
 	// The agent reported that its goal is reached.
 	StopReason_STOP_REASON_GOAL_REACHED StopReason = 7
@@ -187,17 +188,17 @@ func (StopReason) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
-// WaitingFor is a kind of wait.
+// WaitingFor is something that an agent can wait for.
 type WaitingFor int32
 
 const (
-	// Unknown to this reader.
+	// Unspecified, or unknown to the client.
 	WaitingFor_WAITING_FOR_UNSPECIFIED WaitingFor = 0
-	// For the result of an effect.
+	// The agent waits for the result of an effect.
 	WaitingFor_WAITING_FOR_EFFECT WaitingFor = 1
-	// For a decision on an approval.
+	// The agent waits for a decision on an approval.
 	WaitingFor_WAITING_FOR_APPROVAL WaitingFor = 2
-	// For a free slot.
+	// The agent waits for a free slot.
 	WaitingFor_WAITING_FOR_QUOTA WaitingFor = 3
 )
 
@@ -248,20 +249,20 @@ func (WaitingFor) EnumDescriptor() ([]byte, []int) {
 type FailureCause int32
 
 const (
-	// Unknown to this reader.
+	// Unspecified, or unknown to the client.
 	FailureCause_FAILURE_CAUSE_UNSPECIFIED FailureCause = 0
 	// The module trapped, or violated the guest ABI.
 	FailureCause_FAILURE_CAUSE_TRAP FailureCause = 1
 	// The turn exceeded its fuel limit.
 	FailureCause_FAILURE_CAUSE_FUEL FailureCause = 2
-	// The module requested more memory than its limit.
+	// The module requested more memory than it may use.
 	FailureCause_FAILURE_CAUSE_MEMORY FailureCause = 3
 	// A turn exceeded its deadline.
 	FailureCause_FAILURE_CAUSE_DEADLINE FailureCause = 4
-	// The program that runs agents has an error. The log of the wasmagent role has the details.
+	// The program that runs agents has an error. The log of the wasmagent service contains the details.
 	FailureCause_FAILURE_CAUSE_INTERNAL FailureCause = 5
-	// The journal is broken, or differs from the stored agent. The agent can be read and terminated, and forked from a
-	// snapshot that its journal still covers. It can't be resumed.
+	// The journal is broken, or differs from the stored agent. The agent can be read and terminated, but not resumed. It
+	// can also be forked from a snapshot that its journal still covers.
 	FailureCause_FAILURE_CAUSE_JOURNAL FailureCause = 6
 )
 
@@ -318,7 +319,7 @@ func (FailureCause) EnumDescriptor() ([]byte, []int) {
 type MessageRole int32
 
 const (
-	// Unknown to this reader.
+	// Unspecified, or unknown to the client.
 	MessageRole_MESSAGE_ROLE_UNSPECIFIED MessageRole = 0
 	// The agent's instructions.
 	MessageRole_MESSAGE_ROLE_SYSTEM MessageRole = 1
@@ -326,8 +327,8 @@ const (
 	MessageRole_MESSAGE_ROLE_USER MessageRole = 2
 	// The agent.
 	MessageRole_MESSAGE_ROLE_ASSISTANT MessageRole = 3
-	// The result of a tool call, in a request to a model. An agent's messages never have this role, because its tool
-	// calls are events of its journal.
+	// The result of a tool call, in a request to a model. An agent's conversation has no messages with this role, because
+	// the agent's tool calls are events in its journal.
 	MessageRole_MESSAGE_ROLE_TOOL MessageRole = 4
 )
 
@@ -382,7 +383,7 @@ type TodoStatus int32
 const (
 	// A todo without a status is refused.
 	TodoStatus_TODO_STATUS_UNSPECIFIED TodoStatus = 0
-	// Not begun.
+	// The task has not been started.
 	TodoStatus_TODO_STATUS_PENDING TodoStatus = 1
 	// In progress.
 	TodoStatus_TODO_STATUS_IN_PROGRESS TodoStatus = 2
@@ -498,53 +499,54 @@ func (SandboxTool) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
-// Agent is a sandboxed agent as its owner sees it. Fields that the upstream tools also return have the same names.
+// Agent is a sandboxed agent, as it is shown to its owner. Fields that Claude Flow's wasm_agent tools also return have
+// the same names.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it grants no access.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// State of the agent.
 	State AgentState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Configuration when the agent was created.
+	// Configuration with which the agent was created.
 	Config *AgentConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
 	// Model that the agent uses, as `provider:name`. It is empty if none is configured.
 	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	TurnCount int32 `protobuf:"varint,5,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// Number of its files.
+	// Number of files of the agent.
 	FileCount int32 `protobuf:"varint,6,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// Whether the agent accepts no prompts, because it is stopped, failed or terminated. It is true from the end of the
-	// last allowed turn.
+	// Whether the agent accepts no prompts, because it is stopped, failed or terminated. It becomes true when the last
+	// allowed turn ends.
 	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
 	// Time at which the agent was created.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Reason for which the agent stopped. It is unspecified if it has not stopped.
+	// Reason that the agent stopped. It is unspecified if the agent has not stopped.
 	StopReason StopReason `protobuf:"varint,9,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// The wait of the agent. It is absent if the agent does not wait.
+	// What the agent waits for. It is absent if the agent does not wait.
 	Waiting *Waiting `protobuf:"bytes,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Failure of the agent. It is absent if the agent has not failed.
 	Failure *Failure `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Epoch, from 1. A reset, a rewind, a migration, an import and a fork begin a new epoch.
+	// Number of the current epoch, from 1. A reset, a rewind, a migration, an import and a fork each begin a new epoch.
 	Epoch int32 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Name of the guest that the agent runs, for example `agent`.
 	Guest string `protobuf:"bytes,13,opt,name=guest,proto3" json:"guest,omitempty"`
 	// SHA-256 of the guest's module: 64 hexadecimal digits.
 	ModuleDigest string `protobuf:"bytes,14,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Template from which the agent was created. It is empty if there is none.
+	// Template from which the agent was created. It is empty if the agent was created without a template.
 	Template string `protobuf:"bytes,15,opt,name=template,proto3" json:"template,omitempty"`
 	// Subject of the principal that created the agent.
 	Creator string `protobuf:"bytes,16,opt,name=creator,proto3" json:"creator,omitempty"`
-	// Id of the agent from which it was forked. It is empty if it was not forked.
+	// Id of the agent from which this agent was forked. It is empty if this agent was not forked.
 	ForkedFrom string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
-	// Number of principals in its creator's chain: 0 to 3.
+	// Number of principals in the delegation chain of the agent's creator: 0 to 3.
 	Depth int32 `protobuf:"varint,18,opt,name=depth,proto3" json:"depth,omitempty"`
 	// Time until which ResumeAgent can resume the agent. It is absent unless the agent is terminated.
 	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
-	// SHA-256 of the archive from which the agent was imported: 64 hexadecimal digits. It is empty if it was not
+	// SHA-256 of the archive from which the agent was imported: 64 hexadecimal digits. It is empty if the agent was not
 	// imported.
 	ImportedDigest string `protobuf:"bytes,20,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
-	// Id of the agent whose creation is the first event of the journal. It is the agent's own id, unless the agent was
-	// imported or forked.
+	// Id of the agent whose creation is the first event of this agent's journal. It is this agent's own id, unless this
+	// agent was imported or forked.
 	JournalId     string `protobuf:"bytes,21,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -727,12 +729,12 @@ func (x *Agent) GetJournalId() string {
 	return ""
 }
 
-// AgentConfig is the configuration of an agent when it was created.
+// AgentConfig is the configuration with which an agent was created.
 type AgentConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// System instructions. If they are absent, the guest's own instructions apply.
 	Instructions *string `protobuf:"bytes,1,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Maximum number of turns. If it is absent, 50.
+	// Maximum number of turns. If it is absent, the maximum is 50.
 	MaxTurns *int32 `protobuf:"varint,2,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
 	// Requested model. If it is absent, the installation's model applies.
 	Model         *string `protobuf:"bytes,3,opt,name=model,proto3,oneof" json:"model,omitempty"`
@@ -791,16 +793,16 @@ func (x *AgentConfig) GetModel() string {
 	return ""
 }
 
-// Waiting describes the wait of an agent.
+// Waiting describes what an agent waits for.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of the wait.
+	// What the agent waits for.
 	WaitingFor WaitingFor `protobuf:"varint,1,opt,name=waiting_for,json=waitingFor,proto3,enum=sluice.wasmagent.v1.WaitingFor" json:"waiting_for,omitempty"`
 	// Id of the approval for which the agent waits. It is empty if the agent does not wait for an approval.
 	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Id of the gateway's decision because of which the agent waits. It is empty if there is none.
+	// Id of the gateway's decision that makes the agent wait. It is empty if there is none.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Beginning of the wait.
+	// Time at which the wait began.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -864,7 +866,7 @@ func (x *Waiting) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// Failure is the reason for which an agent failed. The failed turn was undone.
+// Failure is the reason that an agent failed. The failed turn was undone.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Cause.
@@ -919,12 +921,12 @@ func (x *Failure) GetMessage() string {
 	return ""
 }
 
-// Conversation contains the messages of an agent, in the format of the upstream tools.
+// Conversation contains the messages of an agent, in the format of Claude Flow's tools.
 type Conversation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The messages, oldest first.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,proto3" json:"turn_count,omitempty"`
 	// Same as Agent.is_stopped.
 	Stopped       bool `protobuf:"varint,3,opt,name=stopped,proto3" json:"stopped,omitempty"`
@@ -1093,24 +1095,25 @@ func (x *Todo) GetStatus() TodoStatus {
 	return TodoStatus_TODO_STATUS_UNSPECIFIED
 }
 
-// Usage contains the resources that an agent has used in all its epochs. In JSON, 64-bit numbers are decimal strings.
+// Usage contains the resources that an agent has used in all its epochs together. In JSON, 64-bit numbers are decimal
+// strings.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of instructions charged to the agent.
 	Fuel int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
 	// Number of effects that the agent requested.
 	Effects int64 `protobuf:"varint,2,opt,name=effects,proto3" json:"effects,omitempty"`
-	// Number of effects that policy or the manifest denied.
+	// Number of the agent's effects that policy or the manifest denied.
 	Denied int64 `protobuf:"varint,3,opt,name=denied,proto3" json:"denied,omitempty"`
 	// Number of tokens that the agent sent to models.
 	InputTokens int64 `protobuf:"varint,4,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
-	// Number of tokens that models sent.
+	// Number of tokens that the agent received from models.
 	OutputTokens int64 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	// Cost of models in US dollars: decimal digits with an optional fraction.
+	// Cost of the agent's requests to models, in US dollars: decimal digits with an optional fraction.
 	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Size of the memory of its instance or its snapshot, in bytes.
+	// Memory size of the agent's instance or snapshot, in bytes.
 	MemoryBytes int64 `protobuf:"varint,7,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Size of its files, in bytes.
+	// Total size of the agent's files, in bytes.
 	FileBytes     int64 `protobuf:"varint,8,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1202,7 +1205,7 @@ func (x *Usage) GetFileBytes() int64 {
 	return 0
 }
 
-// AgentSnapshot is a stored state of an agent.
+// AgentSnapshot is a stored snapshot of an agent's state.
 type AgentSnapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique for the agent: 1 to 64 characters.
@@ -1211,9 +1214,9 @@ type AgentSnapshot struct {
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Epoch of the snapshot.
 	Epoch int32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Sequence of the last event before the snapshot.
+	// Sequence number of the last event before the snapshot.
 	Sequence int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// SHA-256 of memory, globals, files, messages and todos: 64 hexadecimal digits.
+	// SHA-256 of the memory, globals, files, messages and todos: 64 hexadecimal digits.
 	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Size in bytes.
 	SizeBytes int64 `protobuf:"varint,6,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`

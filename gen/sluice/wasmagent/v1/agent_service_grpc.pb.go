@@ -49,48 +49,50 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AgentService runs agents in WebAssembly. They do no I/O: the host executes or refuses each effect, according to
-// policy. Each RPC is an MCP tool, with the names and required arguments of Claude Flow's wasm_agent tools.
+// AgentService runs agents in WebAssembly. Agents do no I/O themselves: the host executes or refuses each effect that
+// an agent requests, according to policy. Each RPC is an MCP tool, with the names and required arguments of Claude
+// Flow's wasm_agent tools.
 //
-// An agent is visible to the principal that created it (tenant, subject and agent), to every principal in its chain,
-// and to operators and viewers of its tenant. For other callers the error is NOT_FOUND, AGENT_UNKNOWN, as for an id
-// that does not exist.
+// An agent is visible to the principal that created it (tenant, subject and agent), to every principal in the agent's
+// delegation chain, and to operators and viewers of its tenant. For other callers the error is NOT_FOUND,
+// AGENT_UNKNOWN, as for an id that does not exist.
 //
-// The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools, GetTurnCount, GetStopStatus,
-// VerifyAgent and ListEvents. They do not change the agent, are safe to repeat, and work while a turn runs.
+// The read RPCs are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools, GetTurnCount, GetStopStatus,
+// VerifyAgent and ListEvents. They do not change the agent, are safe to repeat, and work while a turn is running.
 //
 // Every RPC whose request specifies an agent may return, in addition to its own errors:
 //
 //	NOT_FOUND            AGENT_UNKNOWN
-//	FAILED_PRECONDITION  AGENT_TERMINATED: only ResumeAgent and the reads work until the tombstone is removed
-//	ABORTED              AGENT_BUSY: the agent is working on another prompt; not returned by the reads and StopAgent
+//	FAILED_PRECONDITION  AGENT_TERMINATED: until the tombstone is removed, only ResumeAgent and the read RPCs work
+//	ABORTED              AGENT_BUSY: the agent is working on another prompt; not returned by the read RPCs and
+//	                     StopAgent
 //	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: no state was changed
 type AgentServiceClient interface {
-	// CreateAgent creates an agent with a random id, in the state idle. Its rights are its manifest, limited by the
-	// rights of its creator. Errors:
+	// CreateAgent creates an agent with a random id, in the state idle. The agent has the rights in its manifest, limited
+	// by the rights of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
-	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator must accept it first
-	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all;
+	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator must accept the template first
+	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: the manifest has more than 64 conditions in all;
 	//	                     INSTRUCTIONS_TOO_LARGE: more than 65,536 bytes together with the template's skills
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may create no more agents, or no agents at
 	//	                     this depth
-	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random;
-	//	                     GUEST_INVALID: the listed module is not a guest;
-	//	                     GUEST_CHANGED: the module differs from the listed one;
-	//	                     GUEST_NOT_BUILT: the message contains the command that builds it;
-	//	                     CHAIN_TOO_DEEP: a chain has at most 4 principals
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person of the creator, or the installation, has the maximum number of
-	//	                     agents;
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: the manifest has rights to clock or random;
+	//	                     GUEST_INVALID: the configured module is not a guest;
+	//	                     GUEST_CHANGED: the module differs from the configured one;
+	//	                     GUEST_NOT_BUILT: the message contains the command that builds the guest;
+	//	                     CHAIN_TOO_DEEP: a delegation chain has at most 4 principals
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person for whom the creator works, or the installation, has the maximum
+	//	                     number of agents;
 	//	                     STORE_FULL
 	CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error)
-	// PromptAgent sends a prompt to an agent and streams its progress. The last message contains the response of the
-	// agent. If the call is cancelled, the prompt is cancelled. If the agent waits for an approval for longer than the
-	// configured maximum, the stream ends before the prompt is finished. The turn continues after the decision. GetState
-	// and ListEvents return its result. Errors:
+	// PromptAgent sends a prompt to an agent and streams its progress. The last message contains the agent's response. If
+	// the call is cancelled, the prompt is cancelled. If the agent waits for an approval for longer than the configured
+	// maximum, the stream ends before the prompt is finished. In that case the turn continues after the decision on the
+	// approval, and GetState and ListEvents return the result of the turn. Errors:
 	//
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED; NO_MODEL_CONFIGURED;
-	//	                     AGENT_CYCLE: the agent is in the chain of the caller;
+	//	                     AGENT_CYCLE: the agent is in the delegation chain of the caller;
 	//	                     TURN_FAILED: reported by the guest; the turn counts;
 	//	                     CALLS_STOPPED: an operator has stopped a call of the agent; the turn was undone, and prompts
 	//	                     succeed after an operator has resumed the calls
@@ -101,7 +103,8 @@ type AgentServiceClient interface {
 	//	DATA_LOSS            JOURNAL_BROKEN: the journal was changed;
 	//	                     STATE_DIFFERS: the stored agent differs from its journal
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
-	// CallTool runs one tool of the sandbox as if the agent had called it. Only tool_name selects the tool. Errors:
+	// CallTool runs one tool of the agent's sandbox as if the agent had called it. Only tool_name selects the tool.
+	// Errors:
 	//
 	//	INVALID_ARGUMENT     TOOL_INPUT_INVALID: a field is missing, has another type or is unknown, for example a key
 	//	                     `tool`;
@@ -113,25 +116,26 @@ type AgentServiceClient interface {
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
-	// TerminateAgent ends an agent and frees its resources. Its journal and last state stay as a tombstone. ResumeAgent
-	// can resume the agent from the tombstone until `restorable_until`. It is safe to repeat.
+	// TerminateAgent ends an agent and frees its resources. The journal and the last state of the agent stay as a
+	// tombstone. ResumeAgent can resume the agent from the tombstone until `restorable_until`. TerminateAgent is safe to
+	// repeat.
 	TerminateAgent(ctx context.Context, in *TerminateAgentRequest, opts ...grpc.CallOption) (*TerminateAgentResponse, error)
 	// ListFiles lists the files of an agent, sorted by path.
 	ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error)
-	// ExportAgent returns an agent at one of three depths, after its last finished turn. An archive is returned in parts:
-	// the first call creates it and returns the first part. GetArchivePart returns the other parts. ExportAgent also
-	// returns them, if the request contains the archive's digest and an offset. Errors:
+	// ExportAgent exports an agent, in its state after the last finished turn, at one of three depths. An archive is
+	// returned in parts: the first call creates the archive and returns the first part. GetArchivePart returns the other
+	// parts. ExportAgent also returns them, if the request contains the archive's digest and an offset. Errors:
 	//
 	//	NOT_FOUND            ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
 	//	RESOURCE_EXHAUSTED   EXPORT_TOO_LARGE: the summary or state exceeds 3 MiB; export with depth full;
 	//	                     ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
 	//	DATA_LOSS            JOURNAL_BROKEN, STATE_DIFFERS: the journal is broken, or differs from the stored agent. Such
-	//	                     an agent is not signed. Depth state returns it without a signature
+	//	                     an agent is not signed, but can be exported without a signature, with depth state
 	//	FAILED_PRECONDITION  NOT_COVERED: the agent was created before journals covered the stored state; set
 	//	                     accept_not_covered
 	ExportAgent(ctx context.Context, in *ExportAgentRequest, opts ...grpc.CallOption) (*ExportAgentResponse, error)
 	// GetArchivePart returns a further part of an archive that ExportAgent created for the same person. Therefore an
-	// export needs only one call of ExportAgent, regardless of the number of parts. Errors:
+	// export needs only one call to ExportAgent, regardless of the number of parts. Errors:
 	//
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
 	GetArchivePart(ctx context.Context, in *GetArchivePartRequest, opts ...grpc.CallOption) (*GetArchivePartResponse, error)
@@ -144,30 +148,31 @@ type AgentServiceClient interface {
 	ComposeAgent(ctx context.Context, in *ComposeAgentRequest, opts ...grpc.CallOption) (*ComposeAgentResponse, error)
 	// GetState returns an agent's conversation, rights, usage and snapshots.
 	GetState(ctx context.Context, in *GetStateRequest, opts ...grpc.CallOption) (*GetStateResponse, error)
-	// ListTodos returns the todo list of an agent, even while a turn runs.
+	// ListTodos returns the todo list of an agent. It works even while a turn is running.
 	ListTodos(ctx context.Context, in *ListTodosRequest, opts ...grpc.CallOption) (*ListTodosResponse, error)
-	// ListTools lists the tools of an agent's sandbox, and its rights on tools of servers.
+	// ListTools lists the tools of an agent's sandbox, and the agent's rights to tools of servers.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetTurnCount returns the number of turns that an agent has taken, even while a turn runs.
+	// GetTurnCount returns the number of turns that an agent has taken. It works even while a turn is running.
 	GetTurnCount(ctx context.Context, in *GetTurnCountRequest, opts ...grpc.CallOption) (*GetTurnCountResponse, error)
-	// GetStopStatus returns whether an agent accepts prompts, even while a turn runs.
+	// GetStopStatus reports whether an agent accepts prompts. It works even while a turn is running.
 	GetStopStatus(ctx context.Context, in *GetStopStatusRequest, opts ...grpc.CallOption) (*GetStopStatusResponse, error)
-	// ResetAgent removes an agent's messages, todos and turn count, and begins a new epoch. Files, rights, used budgets
-	// and an explicit stop stay.
+	// ResetAgent removes an agent's messages, todos and turn count, and begins a new epoch. Files, rights and used
+	// budgets stay. An agent that was stopped explicitly stays stopped.
 	ResetAgent(ctx context.Context, in *ResetAgentRequest, opts ...grpc.CallOption) (*ResetAgentResponse, error)
 	// MigrateAgent makes an agent run the current module of its guest, in a new epoch. Files, todos, messages, rights,
-	// used budgets, turns and a stop stay. The memory of the previous module is discarded. The new module receives the
-	// newest messages, up to 262,144 bytes, and the todos. It is safe to repeat. Errors:
+	// used budgets and turns stay. A stopped agent stays stopped. The memory of the previous module is discarded. The new
+	// module receives the newest messages, up to 262,144 bytes, and the todos. MigrateAgent is safe to repeat. Errors:
 	//
-	//	NOT_FOUND            GUEST_UNKNOWN: the guest is no longer shipped or listed
+	//	NOT_FOUND            GUEST_UNKNOWN: the guest is no longer built in or configured
 	//	FAILED_PRECONDITION  GUEST_INVALID, GUEST_CHANGED, GUEST_NOT_BUILT
 	MigrateAgent(ctx context.Context, in *MigrateAgentRequest, opts ...grpc.CallOption) (*MigrateAgentResponse, error)
-	// StopAgent stops an agent immediately, until ResumeAgent. A running step is discarded, a pending prompt ends with
-	// AGENT_STOPPED, and effects that were not sent are never sent. It is safe to repeat.
+	// StopAgent stops an agent immediately, until ResumeAgent is called. A running step is discarded, a pending prompt
+	// ends with AGENT_STOPPED, and effects that were not sent are never sent. StopAgent is safe to repeat.
 	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
 	// ImportAgent creates an agent from an archive, which is sent in parts. The agent has a new id and no grants, and is
-	// stopped until it is resumed. The rights of its manifest are checked when they are used, together with the rights of
-	// the importer. If another agent created the exported agent, only the right to files stays in the manifest. Errors:
+	// stopped until it is resumed. The rights in its manifest are checked when they are used, together with the rights of
+	// the importer. If the exported agent was created by another agent, only the right to files stays in the manifest.
+	// Errors:
 	//
 	//	INVALID_ARGUMENT     ARCHIVE_INVALID: the archive is damaged or has another format, a wrong sum or a wrong
 	//	                     digest, or a part differs from the stored one
@@ -179,37 +184,40 @@ type AgentServiceClient interface {
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL; ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
 	ImportAgent(ctx context.Context, in *ImportAgentRequest, opts ...grpc.CallOption) (*ImportAgentResponse, error)
 	// ForkAgent creates a second agent from an agent's state or from one of its snapshots, with a new id and no grants.
-	// If the first agent was created by another agent, only the right to files stays in the manifest, unless that creator
-	// forks it. Errors:
+	// If the first agent was created by another agent, and the caller is not that creator, only the right to files stays
+	// in the manifest of the second agent. Errors:
 	//
 	//	NOT_FOUND           SNAPSHOT_UNKNOWN
 	//	RESOURCE_EXHAUSTED  AGENTS_FULL, JOURNAL_TOO_LARGE: the journal exceeds 64 MiB
 	ForkAgent(ctx context.Context, in *ForkAgentRequest, opts ...grpc.CallOption) (*ForkAgentResponse, error)
 	// SnapshotAgent stores the state of an agent after its last finished turn. It returns RESOURCE_EXHAUSTED,
-	// SNAPSHOTS_FULL if the agent has 32 snapshots.
+	// SNAPSHOTS_FULL if the agent already has 32 snapshots.
 	SnapshotAgent(ctx context.Context, in *SnapshotAgentRequest, opts ...grpc.CallOption) (*SnapshotAgentResponse, error)
-	// ResumeAgent makes a stopped, failed, imported or terminated agent accept prompts again, or rewinds it to a
-	// snapshot, which begins a new epoch. Errors:
+	// ResumeAgent makes a stopped, failed, imported or terminated agent accept prompts again. It can also rewind the
+	// agent to a snapshot, which begins a new epoch. Errors:
 	//
 	//	NOT_FOUND            SNAPSHOT_UNKNOWN
 	//	PERMISSION_DENIED    STOPPED_BY_OPERATOR: an operator stopped the agent, and only an operator can resume it
 	//	FAILED_PRECONDITION  TURNS_SPENT: increase max_turns
 	ResumeAgent(ctx context.Context, in *ResumeAgentRequest, opts ...grpc.CallOption) (*ResumeAgentResponse, error)
-	// VerifyAgent checks the chain of an agent's journal, compares the stored agent with the digests in the journal, and
-	// runs the module again with the recorded results: every effect and the fuel must be the same. It sends no effect and
-	// does not change the stored agent. An agent that does not match accepts no more prompts.
+	// VerifyAgent checks the hash chain of an agent's journal, compares the stored agent with the digests in the journal,
+	// and runs the module again with the recorded results. Every effect and the fuel must be the same as in the journal.
+	// VerifyAgent sends no effect and does not change the stored agent. If the hash chain is broken or the stored agent
+	// differs from the journal, the agent accepts no more prompts.
 	VerifyAgent(ctx context.Context, in *VerifyAgentRequest, opts ...grpc.CallOption) (*VerifyAgentResponse, error)
-	// GrantRights adds rights to those of an agent's manifest, temporarily or permanently, or withdraws such grants.
-	// Granted rights are checked when they are used, together with the rights of the agent's chain. While a turn runs,
-	// the error is AGENT_BUSY. To withdraw a right immediately, stop the agent. Errors:
+	// GrantRights grants rights to an agent in addition to its manifest, temporarily or permanently, or withdraws such
+	// grants. Granted rights are checked when they are used, together with the rights of the principals in the agent's
+	// delegation chain. While a turn is running, the error is AGENT_BUSY. To withdraw a right immediately, stop the
+	// agent. Errors:
 	//
 	//	INVALID_ARGUMENT     GRANT_EMPTY: neither rights nor a grant to withdraw; MANIFEST_TOO_LARGE
 	//	RESOURCE_EXHAUSTED   GRANTS_FULL: the agent has 64 grants
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED
 	//	NOT_FOUND            GRANT_UNKNOWN
-	//	PERMISSION_DENIED    GRANT_TO_SELF: the agent, or an agent below it, is the caller
+	//	PERMISSION_DENIED    GRANT_TO_SELF: the caller is the agent, or an agent that the agent created, directly or
+	//	                     indirectly
 	GrantRights(ctx context.Context, in *GrantRightsRequest, opts ...grpc.CallOption) (*GrantRightsResponse, error)
-	// ListEvents lists the journal of an agent, oldest events first. On request, it waits for further events.
+	// ListEvents lists the events in an agent's journal, oldest first. On request, it waits for further events.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 }
 
@@ -474,48 +482,50 @@ func (c *agentServiceClient) ListEvents(ctx context.Context, in *ListEventsReque
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
 //
-// AgentService runs agents in WebAssembly. They do no I/O: the host executes or refuses each effect, according to
-// policy. Each RPC is an MCP tool, with the names and required arguments of Claude Flow's wasm_agent tools.
+// AgentService runs agents in WebAssembly. Agents do no I/O themselves: the host executes or refuses each effect that
+// an agent requests, according to policy. Each RPC is an MCP tool, with the names and required arguments of Claude
+// Flow's wasm_agent tools.
 //
-// An agent is visible to the principal that created it (tenant, subject and agent), to every principal in its chain,
-// and to operators and viewers of its tenant. For other callers the error is NOT_FOUND, AGENT_UNKNOWN, as for an id
-// that does not exist.
+// An agent is visible to the principal that created it (tenant, subject and agent), to every principal in the agent's
+// delegation chain, and to operators and viewers of its tenant. For other callers the error is NOT_FOUND,
+// AGENT_UNKNOWN, as for an id that does not exist.
 //
-// The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools, GetTurnCount, GetStopStatus,
-// VerifyAgent and ListEvents. They do not change the agent, are safe to repeat, and work while a turn runs.
+// The read RPCs are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools, GetTurnCount, GetStopStatus,
+// VerifyAgent and ListEvents. They do not change the agent, are safe to repeat, and work while a turn is running.
 //
 // Every RPC whose request specifies an agent may return, in addition to its own errors:
 //
 //	NOT_FOUND            AGENT_UNKNOWN
-//	FAILED_PRECONDITION  AGENT_TERMINATED: only ResumeAgent and the reads work until the tombstone is removed
-//	ABORTED              AGENT_BUSY: the agent is working on another prompt; not returned by the reads and StopAgent
+//	FAILED_PRECONDITION  AGENT_TERMINATED: until the tombstone is removed, only ResumeAgent and the read RPCs work
+//	ABORTED              AGENT_BUSY: the agent is working on another prompt; not returned by the read RPCs and
+//	                     StopAgent
 //	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: no state was changed
 type AgentServiceServer interface {
-	// CreateAgent creates an agent with a random id, in the state idle. Its rights are its manifest, limited by the
-	// rights of its creator. Errors:
+	// CreateAgent creates an agent with a random id, in the state idle. The agent has the rights in its manifest, limited
+	// by the rights of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
-	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator must accept it first
-	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all;
+	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator must accept the template first
+	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: the manifest has more than 64 conditions in all;
 	//	                     INSTRUCTIONS_TOO_LARGE: more than 65,536 bytes together with the template's skills
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may create no more agents, or no agents at
 	//	                     this depth
-	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random;
-	//	                     GUEST_INVALID: the listed module is not a guest;
-	//	                     GUEST_CHANGED: the module differs from the listed one;
-	//	                     GUEST_NOT_BUILT: the message contains the command that builds it;
-	//	                     CHAIN_TOO_DEEP: a chain has at most 4 principals
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person of the creator, or the installation, has the maximum number of
-	//	                     agents;
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: the manifest has rights to clock or random;
+	//	                     GUEST_INVALID: the configured module is not a guest;
+	//	                     GUEST_CHANGED: the module differs from the configured one;
+	//	                     GUEST_NOT_BUILT: the message contains the command that builds the guest;
+	//	                     CHAIN_TOO_DEEP: a delegation chain has at most 4 principals
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person for whom the creator works, or the installation, has the maximum
+	//	                     number of agents;
 	//	                     STORE_FULL
 	CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error)
-	// PromptAgent sends a prompt to an agent and streams its progress. The last message contains the response of the
-	// agent. If the call is cancelled, the prompt is cancelled. If the agent waits for an approval for longer than the
-	// configured maximum, the stream ends before the prompt is finished. The turn continues after the decision. GetState
-	// and ListEvents return its result. Errors:
+	// PromptAgent sends a prompt to an agent and streams its progress. The last message contains the agent's response. If
+	// the call is cancelled, the prompt is cancelled. If the agent waits for an approval for longer than the configured
+	// maximum, the stream ends before the prompt is finished. In that case the turn continues after the decision on the
+	// approval, and GetState and ListEvents return the result of the turn. Errors:
 	//
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED; NO_MODEL_CONFIGURED;
-	//	                     AGENT_CYCLE: the agent is in the chain of the caller;
+	//	                     AGENT_CYCLE: the agent is in the delegation chain of the caller;
 	//	                     TURN_FAILED: reported by the guest; the turn counts;
 	//	                     CALLS_STOPPED: an operator has stopped a call of the agent; the turn was undone, and prompts
 	//	                     succeed after an operator has resumed the calls
@@ -526,7 +536,8 @@ type AgentServiceServer interface {
 	//	DATA_LOSS            JOURNAL_BROKEN: the journal was changed;
 	//	                     STATE_DIFFERS: the stored agent differs from its journal
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
-	// CallTool runs one tool of the sandbox as if the agent had called it. Only tool_name selects the tool. Errors:
+	// CallTool runs one tool of the agent's sandbox as if the agent had called it. Only tool_name selects the tool.
+	// Errors:
 	//
 	//	INVALID_ARGUMENT     TOOL_INPUT_INVALID: a field is missing, has another type or is unknown, for example a key
 	//	                     `tool`;
@@ -538,25 +549,26 @@ type AgentServiceServer interface {
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
-	// TerminateAgent ends an agent and frees its resources. Its journal and last state stay as a tombstone. ResumeAgent
-	// can resume the agent from the tombstone until `restorable_until`. It is safe to repeat.
+	// TerminateAgent ends an agent and frees its resources. The journal and the last state of the agent stay as a
+	// tombstone. ResumeAgent can resume the agent from the tombstone until `restorable_until`. TerminateAgent is safe to
+	// repeat.
 	TerminateAgent(context.Context, *TerminateAgentRequest) (*TerminateAgentResponse, error)
 	// ListFiles lists the files of an agent, sorted by path.
 	ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error)
-	// ExportAgent returns an agent at one of three depths, after its last finished turn. An archive is returned in parts:
-	// the first call creates it and returns the first part. GetArchivePart returns the other parts. ExportAgent also
-	// returns them, if the request contains the archive's digest and an offset. Errors:
+	// ExportAgent exports an agent, in its state after the last finished turn, at one of three depths. An archive is
+	// returned in parts: the first call creates the archive and returns the first part. GetArchivePart returns the other
+	// parts. ExportAgent also returns them, if the request contains the archive's digest and an offset. Errors:
 	//
 	//	NOT_FOUND            ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
 	//	RESOURCE_EXHAUSTED   EXPORT_TOO_LARGE: the summary or state exceeds 3 MiB; export with depth full;
 	//	                     ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
 	//	DATA_LOSS            JOURNAL_BROKEN, STATE_DIFFERS: the journal is broken, or differs from the stored agent. Such
-	//	                     an agent is not signed. Depth state returns it without a signature
+	//	                     an agent is not signed, but can be exported without a signature, with depth state
 	//	FAILED_PRECONDITION  NOT_COVERED: the agent was created before journals covered the stored state; set
 	//	                     accept_not_covered
 	ExportAgent(context.Context, *ExportAgentRequest) (*ExportAgentResponse, error)
 	// GetArchivePart returns a further part of an archive that ExportAgent created for the same person. Therefore an
-	// export needs only one call of ExportAgent, regardless of the number of parts. Errors:
+	// export needs only one call to ExportAgent, regardless of the number of parts. Errors:
 	//
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
 	GetArchivePart(context.Context, *GetArchivePartRequest) (*GetArchivePartResponse, error)
@@ -569,30 +581,31 @@ type AgentServiceServer interface {
 	ComposeAgent(context.Context, *ComposeAgentRequest) (*ComposeAgentResponse, error)
 	// GetState returns an agent's conversation, rights, usage and snapshots.
 	GetState(context.Context, *GetStateRequest) (*GetStateResponse, error)
-	// ListTodos returns the todo list of an agent, even while a turn runs.
+	// ListTodos returns the todo list of an agent. It works even while a turn is running.
 	ListTodos(context.Context, *ListTodosRequest) (*ListTodosResponse, error)
-	// ListTools lists the tools of an agent's sandbox, and its rights on tools of servers.
+	// ListTools lists the tools of an agent's sandbox, and the agent's rights to tools of servers.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetTurnCount returns the number of turns that an agent has taken, even while a turn runs.
+	// GetTurnCount returns the number of turns that an agent has taken. It works even while a turn is running.
 	GetTurnCount(context.Context, *GetTurnCountRequest) (*GetTurnCountResponse, error)
-	// GetStopStatus returns whether an agent accepts prompts, even while a turn runs.
+	// GetStopStatus reports whether an agent accepts prompts. It works even while a turn is running.
 	GetStopStatus(context.Context, *GetStopStatusRequest) (*GetStopStatusResponse, error)
-	// ResetAgent removes an agent's messages, todos and turn count, and begins a new epoch. Files, rights, used budgets
-	// and an explicit stop stay.
+	// ResetAgent removes an agent's messages, todos and turn count, and begins a new epoch. Files, rights and used
+	// budgets stay. An agent that was stopped explicitly stays stopped.
 	ResetAgent(context.Context, *ResetAgentRequest) (*ResetAgentResponse, error)
 	// MigrateAgent makes an agent run the current module of its guest, in a new epoch. Files, todos, messages, rights,
-	// used budgets, turns and a stop stay. The memory of the previous module is discarded. The new module receives the
-	// newest messages, up to 262,144 bytes, and the todos. It is safe to repeat. Errors:
+	// used budgets and turns stay. A stopped agent stays stopped. The memory of the previous module is discarded. The new
+	// module receives the newest messages, up to 262,144 bytes, and the todos. MigrateAgent is safe to repeat. Errors:
 	//
-	//	NOT_FOUND            GUEST_UNKNOWN: the guest is no longer shipped or listed
+	//	NOT_FOUND            GUEST_UNKNOWN: the guest is no longer built in or configured
 	//	FAILED_PRECONDITION  GUEST_INVALID, GUEST_CHANGED, GUEST_NOT_BUILT
 	MigrateAgent(context.Context, *MigrateAgentRequest) (*MigrateAgentResponse, error)
-	// StopAgent stops an agent immediately, until ResumeAgent. A running step is discarded, a pending prompt ends with
-	// AGENT_STOPPED, and effects that were not sent are never sent. It is safe to repeat.
+	// StopAgent stops an agent immediately, until ResumeAgent is called. A running step is discarded, a pending prompt
+	// ends with AGENT_STOPPED, and effects that were not sent are never sent. StopAgent is safe to repeat.
 	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
 	// ImportAgent creates an agent from an archive, which is sent in parts. The agent has a new id and no grants, and is
-	// stopped until it is resumed. The rights of its manifest are checked when they are used, together with the rights of
-	// the importer. If another agent created the exported agent, only the right to files stays in the manifest. Errors:
+	// stopped until it is resumed. The rights in its manifest are checked when they are used, together with the rights of
+	// the importer. If the exported agent was created by another agent, only the right to files stays in the manifest.
+	// Errors:
 	//
 	//	INVALID_ARGUMENT     ARCHIVE_INVALID: the archive is damaged or has another format, a wrong sum or a wrong
 	//	                     digest, or a part differs from the stored one
@@ -604,37 +617,40 @@ type AgentServiceServer interface {
 	//	RESOURCE_EXHAUSTED   AGENTS_FULL; ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
 	ImportAgent(context.Context, *ImportAgentRequest) (*ImportAgentResponse, error)
 	// ForkAgent creates a second agent from an agent's state or from one of its snapshots, with a new id and no grants.
-	// If the first agent was created by another agent, only the right to files stays in the manifest, unless that creator
-	// forks it. Errors:
+	// If the first agent was created by another agent, and the caller is not that creator, only the right to files stays
+	// in the manifest of the second agent. Errors:
 	//
 	//	NOT_FOUND           SNAPSHOT_UNKNOWN
 	//	RESOURCE_EXHAUSTED  AGENTS_FULL, JOURNAL_TOO_LARGE: the journal exceeds 64 MiB
 	ForkAgent(context.Context, *ForkAgentRequest) (*ForkAgentResponse, error)
 	// SnapshotAgent stores the state of an agent after its last finished turn. It returns RESOURCE_EXHAUSTED,
-	// SNAPSHOTS_FULL if the agent has 32 snapshots.
+	// SNAPSHOTS_FULL if the agent already has 32 snapshots.
 	SnapshotAgent(context.Context, *SnapshotAgentRequest) (*SnapshotAgentResponse, error)
-	// ResumeAgent makes a stopped, failed, imported or terminated agent accept prompts again, or rewinds it to a
-	// snapshot, which begins a new epoch. Errors:
+	// ResumeAgent makes a stopped, failed, imported or terminated agent accept prompts again. It can also rewind the
+	// agent to a snapshot, which begins a new epoch. Errors:
 	//
 	//	NOT_FOUND            SNAPSHOT_UNKNOWN
 	//	PERMISSION_DENIED    STOPPED_BY_OPERATOR: an operator stopped the agent, and only an operator can resume it
 	//	FAILED_PRECONDITION  TURNS_SPENT: increase max_turns
 	ResumeAgent(context.Context, *ResumeAgentRequest) (*ResumeAgentResponse, error)
-	// VerifyAgent checks the chain of an agent's journal, compares the stored agent with the digests in the journal, and
-	// runs the module again with the recorded results: every effect and the fuel must be the same. It sends no effect and
-	// does not change the stored agent. An agent that does not match accepts no more prompts.
+	// VerifyAgent checks the hash chain of an agent's journal, compares the stored agent with the digests in the journal,
+	// and runs the module again with the recorded results. Every effect and the fuel must be the same as in the journal.
+	// VerifyAgent sends no effect and does not change the stored agent. If the hash chain is broken or the stored agent
+	// differs from the journal, the agent accepts no more prompts.
 	VerifyAgent(context.Context, *VerifyAgentRequest) (*VerifyAgentResponse, error)
-	// GrantRights adds rights to those of an agent's manifest, temporarily or permanently, or withdraws such grants.
-	// Granted rights are checked when they are used, together with the rights of the agent's chain. While a turn runs,
-	// the error is AGENT_BUSY. To withdraw a right immediately, stop the agent. Errors:
+	// GrantRights grants rights to an agent in addition to its manifest, temporarily or permanently, or withdraws such
+	// grants. Granted rights are checked when they are used, together with the rights of the principals in the agent's
+	// delegation chain. While a turn is running, the error is AGENT_BUSY. To withdraw a right immediately, stop the
+	// agent. Errors:
 	//
 	//	INVALID_ARGUMENT     GRANT_EMPTY: neither rights nor a grant to withdraw; MANIFEST_TOO_LARGE
 	//	RESOURCE_EXHAUSTED   GRANTS_FULL: the agent has 64 grants
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED
 	//	NOT_FOUND            GRANT_UNKNOWN
-	//	PERMISSION_DENIED    GRANT_TO_SELF: the agent, or an agent below it, is the caller
+	//	PERMISSION_DENIED    GRANT_TO_SELF: the caller is the agent, or an agent that the agent created, directly or
+	//	                     indirectly
 	GrantRights(context.Context, *GrantRightsRequest) (*GrantRightsResponse, error)
-	// ListEvents lists the journal of an agent, oldest events first. On request, it waits for further events.
+	// ListEvents lists the events in an agent's journal, oldest first. On request, it waits for further events.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }

@@ -24,18 +24,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ExportDepth is the amount of data in an export. Only an archive is signed: a summary or a state is not protected
-// against changes after its transfer.
+// ExportDepth is the amount of data in an export. Only an archive is signed. A summary or a state is not protected
+// against changes after the export.
 type ExportDepth int32
 
 const (
 	// A request with this depth is refused.
 	ExportDepth_EXPORT_DEPTH_UNSPECIFIED ExportDepth = 0
-	// Conversation, tools, todos and the agent, like the upstream tool.
+	// Conversation, tools, todos and the agent, as Claude Flow's tool exports them.
 	ExportDepth_EXPORT_DEPTH_SUMMARY ExportDepth = 1
-	// In addition: rights, limits, usage, files without contents, and the journal's head.
+	// The summary, and rights, limits, usage, files without contents, and the journal's head.
 	ExportDepth_EXPORT_DEPTH_STATE ExportDepth = 2
-	// In addition: the archive, with all data that is needed to run the agent elsewhere.
+	// The state, and the archive, which contains all data that is needed to run the agent elsewhere.
 	ExportDepth_EXPORT_DEPTH_FULL ExportDepth = 3
 )
 
@@ -87,14 +87,15 @@ type ExportAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Depth of the export. If it is absent, summary.
+	// Depth of the export. If it is absent, the depth is summary.
 	Depth *ExportDepth `protobuf:"varint,2,opt,name=depth,proto3,enum=sluice.wasmagent.v1.ExportDepth,oneof" json:"depth,omitempty"`
-	// With depth full: digest of an existing archive, 64 hexadecimal digits. If it is absent, a new archive is created.
+	// Digest of an existing archive: 64 hexadecimal digits. It may be set only if depth is full. If it is absent, a new
+	// archive is created.
 	ArchiveDigest *string `protobuf:"bytes,3,opt,name=archive_digest,json=archiveDigest,proto3,oneof" json:"archive_digest,omitempty"`
-	// Offset of the part, in bytes: 0 to 67,108,864.
+	// Offset of the requested part of the archive, in bytes: 0 to 67,108,864.
 	Offset int32 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// With depth full: whether to sign the archive even if the journal does not cover the whole stored state
-	// (VERIFICATION_NOT_COVERED). If it is absent or false, such an export is refused.
+	// Whether to sign the archive even if the journal does not cover the whole stored state (VERIFICATION_NOT_COVERED).
+	// It is used only if depth is full. If it is absent or false, the export of such an agent is refused.
 	AcceptNotCovered *bool `protobuf:"varint,5,opt,name=accept_not_covered,json=acceptNotCovered,proto3,oneof" json:"accept_not_covered,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -165,19 +166,19 @@ func (x *ExportAgentRequest) GetAcceptNotCovered() bool {
 	return false
 }
 
-// ExportAgentResponse contains an export. Later parts of an archive have only `archive`. If the first response would
-// exceed 3 MiB, it has only `info` and `archive`. In that case the archive contains the rest.
+// ExportAgentResponse contains an export. Responses with later parts of an archive contain only `archive`. If the first
+// response would exceed 3 MiB, it contains only `info` and `archive`. In that case the archive contains the rest.
 type ExportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Conversation of the agent.
 	AgentState *Conversation `protobuf:"bytes,1,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
-	// Tools of its sandbox, sorted by name.
+	// Tools of the agent's sandbox, sorted by name.
 	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
-	// Its todos.
+	// Todos of the agent.
 	Todos []*Todo `protobuf:"bytes,3,rep,name=todos,proto3" json:"todos,omitempty"`
 	// The agent.
 	Info *Agent `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
-	// More data of the agent. It is absent in a summary.
+	// Further data of the agent. It is absent in a summary.
 	Detail *ExportedState `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
 	// A part of the archive. It is absent unless depth is full.
 	Archive       *ArchivePart `protobuf:"bytes,6,opt,name=archive,proto3" json:"archive,omitempty"`
@@ -257,24 +258,24 @@ func (x *ExportAgentResponse) GetArchive() *ArchivePart {
 	return nil
 }
 
-// ExportedState contains the data of an export that are not in the summary.
+// ExportedState contains the data of an agent that the summary does not contain.
 type ExportedState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Manifest.
 	Manifest *Manifest `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Grants in addition to the manifest. An import discards them.
 	Grants []*RightsGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Limits on its work.
+	// Limits on the agent's work.
 	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Resources that it has used.
+	// Resources that the agent has used.
 	Usage *Usage `protobuf:"bytes,4,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Its files without contents, sorted by path, at most 10,000.
+	// The agent's files without contents, sorted by path, at most 10,000.
 	Files []*AgentFile `protobuf:"bytes,5,rep,name=files,proto3" json:"files,omitempty"`
-	// Sequence of its newest event.
+	// Sequence number of the newest event in the agent's journal.
 	Sequence int64 `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// SHA-256 hash of its newest event: 64 hexadecimal digits.
+	// SHA-256 hash of the newest event in the agent's journal: 64 hexadecimal digits.
 	JournalHead string `protobuf:"bytes,7,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
-	// Digest of its state, computed as AgentSnapshot.digest.
+	// Digest of the agent's state, computed like AgentSnapshot.digest.
 	StateDigest string `protobuf:"bytes,8,opt,name=state_digest,json=stateDigest,proto3" json:"state_digest,omitempty"`
 	// Version of the fuel meter.
 	MeterVersion int32 `protobuf:"varint,9,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
@@ -399,7 +400,7 @@ type ArchivePart struct {
 	NextOffset int32 `protobuf:"varint,5,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// SHA-256 of `public_key_base64`: 64 hexadecimal digits. This message does not prove that the key can be trusted.
 	KeyId string `protobuf:"bytes,6,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// Public key of the signature: the 32 bytes of RFC 8032.
+	// Public key that verifies the signature: the 32 bytes of RFC 8032.
 	PublicKeyBase64 []byte `protobuf:"bytes,7,opt,name=public_key_base64,json=publicKeyBase64,proto3" json:"public_key_base64,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -740,11 +741,11 @@ type ArchivedAgent struct {
 	FormatVersion int32 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// More data of the agent.
+	// Further data of the agent.
 	Detail *ExportedState `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
-	// Time at which the agent was created whose creation begins the journal. The clock of the guest starts at this time.
+	// Time at which the agent with the id Agent.journal_id was created. The guest's clock starts at this time.
 	Origin *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Sequence of the newest envelope that the guest received.
+	// Sequence number of the newest envelope that the guest received.
 	GuestSequence int64 `protobuf:"varint,5,opt,name=guest_sequence,json=guestSequence,proto3" json:"guest_sequence,omitempty"`
 	// Maximum number of turns.
 	MaxTurns int32 `protobuf:"varint,6,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`

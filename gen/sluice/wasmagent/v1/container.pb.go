@@ -29,18 +29,19 @@ type ComposeAgentRequest struct {
 	Name *string `protobuf:"bytes,1,opt,name=name,proto3,oneof" json:"name,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
-	// Names of skills of the gallery's templates, at most 64.
+	// Names of skills in the gallery's templates, at most 64.
 	Skills []string `protobuf:"bytes,3,rep,name=skills,proto3" json:"skills,omitempty"`
 	// Full names of MCP tools, at most 256.
 	McpTools []string `protobuf:"bytes,4,rep,name=mcp_tools,json=mcpTools,proto3" json:"mcp_tools,omitempty"`
-	// Whether `mcp_tools` may contain names with delete, remove, destroy, purge, shutdown, terminate or reset, or names
-	// that begin with federation_.
+	// Whether `mcp_tools` may contain names that contain delete, remove, destroy, purge, shutdown, terminate or reset, or
+	// names that begin with federation_.
 	McpToolsAllowDestructive bool `protobuf:"varint,5,opt,name=mcp_tools_allow_destructive,json=mcpToolsAllowDestructive,proto3" json:"mcp_tools_allow_destructive,omitempty"`
 	// Prompts, at most 64.
 	Prompts []*TemplatePrompt `protobuf:"bytes,6,rep,name=prompts,proto3" json:"prompts,omitempty"`
 	// Tool definitions, at most 64.
 	Tools []*TemplateTool `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Plugins whose skills to pack. This version has no plugins. Therefore every name is refused, and not ignored.
+	// Plugins whose skills are packed. This version has no plugins. Therefore every name is refused, instead of being
+	// ignored.
 	IncludePlugins []string `protobuf:"bytes,8,rep,name=include_plugins,json=includePlugins,proto3" json:"include_plugins,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -137,7 +138,7 @@ type ComposeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The container, in the format of LoadRvfResponse.
 	Rvf []byte `protobuf:"bytes,1,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
-	// List of its content.
+	// List of the container's content.
 	Manifest      *RvfManifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -200,9 +201,9 @@ type RvfManifest struct {
 	Tools int32 `protobuf:"varint,4,opt,name=tools,proto3" json:"tools,omitempty"`
 	// Size of the container, in bytes.
 	RvfSizeBytes int32 `protobuf:"varint,5,opt,name=rvf_size_bytes,json=rvfSizeBytes,proto3" json:"rvf_size_bytes,omitempty"`
-	// Name in the request. It is not in the container. It may be empty.
+	// Name from the request. The container does not contain it. It may be empty.
 	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
-	// Model in the request. It is not in the container. It may be empty.
+	// Model from the request. The container does not contain it. It may be empty.
 	Model         string `protobuf:"bytes,7,opt,name=model,proto3" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

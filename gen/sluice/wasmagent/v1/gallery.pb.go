@@ -29,7 +29,7 @@ type TemplateSummary struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Purpose of its agents.
+	// Purpose of the template's agents.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category.
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
@@ -39,19 +39,19 @@ type TemplateSummary struct {
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
 	// Author, according to the template.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
-	// Whether the template belongs to the installation.
+	// Whether the template is built in. Built-in templates belong to the installation.
 	Builtin bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
 	// Subject of the principal that added the template. It is empty if the template is built in.
 	AddedBy string `protobuf:"bytes,9,opt,name=added_by,json=addedBy,proto3" json:"added_by,omitempty"`
 	// Whether an operator must accept the template before an agent can be created from it.
 	Quarantined bool `protobuf:"varint,10,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Tools of the sandbox that its agents have. They are the same for every template.
+	// Sandbox tools of the template's agents. They are the same for every template.
 	EffectiveTools []SandboxTool `protobuf:"varint,11,rep,packed,name=effective_tools,json=effectiveTools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"effective_tools,omitempty"`
-	// Manifest of its agents, limited by the rights of their creators. If it is absent, they have a right only to their
-	// own files.
+	// Manifest of the template's agents, limited by the rights of their creators. If it is absent, the agents have a
+	// right only to their own files.
 	EffectiveRights *Manifest `protobuf:"bytes,12,opt,name=effective_rights,json=effectiveRights,proto3" json:"effective_rights,omitempty"`
-	// Digest of the template and of the subject that added it, for AcceptTemplate: SHA-256 as 64 lower-case hexadecimal
-	// digits.
+	// Digest of the template and of the subject that added the template, for AcceptTemplate: SHA-256 as 64 lower-case
+	// hexadecimal digits.
 	Digest        string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -405,7 +405,7 @@ type TemplateHit struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Purpose of its agents.
+	// Purpose of the template's agents.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category.
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
@@ -493,7 +493,7 @@ func (x *TemplateHit) GetRelevance() float64 {
 // CreateAgentFromTemplateRequest specifies a template.
 type CreateAgentFromTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the template. `swarm` is another name of `swarm-orchestrator`.
+	// Id of the template. `swarm` is another name for `swarm-orchestrator`.
 	Template      string `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -704,7 +704,7 @@ func (x *LoadRvfResponse) GetSizeBytes() int32 {
 	return 0
 }
 
-// TemplateConfig contains a caller's settings of a template. For an absent value, the template's value applies.
+// TemplateConfig contains a caller's settings for a template. If a value is absent, the template's value applies.
 type TemplateConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of turns of an agent: 0 to 10,000.
@@ -768,7 +768,7 @@ func (x *TemplateConfig) GetInstructions() string {
 	return ""
 }
 
-// ConfigureTemplateRequest replaces the settings.
+// ConfigureTemplateRequest replaces the caller's settings for the caller's active template.
 type ConfigureTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The settings. An empty message removes all settings.
@@ -814,7 +814,7 @@ func (x *ConfigureTemplateRequest) GetConfig() *TemplateConfig {
 	return nil
 }
 
-// ConfigureTemplateResponse contains the settings.
+// ConfigureTemplateResponse contains the new settings.
 type ConfigureTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the active template.
@@ -1598,7 +1598,7 @@ func (*GetTemplateConfigRequest) Descriptor() ([]byte, []int) {
 // GetTemplateConfigResponse contains the settings of the active template.
 type GetTemplateConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The settings. It is empty if there are none, or if no template is active.
+	// The settings. They are empty if none are set, or if no template is active.
 	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -48,19 +48,20 @@ const (
 type GalleryServiceClient interface {
 	// ListTemplates lists the templates: built-in templates first, then custom templates sorted by id.
 	ListTemplates(ctx context.Context, in *ListTemplatesRequest, opts ...grpc.CallOption) (*ListTemplatesResponse, error)
-	// SearchTemplates searches for words in id, name, description, category and tags of templates. The most relevant
-	// template is first.
+	// SearchTemplates searches for words in the ids, names, descriptions, categories and tags of templates. The most
+	// relevant template is first.
 	SearchTemplates(ctx context.Context, in *SearchTemplatesRequest, opts ...grpc.CallOption) (*SearchTemplatesResponse, error)
 	// CreateAgentFromTemplate creates an agent from a template, like AgentService.CreateAgent with that template, and
-	// makes the template the active one. Errors: those of CreateAgent.
+	// makes the template the caller's active template. Errors: those of CreateAgent.
 	CreateAgentFromTemplate(ctx context.Context, in *CreateAgentFromTemplateRequest, opts ...grpc.CallOption) (*CreateAgentFromTemplateResponse, error)
 	// LoadRvf returns a template as an RVF container. Errors:
 	//
 	//	NOT_FOUND           TEMPLATE_UNKNOWN
 	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: the container exceeds 2 MiB
 	LoadRvf(ctx context.Context, in *LoadRvfRequest, opts ...grpc.CallOption) (*LoadRvfResponse, error)
-	// ConfigureTemplate replaces the caller's settings of its active template. They apply to agents that the caller
-	// creates from the template later. It returns FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE if no template is active.
+	// ConfigureTemplate replaces the caller's settings for the caller's active template. The settings apply to agents
+	// that the caller later creates from the template. It returns FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE if no template
+	// is active.
 	ConfigureTemplate(ctx context.Context, in *ConfigureTemplateRequest, opts ...grpc.CallOption) (*ConfigureTemplateResponse, error)
 	// ListCategories returns the number of templates in each category.
 	ListCategories(ctx context.Context, in *ListCategoriesRequest, opts ...grpc.CallOption) (*ListCategoriesResponse, error)
@@ -73,16 +74,16 @@ type GalleryServiceClient interface {
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a built-in or custom template has the same id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	AddTemplate(ctx context.Context, in *AddTemplateRequest, opts ...grpc.CallOption) (*AddTemplateResponse, error)
-	// RemoveTemplate removes a custom template. Agents that were created from it stay. Errors:
+	// RemoveTemplate removes a custom template. Agents that were created from the template stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
 	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only an operator, or the principal that added the template, may remove
 	//	                     it
 	RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned. Therefore no
-	// agent can be created from an imported template until an operator has accepted it, unless an operator imports it.
-	// Errors:
+	// ImportTemplates adds templates to the caller's tenant, all or none. The prompts of the templates are not scanned.
+	// Therefore no agent can be created from an imported template until an operator has accepted the template. Templates
+	// that an operator imports need no acceptance. Errors:
 	//
 	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the input is not an array of templates; the message contains the location
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
@@ -91,8 +92,9 @@ type GalleryServiceClient interface {
 	// GetTemplate returns a whole template and its digest, for an operator who wants to accept it. It returns NOT_FOUND,
 	// TEMPLATE_UNKNOWN if there is no such template.
 	GetTemplate(ctx context.Context, in *GetTemplateRequest, opts ...grpc.CallOption) (*GetTemplateResponse, error)
-	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content with
-	// the same id is quarantined again. Only people may call it. It is safe to repeat. Errors:
+	// AcceptTemplate accepts an imported template, but only with the content that has the digest in the request. If other
+	// content is imported with the same id, it is quarantined again. Only people may call AcceptTemplate. The RPC is safe
+	// to repeat. Errors:
 	//
 	//	NOT_FOUND  TEMPLATE_UNKNOWN
 	//	ABORTED    TEMPLATE_CHANGED: the template has another digest now; get the template again
@@ -101,7 +103,7 @@ type GalleryServiceClient interface {
 	ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
 	GetActiveTemplate(ctx context.Context, in *GetActiveTemplateRequest, opts ...grpc.CallOption) (*GetActiveTemplateResponse, error)
-	// GetTemplateConfig returns the caller's settings of its active template.
+	// GetTemplateConfig returns the caller's settings for the caller's active template.
 	GetTemplateConfig(ctx context.Context, in *GetTemplateConfigRequest, opts ...grpc.CallOption) (*GetTemplateConfigResponse, error)
 }
 
@@ -275,19 +277,20 @@ func (c *galleryServiceClient) GetTemplateConfig(ctx context.Context, in *GetTem
 type GalleryServiceServer interface {
 	// ListTemplates lists the templates: built-in templates first, then custom templates sorted by id.
 	ListTemplates(context.Context, *ListTemplatesRequest) (*ListTemplatesResponse, error)
-	// SearchTemplates searches for words in id, name, description, category and tags of templates. The most relevant
-	// template is first.
+	// SearchTemplates searches for words in the ids, names, descriptions, categories and tags of templates. The most
+	// relevant template is first.
 	SearchTemplates(context.Context, *SearchTemplatesRequest) (*SearchTemplatesResponse, error)
 	// CreateAgentFromTemplate creates an agent from a template, like AgentService.CreateAgent with that template, and
-	// makes the template the active one. Errors: those of CreateAgent.
+	// makes the template the caller's active template. Errors: those of CreateAgent.
 	CreateAgentFromTemplate(context.Context, *CreateAgentFromTemplateRequest) (*CreateAgentFromTemplateResponse, error)
 	// LoadRvf returns a template as an RVF container. Errors:
 	//
 	//	NOT_FOUND           TEMPLATE_UNKNOWN
 	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: the container exceeds 2 MiB
 	LoadRvf(context.Context, *LoadRvfRequest) (*LoadRvfResponse, error)
-	// ConfigureTemplate replaces the caller's settings of its active template. They apply to agents that the caller
-	// creates from the template later. It returns FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE if no template is active.
+	// ConfigureTemplate replaces the caller's settings for the caller's active template. The settings apply to agents
+	// that the caller later creates from the template. It returns FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE if no template
+	// is active.
 	ConfigureTemplate(context.Context, *ConfigureTemplateRequest) (*ConfigureTemplateResponse, error)
 	// ListCategories returns the number of templates in each category.
 	ListCategories(context.Context, *ListCategoriesRequest) (*ListCategoriesResponse, error)
@@ -300,16 +303,16 @@ type GalleryServiceServer interface {
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a built-in or custom template has the same id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	AddTemplate(context.Context, *AddTemplateRequest) (*AddTemplateResponse, error)
-	// RemoveTemplate removes a custom template. Agents that were created from it stay. Errors:
+	// RemoveTemplate removes a custom template. Agents that were created from the template stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
 	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only an operator, or the principal that added the template, may remove
 	//	                     it
 	RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned. Therefore no
-	// agent can be created from an imported template until an operator has accepted it, unless an operator imports it.
-	// Errors:
+	// ImportTemplates adds templates to the caller's tenant, all or none. The prompts of the templates are not scanned.
+	// Therefore no agent can be created from an imported template until an operator has accepted the template. Templates
+	// that an operator imports need no acceptance. Errors:
 	//
 	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the input is not an array of templates; the message contains the location
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
@@ -318,8 +321,9 @@ type GalleryServiceServer interface {
 	// GetTemplate returns a whole template and its digest, for an operator who wants to accept it. It returns NOT_FOUND,
 	// TEMPLATE_UNKNOWN if there is no such template.
 	GetTemplate(context.Context, *GetTemplateRequest) (*GetTemplateResponse, error)
-	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content with
-	// the same id is quarantined again. Only people may call it. It is safe to repeat. Errors:
+	// AcceptTemplate accepts an imported template, but only with the content that has the digest in the request. If other
+	// content is imported with the same id, it is quarantined again. Only people may call AcceptTemplate. The RPC is safe
+	// to repeat. Errors:
 	//
 	//	NOT_FOUND  TEMPLATE_UNKNOWN
 	//	ABORTED    TEMPLATE_CHANGED: the template has another digest now; get the template again
@@ -328,7 +332,7 @@ type GalleryServiceServer interface {
 	ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
 	GetActiveTemplate(context.Context, *GetActiveTemplateRequest) (*GetActiveTemplateResponse, error)
-	// GetTemplateConfig returns the caller's settings of its active template.
+	// GetTemplateConfig returns the caller's settings for the caller's active template.
 	GetTemplateConfig(context.Context, *GetTemplateConfigRequest) (*GetTemplateConfigResponse, error)
 	mustEmbedUnimplementedGalleryServiceServer()
 }

@@ -30,15 +30,15 @@ const (
 type EventKind int32
 
 const (
-	// Unknown to this reader.
+	// Unspecified, or unknown to the client.
 	EventKind_EVENT_KIND_UNSPECIFIED EventKind = 0
 	// The guest received a start, a prompt or a cancellation.
 	EventKind_EVENT_KIND_INPUT EventKind = 1
 	// The guest requested an effect, or ended its turn.
 	EventKind_EVENT_KIND_EMITTED EventKind = 2
-	// The effect waits for an approval, and was not sent.
+	// The effect waits for an approval and was not sent.
 	EventKind_EVENT_KIND_PARKED EventKind = 3
-	// The effect is about to be sent. If no result follows, its outcome is not known.
+	// The effect is about to be sent. If no result event follows, the outcome of the effect is not known.
 	EventKind_EVENT_KIND_SENT EventKind = 4
 	// The guest received the result of an effect, or its refusal.
 	EventKind_EVENT_KIND_RESULT EventKind = 5
@@ -50,12 +50,12 @@ const (
 	EventKind_EVENT_KIND_UNDONE EventKind = 7
 	// The agent was stored. The envelope is a JSON object with digests of the stored data: `state` for the guest, files,
 	// todos and messages together; `record` for the other data (state, stop reason, counters, rights, snapshots); and a
-	// digest of each part that differs from the previous stored event. It follows the events of the change, in the same
-	// transaction. Therefore the journal of an agent without a running turn ends with such an event. Journals from before
-	// version 1 of that format have no such events.
+	// digest of each part that differs from the previous stored event. A stored event follows the events of a change, in
+	// the same transaction. Therefore the journal of an agent without a running turn ends with a stored event. Journals
+	// from before version 1 of the envelope's format have no stored events.
 	EventKind_EVENT_KIND_STORED EventKind = 8
 	// The guest printed `message` on its standard output or error in the previous step: at most the last 4,096 bytes of
-	// each step, and at most 64 KiB of a turn, not counting the step that failed. It is output of the guest and
+	// each step, and at most 64 KiB of a turn, not counting the step that failed. The message comes from the guest and is
 	// untrusted.
 	EventKind_EVENT_KIND_PRINTED EventKind = 9
 )
@@ -119,7 +119,7 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 type EffectKind int32
 
 const (
-	// No effect, or unknown to this reader.
+	// No effect, or an effect that is unknown to the client.
 	EffectKind_EFFECT_KIND_UNSPECIFIED EffectKind = 0
 	// Sends a request to a model.
 	EffectKind_EFFECT_KIND_MODEL EffectKind = 1
@@ -196,24 +196,26 @@ func (EffectKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{1}
 }
 
-// Verification is the result of the verification of a journal.
+// Verification is the result of verifying a journal.
 type Verification int32
 
 const (
 	// Treated as not verified.
 	Verification_VERIFICATION_UNSPECIFIED Verification = 0
-	// The chain is valid, the stored agent matches the journal, and every effect and the fuel were equal.
+	// The hash chain is valid, the stored agent matches the journal, and every effect and the fuel were the same as in
+	// the journal.
 	Verification_VERIFICATION_MATCHES Verification = 1
-	// The chain is valid, but the stored agent differs from the journal (`stored_difference`), or the module behaved
+	// The hash chain is valid, but the stored agent differs from the journal (`stored_difference`), or the module behaved
 	// differently (`first_difference`).
 	Verification_VERIFICATION_DIFFERS Verification = 2
 	// An event is missing, added, moved or changed.
 	Verification_VERIFICATION_CHAIN_BROKEN Verification = 3
-	// The chain is valid and the stored agent matches it, but the module can't be run again: a module is missing, the
-	// meter's version has changed, or the journal has too many rewinds or too many instructions.
+	// The hash chain is valid and the stored agent matches the journal, but the module can't be run again: a module is
+	// missing, the version of the fuel meter has changed, or the journal has too many rewinds or too many instructions.
 	Verification_VERIFICATION_NOT_COMPARABLE Verification = 4
-	// The chain is valid, and every effect and the fuel were equal, but the journal does not cover the whole stored
-	// state: `not_covered` contains the missing parts. The journal began before journals covered them.
+	// The hash chain is valid, and every effect and the fuel were the same as in the journal, but the journal does not
+	// cover the whole stored state. `not_covered` contains the parts that the journal does not cover, because it began
+	// before journals covered these parts.
 	Verification_VERIFICATION_NOT_COVERED Verification = 5
 )
 
@@ -271,8 +273,8 @@ type ListEventsRequest struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Maximum number of events: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page, which is valid as long as the agent or its tombstone exists. Empty for the
-	// first event.
+	// `next_page_token` of the previous page. A token is valid as long as the agent or its tombstone exists. Empty means
+	// the first page.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Maximum time to wait if there is no further event: 0 s to 30 s, and at most until the call's deadline. If it is
 	// absent, the call does not wait.
@@ -342,7 +344,7 @@ func (x *ListEventsRequest) GetWait() *durationpb.Duration {
 // ListEventsResponse is a page of events.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The events, oldest first, up to 3 MiB. It is empty if no event was added during the wait.
+	// The events, oldest first, up to 3 MiB. The list is empty if no event was added during the wait.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// Token of the next page, which contains later events. It is never empty, because a journal can grow.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -408,7 +410,7 @@ type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Epoch.
 	Epoch int32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Position in its epoch, from 1.
+	// Position of the event in its epoch, from 1.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Kind of the event.
 	Kind EventKind `protobuf:"varint,3,opt,name=kind,proto3,enum=sluice.wasmagent.v1.EventKind" json:"kind,omitempty"`
@@ -422,31 +424,33 @@ type Event struct {
 	EnvelopeJson string `protobuf:"bytes,6,opt,name=envelope_json,json=envelopeJson,proto3" json:"envelope_json,omitempty"`
 	// SHA-256 of the envelope: 64 hexadecimal digits. It is empty if there is no envelope.
 	EnvelopeDigest string `protobuf:"bytes,7,opt,name=envelope_digest,json=envelopeDigest,proto3" json:"envelope_digest,omitempty"`
-	// Sequence of the emitted event to which a parked, sent or result event refers. Otherwise it is 0.
+	// Sequence of the emitted event to which this event refers, if this is a parked, sent or result event. Otherwise it
+	// is 0.
 	EffectSequence int64 `protobuf:"varint,8,opt,name=effect_sequence,json=effectSequence,proto3" json:"effect_sequence,omitempty"`
 	// Id of the gateway's decision. It is empty if there is none.
 	DecisionId string `protobuf:"bytes,9,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Reason for which the effect was refused. It is unspecified if the effect was not refused. With outcome_unknown, the
-	// effect was sent, and its result is not known.
+	// Reason that the effect was refused. It is unspecified if the effect was not refused. If it is outcome_unknown, the
+	// effect was sent, but the result of the effect is not known.
 	Code v1.Code `protobuf:"varint,10,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Id of the approval for which the effect waits or waited. It is empty if there is none.
 	ApprovalId string `protobuf:"bytes,11,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Fuel used since the previous event, in instructions.
 	Fuel int64 `protobuf:"varint,12,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// State after a lifecycle event, as in Agent.state. Otherwise it is unspecified.
+	// State of the agent after a lifecycle event, as in Agent.state. For other events it is unspecified.
 	State AgentState `protobuf:"varint,13,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// For people: description of a lifecycle event, reason for which a turn was undone, or output of the guest. Otherwise
-	// it is empty.
+	// Text for people: the description of a lifecycle event, the reason that a turn was undone, or output of the guest.
+	// For other events it is empty.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
-	// Subject of the principal that caused a lifecycle event or an input. Otherwise it is empty.
+	// Subject of the principal that caused a lifecycle event or an input. For other events it is empty.
 	Actor string `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Epoch of the event to which a lifecycle event rewound the agent, or from which it forked the agent. from_sequence
-	// is the sequence of that event. It is 0 if there is no such event: the guest starts again.
+	// Epoch of an earlier event to which this event returned the agent, or from which the agent was forked. It is set on
+	// lifecycle events. from_sequence is the sequence of the earlier event. The epoch is 0 if there is no earlier event,
+	// and the guest starts again.
 	FromEpoch int32 `protobuf:"varint,16,opt,name=from_epoch,json=fromEpoch,proto3" json:"from_epoch,omitempty"`
-	// Sequence of that event. It is 0 if there is none.
+	// Sequence of the event to which from_epoch refers. It is 0 if there is none.
 	FromSequence int64 `protobuf:"varint,17,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
-	// SHA-256 of the module of the epoch, if a lifecycle event begins an epoch: 64 hexadecimal digits. Otherwise it is
-	// empty.
+	// SHA-256 of the module that runs in the epoch, if a lifecycle event begins an epoch: 64 hexadecimal digits.
+	// Otherwise it is empty.
 	ModuleDigest string `protobuf:"bytes,18,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
 	// Version of the fuel meter, if a lifecycle event begins an epoch. Otherwise it is 0.
 	MeterVersion int32 `protobuf:"varint,19,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
@@ -698,13 +702,13 @@ type VerifyAgentResponse struct {
 	Events int64 `protobuf:"varint,4,opt,name=events,proto3" json:"events,omitempty"`
 	// Number of steps that were run again.
 	Steps int64 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Number of effects that were equal.
+	// Number of effects that were the same as in the journal.
 	Effects int64 `protobuf:"varint,6,opt,name=effects,proto3" json:"effects,omitempty"`
 	// Fuel that the journal records, in instructions.
 	FuelRecorded int64 `protobuf:"varint,7,opt,name=fuel_recorded,json=fuelRecorded,proto3" json:"fuel_recorded,omitempty"`
 	// Fuel that the repeated run used, in instructions.
 	FuelReplayed int64 `protobuf:"varint,8,opt,name=fuel_replayed,json=fuelReplayed,proto3" json:"fuel_replayed,omitempty"`
-	// SHA-256 hash of the newest event that was verified: 64 hexadecimal digits.
+	// SHA-256 hash of the newest verified event: 64 hexadecimal digits.
 	JournalHead string `protobuf:"bytes,9,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
 	// SHA-256 of the module that was run: 64 hexadecimal digits.
 	ModuleDigest string `protobuf:"bytes,10,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
@@ -712,10 +716,10 @@ type VerifyAgentResponse struct {
 	MeterVersion int32 `protobuf:"varint,11,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
 	// The first event that does not match. It is absent if all events match.
 	FirstDifference *Event `protobuf:"bytes,12,opt,name=first_difference,json=firstDifference,proto3" json:"first_difference,omitempty"`
-	// The first stored part that differs from the journal. It is absent if all parts match, or if the chain is broken,
-	// because then the parts are not compared.
+	// The first stored part that differs from the journal. It is absent if all parts match. It is also absent if the hash
+	// chain is broken, because then the parts are not compared.
 	StoredDifference *StoredDifference `protobuf:"bytes,13,opt,name=stored_difference,json=storedDifference,proto3" json:"stored_difference,omitempty"`
-	// Parts that the journal does not cover, and that were therefore not verified: `files`, `todos`, `messages`, `guest`,
+	// Parts that were not verified because the journal does not cover them: `files`, `todos`, `messages`, `guest`,
 	// `record`. It is empty if all parts are covered.
 	NotCovered    []string `protobuf:"bytes,14,rep,name=not_covered,json=notCovered,proto3" json:"not_covered,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -24,27 +24,27 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CreateAgentRequest requests a new agent. For an absent value, the value of the template applies, otherwise the value
-// of the guest, otherwise the value of the installation.
+// CreateAgentRequest requests a new agent. If a value is absent, the template's value applies. If the template has no
+// such value, the guest's value applies, and if the guest has none either, the installation's value applies.
 type CreateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of a template in the gallery: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name of `swarm-orchestrator`.
+	// Id of a template in the gallery: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name for `swarm-orchestrator`.
 	Template *string `protobuf:"bytes,1,opt,name=template,proto3,oneof" json:"template,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
 	// System instructions, at most 65,536 bytes.
 	Instructions *string `protobuf:"bytes,3,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Maximum number of turns: 0 to 10,000. If it is absent, 50. With 0 the agent is stopped from the start.
+	// Maximum number of turns: 0 to 10,000. The default is 50. With 0 the agent is stopped from the start.
 	MaxTurns *int32 `protobuf:"varint,4,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Guest to run: `agent`, in which a model decides; `script`, which follows its prompts; `echo`; or a guest in the
-	// configuration. If it is absent, the guest is `agent` if the request, the template or the configuration specifies a
-	// model, otherwise `script`.
+	// Guest to run: `agent`, in which a model decides what to do; `script`, which executes the commands in its prompts;
+	// `echo`; or a guest in the configuration. If it is absent, the guest is `agent` if the request, the template or the
+	// configuration specifies a model, otherwise `script`.
 	Guest *string `protobuf:"bytes,5,opt,name=guest,proto3,oneof" json:"guest,omitempty"`
 	// Rights of the agent. If neither the request nor the template has rights, the agent has rights to its own files and
 	// todos, and to its model. If the manifest has no right to a model, and the request specifies no guest, the right to
-	// use the agent's model is added.
+	// the agent's model is added to the manifest.
 	Manifest *Manifest `protobuf:"bytes,6,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// Tighter limits on its work.
+	// Limits on the agent's work that are tighter than those of the installation.
 	Limits        *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -428,8 +428,8 @@ type MigrateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the migration.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// SHA-256 of the previous module: 64 hexadecimal digits. It is empty if the agent already ran the current module, and
-	// nothing was changed.
+	// SHA-256 of the previous module: 64 hexadecimal digits. It is empty if the agent already ran the current module, so
+	// that nothing was changed.
 	FromDigest    string `protobuf:"bytes,2,opt,name=from_digest,json=fromDigest,proto3" json:"from_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -636,10 +636,10 @@ func (x *ForkAgentRequest) GetSnapshotId() string {
 	return ""
 }
 
-// ForkAgentResponse contains the second agent.
+// ForkAgentResponse contains the new agent.
 type ForkAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new agent. It is idle, or stopped if the first agent is stopped.
+	// The new agent. It is idle, or stopped if the original agent is stopped.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -682,7 +682,7 @@ func (x *ForkAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// SnapshotAgentRequest specifies an agent of which to take a snapshot.
+// SnapshotAgentRequest specifies an agent whose state is stored as a snapshot.
 type SnapshotAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
@@ -788,7 +788,7 @@ type ResumeAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Id of the snapshot to which to rewind. If it is absent, the agent keeps its current state.
+	// Id of the snapshot to which the agent is rewound. If it is absent, the agent keeps its current state.
 	SnapshotId *string `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3,oneof" json:"snapshot_id,omitempty"`
 	// New maximum number of turns, including those already taken: 1 to 10,000. If it is absent, the maximum does not
 	// change.
@@ -899,13 +899,13 @@ type GrantRightsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Rights to add. If they are absent, no rights are added. A grant is added to the limits of the same tool or model in
-	// the manifest. Rights to files can't be granted.
+	// Rights to add. If they are absent, no rights are added. If the manifest limits the same tool or model, the limits
+	// of the grant are added to those of the manifest. Rights to files can't be granted.
 	Rights *Manifest `protobuf:"bytes,2,opt,name=rights,proto3" json:"rights,omitempty"`
 	// Time for which the rights are valid: 1 s to 366 days. If it is absent, they are valid as long as the agent exists.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
-	// Ids of the grants to withdraw, at most 64. Every principal that may grant rights may also withdraw the grants of
-	// others.
+	// Ids of the grants to withdraw, at most 64. Every principal that may grant rights may also withdraw grants of other
+	// principals.
 	Withdraw []string `protobuf:"bytes,4,rep,name=withdraw,proto3" json:"withdraw,omitempty"`
 	// Reason, for the journal: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -983,7 +983,7 @@ type GrantRightsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new grant. It is absent if no grant was added.
 	Grant *RightsGrant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Manifest and valid grants together. They are further limited by the rights of the creator and by policy.
+	// Rights of the manifest and of the valid grants together. The rights of the creator and policy limit them further.
 	Manifest      *Manifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,8 +33,8 @@ type AskModelRequest struct {
 	Messages []*ModelMessage `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Tools that the model may call, at most 128.
 	Tools []*ModelTool `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Maximum number of tokens in the response: 1 to 200,000. If it is absent, the provider's maximum in the
-	// configuration applies, otherwise 8,192.
+	// Maximum number of tokens in the response: 1 to 200,000. If it is absent, the maximum that is configured for the
+	// provider applies, or 8,192 if none is configured.
 	MaxTokens     *int32 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -105,9 +105,9 @@ type ModelMessage struct {
 	Role MessageRole `protobuf:"varint,1,opt,name=role,proto3,enum=sluice.wasmagent.v1.MessageRole" json:"role,omitempty"`
 	// Content of the message, at most 1 MiB.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Calls in a message of the role assistant, at most 128.
+	// Calls in a message with the role assistant, at most 128.
 	Calls []*ModelCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
-	// Id of the call to whose result a message of the role tool belongs. Otherwise it is empty. At most 128 bytes.
+	// Id of the call whose result this message contains, if the role is tool. Otherwise it is empty. At most 128 bytes.
 	CallId        string `protobuf:"bytes,4,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -174,7 +174,7 @@ func (x *ModelMessage) GetCallId() string {
 // ModelCall is a call that a model requests.
 type ModelCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier of the call, which the message with the result repeats. At most 128 bytes.
+	// Identifier of the call. The message with the result contains the same identifier. At most 128 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name of the tool in the request: 1 to 128 bytes.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -242,7 +242,7 @@ type ModelTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its arguments: a JSON object, at most 65,536 bytes. Empty means any object.
+	// JSON Schema of the tool's arguments: a JSON object, at most 65,536 bytes. Empty means any object.
 	InputSchema   string `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,7 +299,8 @@ func (x *ModelTool) GetInputSchema() string {
 	return ""
 }
 
-// AskModelResponse contains progress, or the response, which has no progress and ends the stream.
+// AskModelResponse contains either progress or the response. The response is the last message of the stream and has no
+// progress.
 type AskModelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A part of the response. It is absent in the last message.

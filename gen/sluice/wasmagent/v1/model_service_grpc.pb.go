@@ -26,12 +26,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ModelService sends requests to models of the configured providers. An agent's request to its model is a call of this
-// tool through the gateway. Therefore policy, limits, approvals and the journal apply to it as to any other call.
+// ModelService sends requests to models of the configured providers. An agent's request to its model is a call to the
+// tool `wasm_model_ask` through the gateway. Therefore policy, limits, approvals and the journal apply to such a
+// request as to any other call.
 type ModelServiceClient interface {
 	// AskModel sends a request to a model, and streams the model's response as progress. If the provider refuses the
-	// request before a response has begun, it is repeated after the delay that the provider requests. The configuration
-	// limits the number of repetitions. They end with the call's deadline. Each delay is reported as progress. Errors:
+	// request before a response has begun, the request is repeated after the delay that the provider specifies. The
+	// configuration limits the number of repetitions. There are no repetitions after the call's deadline. Each delay is
+	// reported as progress. Errors:
 	//
 	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider with that name is configured;
 	//	                     MODEL_AUTH: the provider does not accept its key
@@ -84,12 +86,14 @@ type ModelService_AskModelClient = grpc.ServerStreamingClient[AskModelResponse]
 // All implementations must embed UnimplementedModelServiceServer
 // for forward compatibility.
 //
-// ModelService sends requests to models of the configured providers. An agent's request to its model is a call of this
-// tool through the gateway. Therefore policy, limits, approvals and the journal apply to it as to any other call.
+// ModelService sends requests to models of the configured providers. An agent's request to its model is a call to the
+// tool `wasm_model_ask` through the gateway. Therefore policy, limits, approvals and the journal apply to such a
+// request as to any other call.
 type ModelServiceServer interface {
 	// AskModel sends a request to a model, and streams the model's response as progress. If the provider refuses the
-	// request before a response has begun, it is repeated after the delay that the provider requests. The configuration
-	// limits the number of repetitions. They end with the call's deadline. Each delay is reported as progress. Errors:
+	// request before a response has begun, the request is repeated after the delay that the provider specifies. The
+	// configuration limits the number of repetitions. There are no repetitions after the call's deadline. Each delay is
+	// reported as progress. Errors:
 	//
 	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider with that name is configured;
 	//	                     MODEL_AUTH: the provider does not accept its key

@@ -78,29 +78,29 @@ func (x *PromptAgentRequest) GetInput() string {
 	return ""
 }
 
-// PromptAgentResponse contains progress, or is the last message, which has no progress. A stream that ends with OK has
-// sent its last message.
+// PromptAgentResponse contains progress, or is the last message, which has no progress. A stream that ends with OK
+// always includes the last message.
 type PromptAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's response. It is empty before the last message, and if the prompt is not finished. It is text from a
-	// model and untrusted.
+	// The agent's response. It is empty before the last message, and if the prompt is not finished. The text comes from a
+	// model and is untrusted.
 	Response string `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
 	// Progress of the prompt. It is absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
 	// Whether the agent has responded. If it is false in the last message, the agent waits for an approval, and continues
-	// by itself after the decision.
+	// by itself after the decision on the approval.
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Same as Agent.state.
 	State AgentState `protobuf:"varint,5,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	TurnCount int32 `protobuf:"varint,6,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// Whether the agent accepts no more prompts, as in Agent.is_stopped.
 	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
-	// Reason for which the agent stopped. It is unspecified if it has not stopped.
+	// Reason that the agent stopped. It is unspecified if the agent has not stopped.
 	StopReason StopReason `protobuf:"varint,8,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// The wait of the agent. It is absent if the agent does not wait.
+	// What the agent waits for. It is absent if the agent does not wait.
 	Waiting       *Waiting `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -199,7 +199,7 @@ func (x *PromptAgentResponse) GetWaiting() *Waiting {
 	return nil
 }
 
-// CallToolRequest specifies a call of a tool of an agent's sandbox.
+// CallToolRequest specifies a call to a tool in an agent's sandbox.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.

@@ -24,21 +24,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Manifest contains the rights of an agent. All other effects are denied. An effect is executed only if the manifest,
-// the rights of the creator and policy all allow it.
+// Manifest contains the rights of an agent. Effects that need other rights are denied. An effect is executed only if
+// the manifest, the rights of the creator and policy all allow the effect.
 type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rights to tools of servers, at most 256. The tools of the agent's own sandbox need no right.
+	// Rights to tools of servers, at most 256. An agent needs no right to use the tools of its own sandbox.
 	Tools []*ToolRight `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Rights to models, at most 16.
 	Models []*ModelRight `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
 	// Right to the agent's own files. If it is absent, the agent may have no files.
 	Files *FileRight `protobuf:"bytes,3,opt,name=files,proto3" json:"files,omitempty"`
-	// Right to create agents. If it is absent, the agent may create none.
+	// Right to create agents. If it is absent, the agent may create no agents.
 	Children *ChildRight `protobuf:"bytes,4,opt,name=children,proto3" json:"children,omitempty"`
-	// Whether the agent may read the time. If it is false, its clock does not advance.
+	// Whether the agent may read the time. If it is false, the agent's clock advances only while the agent sleeps.
 	Clock bool `protobuf:"varint,5,opt,name=clock,proto3" json:"clock,omitempty"`
-	// Whether the agent may use random numbers. They are derived from a seed in its journal.
+	// Whether the agent may use random numbers. The random numbers are derived from a seed in the agent's journal.
 	Random bool `protobuf:"varint,6,opt,name=random,proto3" json:"random,omitempty"`
 	// Whether a denied effect stops the agent. If it is false, the guest receives the refusal and continues.
 	StopOnDenial  bool `protobuf:"varint,7,opt,name=stop_on_denial,json=stopOnDenial,proto3" json:"stop_on_denial,omitempty"`
@@ -133,8 +133,8 @@ type ToolRight struct {
 	// Name of the tool, or an anchored glob in which `*` matches any sequence of characters: 1 to 128 characters. `*`
 	// alone is refused.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Conditions on the arguments, all of which must be met: at most 16, and at most 64 in a manifest. Arguments over
-	// 65,536 bytes satisfy no condition.
+	// Conditions on the arguments, all of which must be met: at most 16, and at most 64 in a manifest. Arguments of more
+	// than 65,536 bytes satisfy no condition.
 	Conditions []*ArgumentCondition `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Maximum number of calls in total: 1 to 1,000,000. If it is absent, this right has no maximum.
 	Calls         *int32 `protobuf:"varint,4,opt,name=calls,proto3,oneof" json:"calls,omitempty"`
@@ -200,12 +200,13 @@ func (x *ToolRight) GetCalls() int32 {
 	return 0
 }
 
-// ArgumentCondition is a condition on one argument. A missing argument, or one of another type, does not satisfy it.
+// ArgumentCondition is a condition on one argument. An argument that is missing or has another type does not satisfy
+// the condition.
 type ArgumentCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path of the argument: a JSON Pointer (RFC 6901) into the arguments, 1 to 1,024 bytes.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Test of the argument.
+	// Test that the argument must pass.
 	//
 	// Types that are valid to be assigned to Test:
 	//
@@ -455,9 +456,9 @@ func (x *FileRight) GetCount() int32 {
 // ChildRight is the right to create agents.
 type ChildRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Maximum depth of agents below the agent: 1 to 3.
+	// Maximum depth of the tree of agents below this agent: 1 to 3.
 	Depth int32 `protobuf:"varint,1,opt,name=depth,proto3" json:"depth,omitempty"`
-	// Maximum number of agents at the same time, at any depth: 1 to 1,000.
+	// Maximum number of agents below this agent that exist at the same time, at any depth: 1 to 1,000.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -507,17 +508,17 @@ func (x *ChildRight) GetCount() int32 {
 	return 0
 }
 
-// Limits restricts the work of one agent more tightly than the installation does. For an absent or higher value, the
-// installation's limit applies.
+// Limits restricts the work of one agent more tightly than the installation does. If a value is absent, or higher than
+// the installation's limit, the installation's limit applies.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum memory in MiB: 1 to 4,096.
 	MemoryMib *int32 `protobuf:"varint,1,opt,name=memory_mib,json=memoryMib,proto3,oneof" json:"memory_mib,omitempty"`
-	// Maximum fuel of a turn in millions of instructions: 1 to 1,000,000.
+	// Maximum fuel per turn, in millions of instructions: 1 to 1,000,000.
 	FuelMillions *int32 `protobuf:"varint,2,opt,name=fuel_millions,json=fuelMillions,proto3,oneof" json:"fuel_millions,omitempty"`
-	// Maximum number of effects of a turn: 1 to 10,000.
+	// Maximum number of effects per turn: 1 to 10,000.
 	EffectsPerTurn *int32 `protobuf:"varint,3,opt,name=effects_per_turn,json=effectsPerTurn,proto3,oneof" json:"effects_per_turn,omitempty"`
-	// Maximum duration of a turn, without the time that it waits for effects and approvals: 10 ms to 1 h.
+	// Maximum duration of a turn, not counting the time that the turn waits for effects and approvals: 10 ms to 1 h.
 	Deadline      *durationpb.Duration `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -588,13 +589,13 @@ type RightsGrant struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The rights.
 	Rights *Manifest `protobuf:"bytes,2,opt,name=rights,proto3" json:"rights,omitempty"`
-	// Subject of the principal that granted them.
+	// Subject of the principal that granted the rights.
 	GrantedBy string `protobuf:"bytes,3,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
 	// Time of the grant.
 	GrantedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
-	// Time at which the rights expire. If it is absent, they expire with the agent.
+	// Time at which the rights expire. If it is absent, the rights are valid as long as the agent exists.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Reason in the request.
+	// Reason from the request.
 	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,7 +27,7 @@ const (
 // ListAgentsRequest requests a page of agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Selects agents in one of these states. Empty means all states except terminated.
+	// States of the agents to list. Empty means all states except terminated.
 	States []AgentState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.wasmagent.v1.AgentState" json:"states,omitempty"`
 	// Maximum number of agents: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -223,7 +223,7 @@ type ListFilesResponse struct {
 	Tools []SandboxTool `protobuf:"varint,1,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
 	// Number of files on all pages.
 	FileCount int32 `protobuf:"varint,2,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	TurnCount int32 `protobuf:"varint,3,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// The files.
 	Files []*AgentFile `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
@@ -301,11 +301,11 @@ func (x *ListFilesResponse) GetNextPageToken() string {
 // AgentFile is a file in an agent's sandbox, without its content.
 type AgentFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path, relative, with parts separated by `/`.
+	// Relative path, with parts separated by `/`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Size in bytes.
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// SHA-256 of its content: 64 hexadecimal digits.
+	// SHA-256 of the file's content: 64 hexadecimal digits.
 	Sha256 string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// Time of the last write.
 	ModifiedAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=modified_at,json=modifiedAt,proto3" json:"modified_at,omitempty"`
@@ -376,10 +376,10 @@ type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Maximum number of messages: 0 to 1,000. If it is 0, the page has up to 1 MiB. A page has fewer messages if it would
-	// exceed 3 MiB.
+	// Maximum number of messages: 0 to 1,000. If it is 0, the page has messages of up to 1 MiB in total. A page has fewer
+	// messages than requested if it would exceed 3 MiB.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page. Empty for the oldest messages.
+	// `next_page_token` of the previous page. Empty means the first page, which contains the oldest messages.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -451,9 +451,9 @@ type GetStateResponse struct {
 	Manifest *Manifest `protobuf:"bytes,5,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Valid grants, in addition to the manifest.
 	Grants []*RightsGrant `protobuf:"bytes,6,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Limits that apply to its work. None is absent.
+	// Limits that apply to the agent's work. All of them are set.
 	Limits *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Resources that it has used.
+	// Resources that the agent has used.
 	Usage *Usage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Snapshots, newest first.
 	Snapshots     []*AgentSnapshot `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
@@ -706,9 +706,9 @@ type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Tools of its sandbox, sorted by name.
+	// Tools of the agent's sandbox, sorted by name.
 	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
-	// Rights to tools of servers, including grants. Policy evaluates each call in addition.
+	// Rights to tools of servers, including grants. In addition to these rights, policy must allow each call.
 	Rights        []*ToolRight `protobuf:"bytes,3,rep,name=rights,proto3" json:"rights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -816,7 +816,7 @@ type GetTurnCountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// Maximum number of turns.
 	MaxTurns      int32 `protobuf:"varint,3,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
@@ -930,7 +930,7 @@ type GetStopStatusResponse struct {
 	IsStopped bool `protobuf:"varint,2,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
 	// Same as Agent.state.
 	State AgentState `protobuf:"varint,3,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Reason for which the agent stopped. It is unspecified if it has not stopped.
+	// Reason that the agent stopped. It is unspecified if the agent has not stopped.
 	StopReason    StopReason `protobuf:"varint,4,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,15 +23,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Template is a template for agents, in the format of the upstream gallery: in JSON, names of two words keep their
-// underscore. Its strings are written by the principal that added it, and are untrusted.
+// Template is a template for agents, in the format of Claude Flow's gallery: in JSON, field names that consist of two
+// words are written with an underscore. The principal that added the template wrote its strings, so they are untrusted.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique in a tenant's gallery: `^[a-z0-9][a-z0-9-]{0,63}$`.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name for people, 1 to 128 bytes.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Purpose of its agents, at most 4,096 bytes.
+	// Purpose of the template's agents, at most 4,096 bytes.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category, in lower case: `^[a-z0-9-]{1,64}$`.
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
@@ -41,22 +41,22 @@ type Template struct {
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
 	// Author, according to the template, at most 128 bytes. See `added_by`.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
-	// Tool definitions of its container, at most 64. They grant no rights.
+	// Tool definitions in the template's container, at most 64. They grant no rights.
 	Tools []*TemplateTool `protobuf:"bytes,8,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Prompts, 1 to 64. The first one is the agent's instructions.
 	Prompts []*TemplatePrompt `protobuf:"bytes,9,rep,name=prompts,proto3" json:"prompts,omitempty"`
-	// Skills, at most 64. They are appended to the instructions of its agents, so that a model receives them.
+	// Skills, at most 64. They are appended to the instructions of the template's agents, so that a model receives them.
 	// Instructions and skills together have at most 65,536 bytes (INSTRUCTIONS_TOO_LARGE). ComposeAgent selects skills by
 	// name.
 	Skills []*TemplateSkill `protobuf:"bytes,10,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools of its container, at most 256. They grant no rights.
+	// MCP tools in the template's container, at most 256. They grant no rights.
 	McpTools []*TemplateMcpTool `protobuf:"bytes,11,rep,name=mcp_tools,proto3" json:"mcp_tools,omitempty"`
-	// Capabilities in the format of the upstream gallery, at most 64. They grant no rights.
+	// Capabilities in the format of Claude Flow's gallery, at most 64. They grant no rights.
 	Capabilities []*TemplateCapability `protobuf:"bytes,12,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// Whether the template belongs to the installation. Ignored in requests.
+	// Whether the template is built in. Built-in templates belong to the installation. Ignored in requests.
 	Builtin bool `protobuf:"varint,13,opt,name=builtin,proto3" json:"builtin,omitempty"`
-	// Manifest of its agents, limited by the rights of their creators. If it is absent, they have rights only to their
-	// own files and todos.
+	// Manifest of the template's agents, limited by the rights of their creators. If it is absent, the agents have rights
+	// only to their own files and todos.
 	Manifest *Manifest `protobuf:"bytes,14,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Subject of the principal that added the template. It is empty if the template is built in. Ignored in requests.
 	AddedBy string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`
@@ -225,9 +225,9 @@ type TemplateTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its parameters: a JSON object, at most 65,536 bytes. Empty means `{}`.
+	// JSON Schema of the tool's parameters: a JSON object, at most 65,536 bytes. Empty means `{}`.
 	Parameters string `protobuf:"bytes,3,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	// Description of its result, at most 4,096 bytes.
+	// Description of the tool's result, at most 4,096 bytes.
 	Returns       string `protobuf:"bytes,4,opt,name=returns,proto3" json:"returns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -435,7 +435,7 @@ type TemplateMcpTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its input: a JSON object, at most 65,536 bytes. Empty means `{}`.
+	// JSON Schema of the tool's input: a JSON object, at most 65,536 bytes. Empty means `{}`.
 	InputSchema string `protobuf:"bytes,3,opt,name=input_schema,proto3" json:"input_schema,omitempty"`
 	// Group of the tool, at most 128 bytes.
 	Group         string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
@@ -501,7 +501,7 @@ func (x *TemplateMcpTool) GetGroup() string {
 	return ""
 }
 
-// TemplateCapability is a capability in the format of the upstream gallery.
+// TemplateCapability is a capability in the format of Claude Flow's gallery.
 type TemplateCapability struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, 1 to 128 bytes.

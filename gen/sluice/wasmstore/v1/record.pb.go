@@ -35,61 +35,61 @@ type Record struct {
 	Template string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
 	// Name of the guest that the agent runs.
 	Guest string `protobuf:"bytes,4,opt,name=guest,proto3" json:"guest,omitempty"`
-	// SHA-256 of its module: hex, 64 characters.
+	// SHA-256 of the agent's module: hex, 64 characters.
 	ModuleDigest string `protobuf:"bytes,5,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
 	// System instructions. It may be empty.
 	Instructions string `protobuf:"bytes,6,opt,name=instructions,proto3" json:"instructions,omitempty"`
-	// Configuration when the agent was created.
+	// Configuration with which the agent was created.
 	Config *v11.AgentConfig `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
 	// Manifest: the agent's own rights.
 	Manifest *v11.Manifest `protobuf:"bytes,8,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Grants in addition to the manifest.
 	Grants []*v11.RightsGrant `protobuf:"bytes,9,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Limits on its work. None is absent.
+	// Limits on the agent's work. All of them are set.
 	Limits *v11.Limits `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Time at which the agent was created.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// Id of the agent whose creation is the first event of the journal.
 	JournalId string `protobuf:"bytes,12,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
-	// Time at which that agent was created. The guest's clock and random numbers begin there.
+	// Time at which the agent with the id `journal_id` was created. The guest's clock starts at this time.
 	Origin *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Id of the agent from which it was forked. It may be empty.
+	// Id of the agent from which this agent was forked. It may be empty.
 	ForkedFrom string `protobuf:"bytes,14,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
-	// SHA-256 of the archive from which it was imported. It may be empty.
+	// SHA-256 of the archive from which the agent was imported. It may be empty.
 	ImportedDigest string `protobuf:"bytes,15,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
 	// State of the agent.
 	State v11.AgentState `protobuf:"varint,16,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Reason for which the agent stopped.
+	// Reason that the agent stopped.
 	StopReason v11.StopReason `protobuf:"varint,17,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
 	// Failure of the agent. It is absent if the agent has not failed.
 	Failure *v11.Failure `protobuf:"bytes,18,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Whether an operator stopped it.
+	// Whether an operator stopped the agent.
 	ByOperator bool `protobuf:"varint,19,opt,name=by_operator,json=byOperator,proto3" json:"by_operator,omitempty"`
-	// Epoch, from 1.
+	// Number of the current epoch, from 1.
 	Epoch int32 `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	Turns int32 `protobuf:"varint,21,opt,name=turns,proto3" json:"turns,omitempty"`
 	// Maximum number of turns.
 	MaxTurns int32 `protobuf:"varint,22,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
-	// Number of its files.
+	// Number of the agent's files.
 	FileCount int32 `protobuf:"varint,23,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// Total size of its files in bytes, including paths.
+	// Total size of the agent's files in bytes, including paths.
 	FileBytes int64 `protobuf:"varint,24,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
 	// Time until which the agent can be restored. It is absent if the agent is not terminated.
 	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
 	// Resources that the agent has used. memory_bytes and file_bytes are not stored here.
 	Usage *v11.Usage `protobuf:"bytes,26,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Head of its journal.
+	// Head of the agent's journal.
 	Head *Head `protobuf:"bytes,27,opt,name=head,proto3" json:"head,omitempty"`
-	// SHA-256 of its State: hex, 64 characters.
+	// SHA-256 of the agent's State: hex, 64 characters.
 	StateDigest string `protobuf:"bytes,28,opt,name=state_digest,json=stateDigest,proto3" json:"state_digest,omitempty"`
-	// Size of its State in bytes.
+	// Size of the agent's State in bytes.
 	StateBytes int64 `protobuf:"varint,29,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
-	// Size of its guest's snapshot in bytes.
+	// Size of the guest's snapshot in bytes.
 	MemoryBytes int64 `protobuf:"varint,30,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Stored snapshots, newest first.
 	Kept []*Kept `protobuf:"bytes,31,rep,name=kept,proto3" json:"kept,omitempty"`
-	// Key under which its State is stored.
+	// Key under which the agent's State is stored.
 	StateKey      string `protobuf:"bytes,32,opt,name=state_key,json=stateKey,proto3" json:"state_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -356,11 +356,11 @@ type Head struct {
 	Place int64 `protobuf:"varint,1,opt,name=place,proto3" json:"place,omitempty"`
 	// Epoch of the newest event.
 	Epoch int32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Sequence of the newest event.
+	// Sequence number of the newest event.
 	Sequence int64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Hash of the newest event: hex SHA-256, 64 characters.
 	Hash string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
-	// Size of all events in bytes.
+	// Total size of all events in bytes.
 	Bytes         int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -440,7 +440,7 @@ type Kept struct {
 	Head *Head `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
 	// SHA-256 of the module that was run: hex, 64 characters.
 	ModuleDigest string `protobuf:"bytes,3,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Key under which the State is stored.
+	// Key under which the State of the snapshot is stored.
 	StateKey      string `protobuf:"bytes,4,opt,name=state_key,json=stateKey,proto3" json:"state_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -507,17 +507,17 @@ func (x *Kept) GetStateKey() string {
 // State is the part of an agent that a turn changes.
 type State struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Snapshot of the guest. It is empty before its first turn.
+	// Snapshot of the guest. It is empty before the guest's first turn.
 	Memory []byte `protobuf:"bytes,1,opt,name=memory,proto3" json:"memory,omitempty"`
-	// Sequence of the newest envelope that the guest received.
+	// Sequence number of the newest envelope that the guest received.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Number of turns in this epoch.
+	// Number of turns that the agent has taken in the current epoch.
 	Turns int32 `protobuf:"varint,3,opt,name=turns,proto3" json:"turns,omitempty"`
-	// Its files, sorted by path.
+	// The agent's files, sorted by path.
 	Files []*File `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
-	// Its conversation, oldest first.
+	// The agent's conversation, oldest message first.
 	Messages []*v11.Message `protobuf:"bytes,5,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Its todos.
+	// The agent's todos.
 	Todos         []*v11.Todo `protobuf:"bytes,6,rep,name=todos,proto3" json:"todos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -598,7 +598,7 @@ func (x *State) GetTodos() []*v11.Todo {
 // File is a file of an agent.
 type File struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path, relative, with parts separated by `/`.
+	// Relative path, with parts separated by `/`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Content of the file in UTF-8.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`

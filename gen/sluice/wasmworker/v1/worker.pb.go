@@ -75,7 +75,7 @@ type CompileProgramResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the module: hex, 64 characters.
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Version of the meter.
+	// Version of the fuel meter.
 	MeterVersion  int32 `protobuf:"varint,2,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -266,10 +266,11 @@ func (*StartInstanceRequest_Origin) isStartInstanceRequest_From() {}
 
 func (*StartInstanceRequest_Snapshot) isStartInstanceRequest_From() {}
 
-// Origin contains the clock and the seed of a new instance.
+// Origin contains the clock time and the random seed of a new instance.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time of the guest's clock, in nanoseconds since 1970. The clock does not advance.
+	// Time that the guest's clock shows at the start, in nanoseconds since 1970. The clock advances only while the guest
+	// sleeps.
 	Clock uint64 `protobuf:"varint,1,opt,name=clock,proto3" json:"clock,omitempty"`
 	// Seed of the random numbers: 32 bytes, or empty.
 	Seed          []byte `protobuf:"bytes,2,opt,name=seed,proto3" json:"seed,omitempty"`
@@ -321,7 +322,7 @@ func (x *Origin) GetSeed() []byte {
 	return nil
 }
 
-// StartInstanceResponse contains the resources used by the start.
+// StartInstanceResponse contains the fuel that the start used, and the output of the guest.
 type StartInstanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Used fuel.

@@ -31,11 +31,12 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // WorkerService runs guests in a separate process. If the process crashes, the agent service starts another one and
-// continues from snapshots. The two communicate over a private connection, with messages of at most 128 MiB. An
-// instance is one running guest. A failure of the guest ends its instance, and the client must drop the instance.
+// continues from snapshots. The agent service and the process communicate over a private connection, with messages of
+// at most 128 MiB. An instance is one running guest. If the guest fails, its instance ends, and the client must call
+// DropInstance.
 //
-// Errors of StartInstance and StepInstance. Their ErrorInfo.metadata contains the used fuel as `fuel`, decimal, and the
-// output that the guest printed during the call as `printed`:
+// StartInstance and StepInstance return the following errors. The ErrorInfo.metadata of each error contains the used
+// fuel as `fuel`, decimal, and the output that the guest printed during the call as `printed`:
 //
 //	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not caused by the guest
 //	DEADLINE_EXCEEDED    STEP_CUT
@@ -45,8 +46,8 @@ const (
 //
 //	NOT_FOUND            PROGRAM_UNKNOWN, INSTANCE_UNKNOWN
 type WorkerServiceClient interface {
-	// CompileProgram parses, meters and compiles a module. It returns INVALID_ARGUMENT, MODULE_REFUSED with the reason in
-	// the message if the module is invalid.
+	// CompileProgram parses a module, adds fuel metering, and compiles the module. It returns INVALID_ARGUMENT,
+	// MODULE_REFUSED with the reason in the message if the module is invalid.
 	CompileProgram(ctx context.Context, in *CompileProgramRequest, opts ...grpc.CallOption) (*CompileProgramResponse, error)
 	// StartInstance starts an instance of a compiled program, either new or from a snapshot. It returns INVALID_ARGUMENT,
 	// SNAPSHOT_REFUSED if the snapshot is invalid.
@@ -122,11 +123,12 @@ func (c *workerServiceClient) DropInstance(ctx context.Context, in *DropInstance
 // for forward compatibility.
 //
 // WorkerService runs guests in a separate process. If the process crashes, the agent service starts another one and
-// continues from snapshots. The two communicate over a private connection, with messages of at most 128 MiB. An
-// instance is one running guest. A failure of the guest ends its instance, and the client must drop the instance.
+// continues from snapshots. The agent service and the process communicate over a private connection, with messages of
+// at most 128 MiB. An instance is one running guest. If the guest fails, its instance ends, and the client must call
+// DropInstance.
 //
-// Errors of StartInstance and StepInstance. Their ErrorInfo.metadata contains the used fuel as `fuel`, decimal, and the
-// output that the guest printed during the call as `printed`:
+// StartInstance and StepInstance return the following errors. The ErrorInfo.metadata of each error contains the used
+// fuel as `fuel`, decimal, and the output that the guest printed during the call as `printed`:
 //
 //	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not caused by the guest
 //	DEADLINE_EXCEEDED    STEP_CUT
@@ -136,8 +138,8 @@ func (c *workerServiceClient) DropInstance(ctx context.Context, in *DropInstance
 //
 //	NOT_FOUND            PROGRAM_UNKNOWN, INSTANCE_UNKNOWN
 type WorkerServiceServer interface {
-	// CompileProgram parses, meters and compiles a module. It returns INVALID_ARGUMENT, MODULE_REFUSED with the reason in
-	// the message if the module is invalid.
+	// CompileProgram parses a module, adds fuel metering, and compiles the module. It returns INVALID_ARGUMENT,
+	// MODULE_REFUSED with the reason in the message if the module is invalid.
 	CompileProgram(context.Context, *CompileProgramRequest) (*CompileProgramResponse, error)
 	// StartInstance starts an instance of a compiled program, either new or from a snapshot. It returns INVALID_ARGUMENT,
 	// SNAPSHOT_REFUSED if the snapshot is invalid.

@@ -29,7 +29,7 @@ type Urgency int32
 const (
 	// Not specified.
 	Urgency_URGENCY_UNSPECIFIED Urgency = 0
-	// There is no deadline.
+	// The note has no deadline.
 	Urgency_URGENCY_LOW Urgency = 1
 	// The note needs attention today.
 	Urgency_URGENCY_HIGH Urgency = 2

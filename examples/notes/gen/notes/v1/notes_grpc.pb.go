@@ -29,8 +29,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// NotesService stores notes. Its methods are MCP tools of the mesh because they have the option sluice.mcp.v1.tool. No
-// other part of this service depends on MCP.
+// NotesService stores notes. Its methods are MCP tools of the mesh, because they have the option sluice.mcp.v1.tool.
+// Nothing else in this service depends on MCP.
 type NotesServiceClient interface {
 	// AddNote stores a note.
 	AddNote(ctx context.Context, in *AddNoteRequest, opts ...grpc.CallOption) (*AddNoteResponse, error)
@@ -38,7 +38,7 @@ type NotesServiceClient interface {
 	SearchNotes(ctx context.Context, in *SearchNotesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SearchNotesResponse], error)
 	// DeleteNote deletes a note. It returns NOT_FOUND if there is no such note.
 	DeleteNote(ctx context.Context, in *DeleteNoteRequest, opts ...grpc.CallOption) (*DeleteNoteResponse, error)
-	// CountNotes does not have the option, so agents can't call it.
+	// CountNotes returns the number of notes. It does not have the option sluice.mcp.v1.tool, so agents can't call it.
 	CountNotes(ctx context.Context, in *CountNotesRequest, opts ...grpc.CallOption) (*CountNotesResponse, error)
 }
 
@@ -103,8 +103,8 @@ func (c *notesServiceClient) CountNotes(ctx context.Context, in *CountNotesReque
 // All implementations must embed UnimplementedNotesServiceServer
 // for forward compatibility.
 //
-// NotesService stores notes. Its methods are MCP tools of the mesh because they have the option sluice.mcp.v1.tool. No
-// other part of this service depends on MCP.
+// NotesService stores notes. Its methods are MCP tools of the mesh, because they have the option sluice.mcp.v1.tool.
+// Nothing else in this service depends on MCP.
 type NotesServiceServer interface {
 	// AddNote stores a note.
 	AddNote(context.Context, *AddNoteRequest) (*AddNoteResponse, error)
@@ -112,7 +112,7 @@ type NotesServiceServer interface {
 	SearchNotes(*SearchNotesRequest, grpc.ServerStreamingServer[SearchNotesResponse]) error
 	// DeleteNote deletes a note. It returns NOT_FOUND if there is no such note.
 	DeleteNote(context.Context, *DeleteNoteRequest) (*DeleteNoteResponse, error)
-	// CountNotes does not have the option, so agents can't call it.
+	// CountNotes returns the number of notes. It does not have the option sluice.mcp.v1.tool, so agents can't call it.
 	CountNotes(context.Context, *CountNotesRequest) (*CountNotesResponse, error)
 	mustEmbedUnimplementedNotesServiceServer()
 }
