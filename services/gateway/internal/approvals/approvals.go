@@ -16,7 +16,7 @@ import (
 // safe for concurrent use.
 type Manager struct {
 	client *Client
-	desk   *attempt.Client
+	attempts   *attempt.Client
 	log    *slog.Logger
 	// draining is cancelled by Drain and Stop. From then on, calls are no longer held.
 	draining context.Context
@@ -29,11 +29,11 @@ type Manager struct {
 }
 
 // New returns a manager, or an error if a dependency is missing.
-func New(client *Client, desk *attempt.Client, log *slog.Logger) (*Manager, error) {
-	if client == nil || desk == nil || log == nil {
+func New(client *Client, attempts *attempt.Client, log *slog.Logger) (*Manager, error) {
+	if client == nil || attempts == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
 	}
-	k := &Manager{client: client, desk: desk, log: log}
+	k := &Manager{client: client, attempts: attempts, log: log}
 	k.draining, k.drain = context.WithCancel(context.Background())
 	k.stopped, k.stop = context.WithCancel(context.Background())
 	return k, nil

@@ -84,7 +84,7 @@ func waitedFor(a attempt.Attempt) string { return cmp.Or(a.ApprovalID, a.Sent.Me
 
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-		return k.desk.Attest(ctx, a, definition, approval, n)
+		return k.attempts.Attest(ctx, a, definition, approval, n)
 	}
 }
 
@@ -115,7 +115,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	if err != nil {
 		return a, k.definitionRefusal(ctx, a, err), false
 	}
-	decided, refused := k.desk.Attest(ctx, a, definition, by.GetId(), by.GetAttempt())
+	decided, refused := k.attempts.Attest(ctx, a, definition, by.GetId(), by.GetAttempt())
 	if refused != nil {
 		return a, refused, false
 	}

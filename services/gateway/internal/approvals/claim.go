@@ -43,15 +43,15 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 	if a.Refusal() == nil && a.IsLimited() {
 		recorded = key
 	}
-	if err := k.desk.RecordClaim(ctx, a, recorded); err != nil {
+	if err := k.attempts.RecordClaim(ctx, a, recorded); err != nil {
 		if !errors.Is(err, journal.ErrQuota) { // with ErrQuota nothing was written, so nothing has to be settled
 			a = k.recordUnclaimed(ctx, a)
 		}
-		return a.WithoutClaim(), claimResult{}, k.desk.NotSent(ctx, a, err)
+		return a.WithoutClaim(), claimResult{}, k.attempts.NotSent(ctx, a, err)
 	}
 	if recorded != "" {
 		var refused *refusal.Refusal
-		if a, refused = k.desk.Reserve(ctx, a, key); refused != nil {
+		if a, refused = k.attempts.Reserve(ctx, a, key); refused != nil {
 			return k.recordUnclaimed(ctx, a), claimResult{}, refused
 		}
 	}
@@ -60,7 +60,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		Principal: a.Principal, Approval: by, ID: a.ID, Decided: decided, Lease: a.Lease.GetId(),
 		Definition: definition, ServerIdentity: a.Identity,
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-			next, refused := k.desk.Attest(ctx, a, definition, approval, n)
+			next, refused := k.attempts.Attest(ctx, a, definition, approval, n)
 			if refused == nil && binding.LimitKey(by, attempt.LimitsOf(next.GetDecision().GetLimits())) != key {
 				refused = Unavailable() // the limits differ from the reserved limits
 			}
@@ -75,7 +75,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		return a, claimResult{err: err}, nil
 	case resp.GetClaimed() == nil:
 		if resp.GetRefusal().GetLeaseUnused() {
-			k.desk.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
+			k.attempts.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
 		}
 		return k.recordUnclaimed(ctx, a), claimResult{refusal: resp.GetRefusal()}, nil
 	}
@@ -99,7 +99,7 @@ func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *appro
 
 // recordUnclaimed records that a claim was not made, and returns the attempt without the claim.
 func (k *Manager) recordUnclaimed(ctx context.Context, a attempt.Attempt) attempt.Attempt {
-	k.desk.RecordSettled(ctx, a)
+	k.attempts.RecordSettled(ctx, a)
 	return a.WithoutClaim()
 }
 

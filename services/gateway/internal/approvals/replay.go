@@ -70,7 +70,7 @@ func (k *Manager) settleOpenCall(ctx context.Context, call journal.Record) {
 		outcome := call
 		outcome.ResultClass, outcome.Message = n.class, "the gateway ended before the outcome was recorded"
 		outcome.Limits, outcome.ArgumentsHMAC, outcome.Votes, outcome.Grant = nil, "", nil, ""
-		err = k.desk.WriteOutcome(ctx, &outcome)
+		err = k.attempts.WriteOutcome(ctx, &outcome)
 	}
 	if err == nil {
 		err = k.sendReport(ctx, n)
@@ -79,7 +79,7 @@ func (k *Manager) settleOpenCall(ctx context.Context, call journal.Record) {
 		k.log.WarnContext(ctx, "a call is left open", "decision_id", call.DecisionID, "approval_id", call.ApprovalID, "error", err)
 		return
 	}
-	k.desk.WriteSettled(ctx, &journal.Record{
+	k.attempts.WriteSettled(ctx, &journal.Record{
 		DecisionID: call.DecisionID, TraceID: call.TraceID, Principal: call.Principal, Server: call.Server, Method: call.Method, Tool: call.Tool,
 		ApprovalID: call.ApprovalID, Attempt: call.Attempt,
 	})

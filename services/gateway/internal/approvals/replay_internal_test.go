@@ -161,13 +161,13 @@ func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := attempt.NewClient(attempt.Deps{
+	attempts, err := attempt.NewClient(attempt.Deps{
 		Policy: policy, Decisions: decisions, Limiter: recordingLimiter{hears: h}, Journal: j, Tracer: tracing.NewTracerProvider().Tracer("test"), Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(client, desk, log)
+	s, err := New(client, attempts, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,9 +45,9 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 // ReleaseUnsent releases the limits of a call that was certainly never sent. If the call runs under an approval,
 // ReleaseUnsent first releases the claim, in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
-	k.desk.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
+	k.attempts.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
 	if a.Claim == nil {
-		k.desk.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
+		k.attempts.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
 		return nil
 	}
 	return k.reportInBackground(ctx, a, outcomeReport{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
@@ -76,7 +76,7 @@ func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n o
 			return
 		}
 		// gofail: var gatewayAfterComplete struct{}
-		k.desk.RecordSettled(ctx, a)
+		k.attempts.RecordSettled(ctx, a)
 	})
 	return done
 }
@@ -104,7 +104,7 @@ func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 		var lease string
 		lease, err = k.client.ReleaseClaim(ctx, n.approval, n.claim, n.reason)
 		if err == nil && (lease == n.lease || n.lease == anyLease) {
-			k.desk.ReleaseLease(ctx, lease, n.claim)
+			k.attempts.ReleaseLease(ctx, lease, n.claim)
 		}
 	} else {
 		err = k.client.CompleteClaim(ctx, n.approval, n.claim, outcomes[n.class])

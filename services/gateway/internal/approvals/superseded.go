@@ -11,23 +11,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// CheckNotRequired checks a call for which the policy requires no approval, and returns nil if the call may run. It
-// refuses a call that refers to an approval that has ended: the caller may have missed the answer, and the call must
-// not run twice.
-func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
-	refused := a.Refusal()
-	switch {
-	case refused == nil && !a.Allows():
+// EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal by the
+// policy, or nil. If an approval was requested for an equal call before, EndSuperseded ends that approval.
+//
+// The result is the refusal of the call, or nil if the call may run. A call that refers to an approval that has ended is
+// refused, too: the caller may have missed the answer, and the call must not run twice.
+func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *refusal.Refusal) *refusal.Refusal {
+	if denied == nil && !a.Allows() {
 		return a.PolicyChanged()
-	case refused == nil:
-		if refused = k.RefuseIfEnded(ctx, a); refused != nil {
+	}
+	if denied == nil {
+		if refused := k.RefuseIfEnded(ctx, a); refused != nil {
 			return refused
 		}
 	}
 	if k.HasTicket(a) {
 		return k.cancelSuperseded(ctx, a)
 	}
-	return refused
+	return denied
 }
 
 // cancelSuperseded checks a call for which the policy no longer requires an approval, although the gateway has

@@ -21,7 +21,7 @@ func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusa
 		a.Decision, a.Validity = decision, leased
 		return a, nil
 	}
-	a.Validity = d.deps.Decisions.BeginRequest()
+	a.Validity = d.deps.Decisions.NewValidity()
 	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.PolicyCall(a.Definition)})
 	if refused == nil {
 		a.Decision = d.deps.Decisions.Put(ctx, question, resp)

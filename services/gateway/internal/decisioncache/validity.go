@@ -12,8 +12,8 @@ type Validity struct {
 	clock func() instant
 }
 
-// BeginRequest returns the validity of a decision that is about to be requested from the policy service.
-func (d *Cache) BeginRequest() Validity {
+// NewValidity returns the validity of a decision that is about to be requested from the policy service.
+func (d *Cache) NewValidity() Validity {
 	return Validity{d.clock().after(MaxAge - MaxAge/drift), d.clock}
 }
 

@@ -223,7 +223,7 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 // MayNotify reports whether the notification may be sent to the server without a rule. The notification that roots have
 // changed may be sent only if the server may request the client's roots.
 func (x *Exchange) MayNotify() bool {
-	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
+	return mcp.MethodNeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
 // sendNotification sends a notification from the gateway itself to the server, in place of the client's notification.

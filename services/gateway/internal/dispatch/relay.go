@@ -116,7 +116,7 @@ func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	case m.Method == mcp.MethodProgress, m.Method == mcp.MethodAcknowledged:
 		return true
 	}
-	validity := x.Deps.Pipeline.BeginRequest()
+	validity := x.Deps.Pipeline.NewValidity()
 	if !x.allowsNotification(m.Method) {
 		return false
 	}

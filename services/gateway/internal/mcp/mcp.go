@@ -184,8 +184,8 @@ func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
-// IsModern reports whether a method exists only in revision 2026-07-28.
-func IsModern(method string) bool { return method == MethodDiscover || method == MethodListen }
+// IsMethodOf2026 reports whether a method exists only in revision 2026-07-28.
+func IsMethodOf2026(method string) bool { return method == MethodDiscover || method == MethodListen }
 
 // IsMultiRound reports whether the answer to a method may contain requests to the client (MCP 2026-07-28, Multi
 // Round-Trip Requests).
@@ -288,9 +288,9 @@ func HasFormElicitation(version string) bool {
 	return version == "2025-11-25" || version == "2025-06-18"
 }
 
-// NeedsNoRule reports whether a method is allowed even if no policy rule allows it. This includes tools/list, whose
+// MethodNeedsNoRule reports whether a method is allowed even if no policy rule allows it. This includes tools/list, whose
 // response is filtered.
-func NeedsNoRule(method string) bool {
+func MethodNeedsNoRule(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:
 		return true

@@ -14,7 +14,7 @@ func TestNeedsNoRule_MethodsCannotBeNamedByRules(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {
 		unasked := slices.Contains(mcpmethod.WithoutRule(), method)
-		if always := mcp.NeedsNoRule(method); always && !unasked || unasked && !always && method != mcp.MethodListen && method != mcp.MethodAcknowledged {
+		if always := mcp.MethodNeedsNoRule(method); always && !unasked || unasked && !always && method != mcp.MethodListen && method != mcp.MethodAcknowledged {
 			t.Errorf("%s: passes %t, needs no rule %t", method, always, unasked)
 		}
 	}

@@ -136,7 +136,7 @@ func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 		default:
 		}
 		if _, err := w.MCP.Do(t.Context(), internalRequest(toolCall)); !errors.Is(err, mcpserver.ErrStopping) {
-			t.Errorf("another errand: %v", err)
+			t.Errorf("another request: %v", err)
 		}
 		close(release)
 		<-drained

@@ -59,22 +59,22 @@ func New(deps Deps) (*Pipeline, error) {
 	if deps.Meters == nil || deps.Log == nil || deps.Arguments == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	desk, err := attempt.NewClient(attempt.Deps{Policy: deps.Policy, Decisions: deps.Decisions, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
+	attempts, err := attempt.NewClient(attempt.Deps{Policy: deps.Policy, Decisions: deps.Decisions, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
 	if err != nil {
 		return nil, err
 	}
-	approved, err := approvals.New(deps.Approvals, desk, deps.Log)
+	approved, err := approvals.New(deps.Approvals, attempts, deps.Log)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipeline{deps: deps, attempts: desk, approvals: approved, refusals: newRefusalCounter(), exempt: newExemptCounter()}
+	p := &Pipeline{deps: deps, attempts: attempts, approvals: approved, refusals: newRefusalCounter(), exempt: newExemptCounter()}
 	p.stopCtx, p.stop = context.WithCancel(context.Background())
 	return p, nil
 }
 
-// BeginRequest returns the validity of a response that the gateway is about to request from the policy service. The
+// NewValidity returns the validity of a response that the gateway is about to request from the policy service. The
 // validity is the same as for a decision.
-func (p *Pipeline) BeginRequest() decisioncache.Validity { return p.deps.Decisions.BeginRequest() }
+func (p *Pipeline) NewValidity() decisioncache.Validity { return p.deps.Decisions.NewValidity() }
 
 // Drain makes the gateway stop holding calls that wait for approvers. Each of these calls is refused, and the refusal
 // contains the id of its approval.
@@ -197,8 +197,8 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	case a.NeedsApproval():
 		turn.end(false) // the call may wait long for approvers
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
-	default:
-		refused = p.approvals.CheckNotRequired(ctx, a)
+	default: // a call that the policy denies ends here
+		refused = p.approvals.EndSuperseded(ctx, a, a.Refusal())
 	}
 	if refused == nil && a.Claim != nil { // the claim has a decision of its own
 		a = addRedactions(ctx, a)

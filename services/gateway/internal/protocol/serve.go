@@ -169,7 +169,7 @@ func (x *Request) checkMessage() *refusal.Refusal {
 	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
 		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
 	}
-	if mcp.IsModern(x.Message.Method) && meta != "" && meta != mcp.Modern {
+	if mcp.IsMethodOf2026(x.Message.Method) && meta != "" && meta != mcp.Modern {
 		return x.UnsupportedVersion(meta)
 	}
 	for _, version := range []string{meta, header} {

@@ -33,7 +33,7 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)
 	}
-	if refused := x.Admit(ctx, MethodProbe); refused != nil {
+	if refused := x.CountExempt(ctx, MethodProbe); refused != nil {
 		return *refused
 	}
 	return x.RefusedResponse(ctx, why)
@@ -43,7 +43,7 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 // the body negotiates the revision.
 func (x *Request) isModern() bool {
 	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)
-	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||
+	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsMethodOf2026(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||
 		head == mcp.Modern && x.Message.Method != mcp.MethodInitialize && x.Message.Meta.ProtocolVersion == ""
 }
 

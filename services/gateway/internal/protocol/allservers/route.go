@@ -53,7 +53,7 @@ func (x All) Answer(ctx context.Context) dispatch.Response {
 	if large := x.CheckSize(); large != nil {
 		return x.Refuse(ctx, large)
 	}
-	if refused := x.Admit(ctx, x.Message.Method); refused != nil {
+	if refused := x.CountExempt(ctx, x.Message.Method); refused != nil {
 		return *refused
 	}
 	return do(ctx)
@@ -185,7 +185,7 @@ func (x All) respond(ctx context.Context) dispatch.Response {
 	if large := x.CheckSize(); large != nil {
 		return x.Refuse(ctx, large)
 	}
-	if refused := x.Admit(ctx, dispatch.MethodResponse); refused != nil {
+	if refused := x.CountExempt(ctx, dispatch.MethodResponse); refused != nil {
 		return *refused
 	}
 	return dispatch.Accepted()
@@ -194,11 +194,11 @@ func (x All) respond(ctx context.Context) dispatch.Response {
 func (x All) notify(ctx context.Context) dispatch.Response {
 	m := x.Message
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)
-	if !mcp.NeedsNoRule(m.Method) && !roots {
+	if !mcp.MethodNeedsNoRule(m.Method) && !roots {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	if refused := x.Admit(ctx, m.Method); refused != nil {
+	if refused := x.CountExempt(ctx, m.Method); refused != nil {
 		return *refused
 	}
 	switch m.Method {

@@ -76,7 +76,7 @@ func New(x *protocol.Request) Message { return Message{x} }
 func (x Message) Post(ctx context.Context) dispatch.Response {
 	x.ClientCapabilities, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
 	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
-		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
+		if refused := x.CountExempt(ctx, mcp.MethodInitialize); refused != nil {
 			return *refused
 		}
 		return x.endpoint().open(ctx)
@@ -122,7 +122,7 @@ func (x Message) SetTerms(sess *session.Session) {
 // Route implements [protocol.Protocol].
 func (x Message) Route(ctx context.Context) dispatch.Response {
 	if x.NeedsNoRule() {
-		if refused := x.Admit(ctx, cmp.Or(x.Message.Method, dispatch.MethodResponse)); refused != nil {
+		if refused := x.CountExempt(ctx, cmp.Or(x.Message.Method, dispatch.MethodResponse)); refused != nil {
 			return *refused
 		}
 	}

@@ -32,8 +32,8 @@ func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, refused)
 	}
 	if x.Message.Kind == jsonrpc.Notification { // a client cancels a request by closing its stream
-		if mcp.NeedsNoRule(x.Message.Method) {
-			if refused := x.Admit(ctx, x.Message.Method); refused != nil {
+		if mcp.MethodNeedsNoRule(x.Message.Method) {
+			if refused := x.CountExempt(ctx, x.Message.Method); refused != nil {
 				return *refused
 			}
 		}

@@ -116,7 +116,7 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 		if large := x.CheckSize(); large != nil {
 			return x.Refuse(ctx, large)
 		}
-		if refused := x.Admit(ctx, x.Message.Method); refused != nil {
+		if refused := x.CountExempt(ctx, x.Message.Method); refused != nil {
 			return *refused
 		}
 	}
@@ -174,7 +174,7 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	if known {
 		return speaks, nil
 	}
-	if refused := x.Admit(ctx, protocol.MethodProbe); refused != nil {
+	if refused := x.CountExempt(ctx, protocol.MethodProbe); refused != nil {
 		return false, refused
 	}
 	speaks, err := x.Server.AskStateless(ctx)

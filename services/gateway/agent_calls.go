@@ -52,9 +52,9 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 		return toStatus(err)
 	}
 	ctx := stream.Context()
-	errand := mcpserver.Request{Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(), Message: message}
+	request := mcpserver.Request{Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(), Message: message}
 	if req.GetHold() != nil {
-		errand.Hold = new(req.GetHold().AsDuration())
+		request.Hold = new(req.GetHold().AsDuration())
 	}
 	// If the channel is full, progress messages are dropped, so that a slow client does not delay the call.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
@@ -64,7 +64,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 			_ = stream.Send(resp) // ctx is cancelled if the caller has disconnected
 		}
 	}()
-	errand.Event = func(message []byte) {
+	request.Event = func(message []byte) {
 		if p := progressIn(message); p != nil {
 			select {
 			case progress <- &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Progress{Progress: p}}:
@@ -74,7 +74,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	}
 	done, err := func() (mcpserver.Response, error) {
 		defer close(progress)
-		return s.mcp.Do(ctx, errand)
+		return s.mcp.Do(ctx, request)
 	}()
 	<-sent
 	if err == nil && done.Refusal != nil && done.Refusal.IsProtocolError {
