@@ -152,8 +152,9 @@ func (a *Agent) Tools() ([]ServerTool, error) {
 	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
 }
 
-// ReadFile returns at most limit lines of one of the agent's files, starting with line offset. The first line is line
-// 0. If limit is 0, ReadFile returns all lines from offset on.
+// ReadFile reads one of the agent's files. It returns at most as many lines as the parameter limit says, starting with
+// the line whose number is the parameter offset. The first line is line 0. If limit is 0, ReadFile returns all lines
+// from that line on.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
 	return content, a.effect(guestEnvelope{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
@@ -164,8 +165,9 @@ func (a *Agent) WriteFile(path, content string) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
-// EditFile replaces the string from with the string to in one of the agent's files. If all is true, it replaces every
-// occurrence. Otherwise from must occur exactly once.
+// EditFile edits one of the agent's files. It replaces the string in the parameter from with the string in the
+// parameter to. If all is true, it replaces every occurrence. Otherwise the string in the parameter from must occur
+// exactly once.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }

@@ -104,8 +104,8 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	}}}, nil
 }
 
-// approvingVotes returns the valid votes to approve the call. If a grant covers the call of r, these are the votes for
-// the approval that created the grant. Otherwise they are the votes for r.
+// approvingVotes returns the valid votes to approve the call. If a grant (an approval for several calls) covers the
+// call of r, these are the votes for the approval that created the grant. Otherwise they are the votes for r.
 func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {
@@ -116,7 +116,8 @@ func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	})
 }
 
-// coveringGrant returns the record whose grant covers the call of r, or nil if there is none.
+// coveringGrant returns the record of the approval whose grant covers the call of r, or nil if no grant covers it. A
+// grant is an approval for several calls.
 func coveringGrant(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle.Record, error) {
 	switch by := r.Approval.GetGrantedBy(); {
 	case by != "":

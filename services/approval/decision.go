@@ -36,7 +36,7 @@ type decisionVerifier struct {
 
 	mu   sync.Mutex
 	used map[[sha256.Size]byte]struct{}
-	// order lists the used decisions by the time of their use, oldest first.
+	// order lists the used decisions, sorted by the time at which they were used, oldest first.
 	order []usedDecision
 }
 
@@ -61,7 +61,7 @@ type decisionUse struct {
 	identity   string
 	definition []byte
 	// approval is the id of the approval in a claim or in a vote by the person who uses the agent. It is empty in a
-	// request for an approval. attempt is the attempt of a claim, and 0 in other requests.
+	// request for an approval. attempt is the number of the attempt in a claim. It is 0 in other requests.
 	approval string
 	attempt  int32
 }
@@ -142,8 +142,8 @@ func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	return nil
 }
 
-// checkCallDigest returns [errDecisionRefused] unless the statement's call digest equals alike, which is the
-// [binding.DigestIgnoringDefinition] of the call in the request.
+// checkCallDigest returns [errDecisionRefused] unless the call digest of the statement equals the parameter alike,
+// which is the [binding.DigestIgnoringDefinition] of the call in the request.
 func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errDecisionRefused)

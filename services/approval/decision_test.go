@@ -65,7 +65,7 @@ func signedAgo(ago time.Duration) func(*policyv1.DecisionStatement) {
 }
 
 // forgeries returns, by name, the forgeries that the service must refuse in a request for an approval and in a claim.
-// before must be earlier than the start of the service.
+// The parameter before must be a time before the start of the service.
 func forgeries(t *testing.T, before time.Time) map[string]forgery {
 	t.Helper()
 	other := newFakePolicy(t)
@@ -125,8 +125,8 @@ func resign(t *testing.T, j *fakePolicy, s *policyv1.SignedDecision) {
 	proto.Merge(s, again)
 }
 
-// make returns the decision and the signed decision that a gateway sends. Before the policy service signs the
-// statement, use sets the fields that depend on the request.
+// make returns the decision and the signed decision that a gateway sends. The function use sets the statement fields
+// that depend on the request, before the policy service signs the statement.
 func (f *forgery) make(t *testing.T, s *fixture, use func(*policyv1.DecisionStatement)) (*policyv1.Decision, *policyv1.SignedDecision) {
 	t.Helper()
 	change := []func(*policyv1.DecisionStatement){use}

@@ -37,8 +37,8 @@ type fixture struct {
 	calls  *sync.Map // the calls for which approvals were requested, by approval id
 }
 
-// forEachStore runs story twice in parallel: with a service on SQLite, and with a service on PostgreSQL. change may be
-// nil.
+// forEachStore runs the test story twice in parallel: with a service on SQLite, and with a service on PostgreSQL. The
+// parameter change may be nil.
 func forEachStore(t *testing.T, change func(*approval.Config), story func(t *testing.T, s *fixture)) {
 	t.Helper()
 	t.Parallel()

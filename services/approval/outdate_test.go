@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// askAs requests an approval for a call that change modifies. If the request is refused, askAs fails the test.
+// askAs requests an approval for a call that the function change modifies. If the request is refused, askAs fails the
+// test.
 func (s *fixture) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
 	t.Helper()
 	call := bound(text)

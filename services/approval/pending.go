@@ -19,10 +19,10 @@ type Pending struct {
 	Newest string
 }
 
-// WatchPending calls report when there are pending approvals that it has not reported, until ctx is done. The first
-// report includes the approvals that are already pending. If more approvals are opened before report returns, the next
-// report includes all of them. On PostgreSQL, WatchPending notices approvals that other processes open only when this
-// process changes an approval.
+// WatchPending calls the function report, until ctx is done, whenever there are pending approvals that it has not
+// reported. The first report includes the approvals that are already pending. If more approvals are opened before
+// report returns, the next report includes all of them. On PostgreSQL, WatchPending notices approvals that other
+// processes open only when this process changes an approval.
 func (s *Service) WatchPending(ctx context.Context, report func(Pending)) {
 	last := int64(0) // the number of the newest move that opened a reported approval
 	for {

@@ -12,8 +12,8 @@ import (
 
 func selfConfirm(d *policyv1.Decision) { d.Approval.SelfConfirm = true }
 
-// selfVote sends the vote of the person who uses the agent. shown is the id of the approval that the agent's form
-// showed to the person.
+// selfVote sends the vote of the person who uses the agent. The parameter shown is the id of the approval that the
+// agent's form showed to the person.
 func (s *fixture) selfVote(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestApprovalResponse, error) {
 	t.Helper()
 	return s.gateway().RequestApproval(onBehalfOf(t, bot()), &approvalv1.RequestApprovalRequest{

@@ -150,8 +150,8 @@ func TestMetrics_CountNoDecisionForACoveredCall(t *testing.T) {
 	})
 }
 
-// Two approvals expire while no request arrives: one before people have voted, and one after the approval but before a
-// claim. They are counted separately.
+// Two approvals expire while no request arrives: one before people have voted, and one after people have approved the
+// call but before a claim. The metrics count the two expiries separately.
 func TestMetrics_CountExpiriesByPhase(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())

@@ -73,7 +73,7 @@ func TestWatchApprovals_SendsCurrentApprovalsAndMoves(t *testing.T) {
 }
 
 // Only people in the group sales may vote on the first and third call. A watcher in the group finance receives only the
-// second call and its approval. A watcher that resumes the watch receives the same.
+// second call and its approval. A watcher that resumes the watch receives the same messages.
 func TestWatchApprovals_ForMeSelectsLaterMovesToo(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		sales := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"sales"} }

@@ -213,7 +213,7 @@ func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number
 	return r.sharedSessions[cell.Name], err
 }
 
-// measureOnce warms up a site and then makes one measurement.
+// measureOnce warms up the processes of a site and then makes one measurement.
 func (r *runner) measureOnce(ctx context.Context, callers []*caller, at *site) (Sample, error) {
 	warm := time.Duration(warmUpFraction * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {

@@ -34,8 +34,8 @@ type caller struct {
 	addr string
 	// mark is a string that every correct response contains.
 	mark []byte
-	// sessions contains the sessions in which the caller makes its calls. It takes a session for each call and puts it
-	// back. Several callers may share the channel.
+	// sessions contains the sessions in which the caller makes its calls. For each call, the caller takes a session
+	// from the channel, and puts it back after the call. Several callers may share the channel.
 	sessions chan *callerSession
 
 	conn net.Conn

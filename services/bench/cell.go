@@ -22,7 +22,8 @@ type Cell struct {
 	Unconditional string
 	MinShare      float64
 
-	// site is the name of the site that serves the cell. If base is true, the site runs the programs of the base commit.
+	// site is the name of the site, which is the group of processes that serves the cell. If base is true, the site
+	// runs the programs of the base commit.
 	site string
 	base bool
 	tool string
@@ -91,8 +92,8 @@ func Cells() []Cell {
 		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
-// selectCells returns the named cells and the cell Floor, in the order of the report. If names is empty, it returns all
-// cells.
+// selectCells returns the named cells and the cell Floor, in the order of the report. If the list names is empty, it
+// returns all cells.
 func selectCells(names []string) ([]Cell, error) {
 	all := Cells()
 	known := make([]string, len(all))
@@ -112,7 +113,7 @@ func selectCells(names []string) ([]Cell, error) {
 	}), nil
 }
 
-// baseSuffix is the suffix of cells that are measured with the programs of the base commit.
+// baseSuffix is the suffix in the names of cells that are measured with the programs of the base commit.
 const baseSuffix = "-base"
 
 // withBase adds, after each cell of the mesh, the same cell with the programs of the base commit.

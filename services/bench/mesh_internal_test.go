@@ -75,7 +75,8 @@ func TestWriteMesh_ConfiguresSeparateRoles(t *testing.T) {
 	}
 }
 
-// newTestSites returns sites with a temporary directory. Only the echo server and the receiver of spans run.
+// newTestSites returns the sites for a test, with a temporary directory for their files. Only the echo server and the
+// receiver of spans are running.
 func newTestSites(t testing.TB) *sites {
 	t.Helper()
 	drain, err := startSink(t.Context())
@@ -100,7 +101,7 @@ func newTestSites(t testing.TB) *sites {
 	return &sites{dir: t.TempDir(), tokens: newTokens(), sink: drain, echo: echo}
 }
 
-// startMesh runs a mesh in this process with the configuration at path, and returns its MCP address.
+// startMesh runs a mesh in this process with the configuration file at the given path, and returns its MCP address.
 func startMesh(t testing.TB, path string) string {
 	t.Helper()
 	f, err := config.Load(path, os.LookupEnv)

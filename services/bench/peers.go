@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// siteThv and siteVMCP are sites of other gateways. Both gateways are part of ToolHive. thv proxy is the gateway for
-// one server, and vmcp is the gateway for many servers.
+// siteThv and siteVMCP are the names of the sites that run other gateways. Both gateways are part of ToolHive. thv
+// proxy is the gateway for one server, and vmcp is the gateway for many servers.
 const (
 	siteThv  = "thv"
 	siteVMCP = "vmcp"

@@ -29,7 +29,8 @@ type process struct {
 	done chan struct{}
 }
 
-// startProcess starts a program of a site. The program's output is written to a file in the site's directory.
+// startProcess starts a program of a site, which is a group of processes that serves cells. The program's output is
+// written to a file in the site's directory.
 func startProcess(of *site, name, program string, args ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(of.dir, name+".log"))
 	if err != nil {

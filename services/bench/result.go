@@ -53,15 +53,15 @@ func (s Sample) MeshCPU() float64 {
 	return used.Seconds() / float64(s.Calls)
 }
 
-// Ratio divides a cell's rate by the rate of the cell Floor in each round, and returns a summary of these ratios.
-// callers selects the samples with that number of callers.
+// Ratio divides a cell's rate by the rate of the cell Floor in each round, and returns a summary of these ratios. It
+// uses only the samples with the given number of callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against compares two cells, using the samples with the given number of callers. In each round it divides the value of
-// cell by the value of other, and it returns a summary of these ratios. The function number returns the value of a
-// sample.
+// Against compares two cells, whose names are the parameters cell and other. It uses only the samples with the given
+// number of callers. In each round it divides the value of the first cell by the value of the second cell, and it
+// returns a summary of these ratios. The function number returns the value of a sample.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {

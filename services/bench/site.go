@@ -17,7 +17,7 @@ const (
 	siteLean  = "lean"
 	siteUp    = "up"
 	siteApart = "apart"
-	// askedSuffix is the suffix of sites whose gateway does not cache decisions.
+	// askedSuffix is the suffix in the names of the sites whose gateway does not cache decisions.
 	askedSuffix = "-asked"
 )
 
@@ -46,7 +46,7 @@ type site struct {
 	env []string
 	// asked is true if the gateway does not cache decisions and therefore asks the policy service about every call.
 	asked bool
-	// own contains the site's processes, except the echo server.
+	// The list own contains the site's processes, except the echo server.
 	own []*process
 }
 
@@ -74,7 +74,8 @@ func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	return s, nil
 }
 
-// get returns a site and starts it if necessary. If base is true, the site runs the programs of the base commit.
+// get returns the site whose name is the parameter kind, and starts the site if necessary. If base is true, the site
+// runs the programs of the base commit.
 func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
 	id, bin := kind, s.cfg.Bin
 	if base {

@@ -14,7 +14,7 @@ type Spread struct {
 	Rounds int
 }
 
-// Summarize returns the spread of values.
+// Summarize returns the spread of the given values.
 func Summarize(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}

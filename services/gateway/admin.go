@@ -243,8 +243,8 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter that selects the records that the caller may see and that match f. The counts of
-// unauthenticated requests belong to the installation, so only callers in the tenant "default" see them.
+// filter returns a filter that selects the records that the caller may see and that match the requested filter f. The
+// counts of unauthenticated requests belong to the installation, so only callers in the tenant "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

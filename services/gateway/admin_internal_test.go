@@ -342,8 +342,8 @@ func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	return sess
 }
 
-// pages lists a tenant's sessions page by page and returns their digests. It calls between after every page except the
-// last one.
+// pages lists a tenant's sessions page by page and returns their digests. It calls the function between after every
+// page except the last one.
 func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
 	t.Helper()
 	var out []string

@@ -129,7 +129,7 @@ func progressIn(message []byte) *gatewayv1.Progress {
 	return &gatewayv1.Progress{Progress: number("progress"), Total: number("total"), Message: string(text)}
 }
 
-// field returns the value of an object's member, or nil if the object does not have it.
+// field returns the value of an object's member, or nil if the object does not have a member with this name.
 func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return nil

@@ -486,8 +486,8 @@ func (s *Service) Close() error {
 }
 
 func (s *Service) recordSession(sess *session.Session) {
-	// Only clients with a session are counted. The sessions that belong to an aggregate session, which serves all
-	// servers, are not counted.
+	// The metric counts only clients with a session. It does not count sessions that belong to an aggregate session,
+	// which serves all servers.
 	if sess.Version != mcp.Modern && sess.Hub == nil {
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}

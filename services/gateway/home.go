@@ -44,7 +44,7 @@ func (c *Config) limitHome(name string, rules *sandbox.Rules, files map[string][
 	return nil
 }
 
-// outermost returns those of the paths that are not inside another of the paths.
+// outermost returns the paths that are not inside any other of the given paths.
 func outermost(paths []string) (out []string) {
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(paths))) {
 		if !slices.ContainsFunc(out, func(dir string) bool { return isBelow(path, dir) }) {

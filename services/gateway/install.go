@@ -31,7 +31,8 @@ func (c *Config) programsRoot() string {
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. If the gateway does
-// not install the package, in is nil, and why explains why the command installs the package at each start.
+// not install the package, the returned Install is nil. In that case, the returned string may explain why the command
+// installs the package at each start. Otherwise the string is empty.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -219,10 +220,11 @@ func (s *Service) sweepPrograms(ctx context.Context) {
 	}
 }
 
-// AdoptPackages moves the packages that were installed for these servers from one data directory, from, to another, to.
-// During the move, the gateways of both directories must neither run these servers nor install their packages. The
-// gateway that uses to can use a package only if its own server has the same command and environment. If AdoptPackages
-// returns an error, some packages may already have been moved.
+// AdoptPackages moves the packages that were installed for these servers from one data directory to another. The
+// parameters from and to are the paths of the two directories. During the move, the gateways of both directories must
+// neither run these servers nor install their packages. The gateway of the directory to can use a package only if its
+// own server has the same command and environment. If AdoptPackages returns an error, some packages may already have
+// been moved.
 func AdoptPackages(to, from string, servers []string) error {
 	var errs []error
 	for _, name := range servers {

@@ -86,8 +86,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// searchFilter returns a filter that selects the records that the filter wanted selects, the first record that is too
-// old, and every searchStep-th of the remaining records. The search can stop at any selected record.
+// searchFilter returns a filter that selects all records that the parameter wanted selects, the first record that is
+// too old, and every searchStep-th of the remaining records. The search can stop at any selected record.
 func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {

@@ -53,8 +53,9 @@ func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *polic
 	return c.apply(ctx, caller)
 }
 
-// storeDocuments makes documents active in the store. by is the approval of this change, or nil if no approval is
-// required. storeDocuments returns the active revision, and reports whether the active revision has changed.
+// storeDocuments makes documents active in the store. The parameter by is the approval of this change, or nil if no
+// approval is required. storeDocuments returns the active revision, and reports whether the active revision has
+// changed.
 func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {

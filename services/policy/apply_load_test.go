@@ -45,8 +45,8 @@ func reloadDocuments(n, version int) (out []*policyv1.Document) {
 type reload struct {
 	*stopFixture
 	documents int
-	// begun is the newest version that may be active. acknowledged is the oldest version that may still be active.
-	// calls is the number of checked calls.
+	// begun is the newest version that may be active. The field acknowledged is the oldest version that may still be
+	// active. The field calls is the number of checked calls.
 	begun, acknowledged, calls atomic.Int64
 
 	mu        sync.Mutex
@@ -56,8 +56,8 @@ type reload struct {
 
 var versionInName = regexp.MustCompile(`-v([0-9]+)$`)
 
-// check returns what is wrong with the decision on a call, or "" if nothing is wrong. least is the newest version that
-// had been acknowledged when the call began.
+// check returns what is wrong with the decision on a call, or "" if nothing is wrong. The parameter least is the newest
+// version that had been acknowledged when the call began.
 func (r *reload) check(d *policyv1.Decision, least int) (version int, wrong string) {
 	match := versionInName.FindStringSubmatch(d.GetRule().GetRule())
 	if d.GetEffect() != allow || match == nil || len(d.GetLimits()) != 1 {

@@ -53,7 +53,7 @@ type policyChange struct {
 	request  *policyv1.ApplyDocumentsRequest
 	compiled *compiledDocuments
 
-	// base is the active revision, which the change replaces if it is approved. id identifies the change.
+	// base is the active revision, which the change replaces if it is approved. The field id identifies the change.
 	base   store.Revision
 	id     string
 	params string
@@ -170,8 +170,8 @@ func (c *policyChange) call() *approvalv1.BoundCall {
 	}
 }
 
-// decide returns the decision that the change needs an approval. It signs the decision for the statement use, which
-// identifies how the approval is used.
+// decide returns the decision that the change needs an approval. The signed decision also contains the statement in the
+// parameter use, which identifies how the approval is used.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -184,7 +184,7 @@ func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decisi
 }
 
 // ask sends a request to the approval service. If the approval service has seen a newer revision than the one in the
-// signed decision, ask calls send again, and send signs a new decision.
+// signed decision, ask calls the function send again, which signs a new decision.
 func (c *policyChange) ask(ctx context.Context, send func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := func() error {

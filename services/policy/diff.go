@@ -31,8 +31,8 @@ const (
 
 var errDiffEnded = errors.New("the comparison waited too long for others, or its flips were read too slowly: try again, or compare a smaller change")
 
-// beginDiff waits until the caller may begin a comparison. The comparison must use the context limited. When the
-// comparison has finished, the caller must call end.
+// beginDiff waits until the caller may begin a comparison. The comparison must use the returned context limited. When
+// the comparison has finished, the caller must call the returned function end.
 func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end func(), err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, maxDiffTime, errDiffEnded)
 	done, err := s.diffSlots.Acquire(limited, callerOwner(ctx))
@@ -87,7 +87,7 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	return ctx.Err()
 }
 
-// newDocumentsDiffer returns a documentsDiffer that uses the catalog of set.
+// newDocumentsDiffer returns a documentsDiffer that uses the catalog of the given set.
 func (s *Service) newDocumentsDiffer(set *activeSet, maxWork time.Duration) *documentsDiffer {
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()

@@ -169,7 +169,7 @@ func (c *catalogChanges) tools() (out []changedTool) {
 	return out
 }
 
-// calls returns the calls of a tool that are compared, with no caller set. There is one call for each definition of the
+// calls returns the calls to a tool that are compared, with no caller set. There is one call for each definition of the
 // tool. If calls with an unknown definition are allowed, there is also one such call. Quarantines are ignored, because
 // they can end without a change to the tool's category and risk.
 func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
@@ -242,7 +242,7 @@ func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
 	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))
 }
 
-// calls yields the calls of the given tools. It yields each call once for each caller.
+// calls yields the calls to the given tools. It yields each call once for each caller.
 func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		for _, tool := range tools {

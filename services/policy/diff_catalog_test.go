@@ -191,9 +191,8 @@ func checkSeededChange(t *testing.T, seed uint64, r *rand.Rand, document string)
 	return flips
 }
 
-// checkReal checks that the effects that the comparison reports as changed are the effects that changed when calls were
-// made. It checks only the callers for which calls were made. The parameter real contains the changes of effects in
-// these calls.
+// checkReal checks that each changed effect that the comparison reports was also found when calls were made. It checks
+// only the callers for which calls were made. The parameter real contains the changes that were found.
 func checkReal(t *testing.T, seed uint64, named []*policyv1.Flip, real map[string]bool) {
 	t.Helper()
 	for _, f := range named {

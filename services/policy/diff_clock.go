@@ -27,8 +27,8 @@ type diffClock struct {
 
 	end   func() // ends the slice that runs; nil if none runs
 	began time.Time
-	// worked is the total time of the finished slices of the pass. steps is the number of steps in the pass. maxSteps
-	// is the maximum number of steps, or -1 if there is no maximum.
+	// worked is the total time of the finished slices of the pass. The field steps is the number of steps in the pass.
+	// maxSteps is the maximum number of steps, or -1 if there is no maximum.
 	worked          time.Duration
 	steps, maxSteps int64
 }

@@ -82,8 +82,8 @@ func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 	return engine.Compare(d.before, d.after, call.Call)
 }
 
-// A diffTarget is the target of the calls of several callers: a tool, or a method and a name. It contains what all
-// these calls have in common.
+// A diffTarget is the target of calls by several callers: a tool, or a method and a name. It contains what all these
+// calls have in common.
 type diffTarget struct {
 	call diffCall // without a caller and facts
 	// classes contains the facts about the tool that are assumed for the call of each caller. It is empty if only

@@ -108,8 +108,8 @@ func decider(t *testing.T, d pairDocument, now time.Time) func(engine.Call) engi
 	return func(call engine.Call) engine.Decision { return set.Decide(call) }
 }
 
-// named reports whether a flip in the response says that the effect of the call changes from the effect before to the
-// effect after.
+// named reports whether a flip in the response says that the effect of the call changes from the first given effect to
+// the second.
 func named(resp *policyv1.DiffRevisionsResponse, call *engine.Call, before, after policyv1.Effect) bool {
 	return slices.ContainsFunc(resp.GetFlips(), func(f *policyv1.Flip) bool {
 		tool := f.GetCall().GetName() == call.Tool

@@ -209,8 +209,8 @@ func offlineDiff(t *testing.T, before, after string) *policyv1.DiffRevisionsResp
 	return resp
 }
 
-// These changes allow new calls, but none of the example calls is among them. The result then names the rule that
-// allows the new calls, so that it does not look as if the change allows nothing new.
+// These changes allow new calls, but the example calls of the comparison do not include any of them. The result then
+// names the rule that allows the new calls, so that it does not look as if the change allows nothing new.
 func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\nserver: s\n"
@@ -255,7 +255,8 @@ func TestDiff_ChangesThatOnlyRefuseOpenNothing(t *testing.T) {
 	}
 }
 
-// A comparison of many tools with many tags ends early. It does not store all combinations of both in memory.
+// A comparison of many tools with many tags ends early. It does not store all combinations of a tool and a tag in
+// memory.
 func TestDiff_EndsEarlyWithManyNamesAndTags(t *testing.T) {
 	t.Parallel()
 	list := func(prefix string) string {

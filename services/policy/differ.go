@@ -73,8 +73,9 @@ func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.S
 	})
 }
 
-// compareCalls compares calls and passes the flips to emit. It uses no time slice while emit runs. If count is true, it
-// adds the calls to the totals. complete is false if the comparison ended early.
+// compareCalls compares calls and passes the flips to the function emit. It uses no time slice while that function
+// runs. If the parameter count is true, it adds the calls to the totals. The result complete is false if the comparison
+// ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil && !ended(ctx) {
@@ -106,7 +107,7 @@ func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], co
 	return complete, d.flush(emit)
 }
 
-// count adds a call to the totals. certain is false if there may be further flips for the call.
+// count adds a call to the totals. The parameter certain is false if there may be further flips for the call.
 func (d *differ) count(call *diffCall, certain bool) {
 	d.totals.Compared++
 	if call.generated {
@@ -117,7 +118,8 @@ func (d *differ) count(call *diffCall, certain bool) {
 	}
 }
 
-// flush passes the collected flips to emit and removes them from the differ. While emit runs, no time slice is used.
+// flush passes the collected flips to the function emit and removes them from the differ. While that function runs, no
+// time slice is used.
 func (d *differ) flush(emit flipSink) error {
 	d.clock.pause()
 	ids := slices.SortedFunc(maps.Keys(d.flips), func(a, b flipID) int { return bytes.Compare(a[:], b[:]) })
@@ -144,7 +146,7 @@ func (d *differ) findCallers() {
 	d.callers = append(d.callers, mentioned[1:]...)
 }
 
-// byCallers yields copies of call, one for each caller.
+// byCallers yields copies of the given call, one for each caller.
 func (d *differ) byCallers(call diffCall) iter.Seq[*diffCall] {
 	example := call.pattern != "" || call.serverPattern != ""
 	return func(yield func(*diffCall) bool) {
@@ -172,13 +174,13 @@ type diffCall struct {
 	// pattern and serverPattern are set if the names are only examples: the tool's name is an example for pattern, and
 	// the server's name is an example for serverPattern. Otherwise they are empty.
 	pattern, serverPattern string
-	// anyCaller is true if the caller is an example of the callers that no document mentions. generated is true if the
-	// caller or a name is an example, or occurs only in the documents.
+	// anyCaller is true if the caller is an example of the callers that no document mentions. The field generated is
+	// true if the caller or a name is an example, or occurs only in the documents.
 	anyCaller, generated bool
 	// recorded is the recorded call. It is nil if the call was generated.
 	recorded *policyv1.RecordedCall
-	// definition is the digest of the tool's definition. after contains the facts about the tool after a change to the
-	// catalog. after is nil if documents are compared.
+	// definition is the digest of the tool's definition. The field after contains the facts about the tool after a
+	// change to the catalog. It is nil if documents are compared.
 	definition []byte
 	after      *engine.Facts
 }

@@ -75,9 +75,9 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	}
 }
 
-// leaseResponse returns the next response to a lease holder. request is the number of the request to which it responds,
-// or zero if there is no such request. The response contains a lease only if request is not zero and the catalog was
-// read recently.
+// leaseResponse returns the next response to a lease holder. The parameter request is the number of the request to
+// which it responds, or zero if there is no such request. The response contains a lease only if this number is not zero
+// and the catalog was read recently.
 func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()

@@ -30,7 +30,7 @@ func (l *catalogFixture) openLeases() *leaseClient {
 	return &leaseClient{t: t, stream: stream}
 }
 
-// request requests a lease. With the same message, it acknowledges the response that has the number taken.
+// request requests a lease. The message also acknowledges an earlier response, whose number is the parameter taken.
 func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// checkDocumentsLoad checks that the documents at paths load without findings, and that the number of documents is not
-// smaller than least.
+// checkDocumentsLoad checks that the documents at the given paths load without findings. The parameter least is the
+// minimum number of documents.
 func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)

@@ -69,9 +69,9 @@ const (
 	maxReadings = 5
 )
 
-// read returns the documents at paths. Each path is a document or a directory of documents. Subdirectories are not
-// read. If Kubernetes replaces the version of a directory meanwhile, read begins again, so that it never returns
-// documents of different versions.
+// read returns the documents at the given paths. Each path is a document or a directory of documents. Subdirectories
+// are not read. If Kubernetes replaces the version of a directory meanwhile, read begins again, so that it never
+// returns documents of different versions.
 func read(paths []string) ([]*policyv1.Document, error) {
 	for range maxReadings {
 		before := dataVersions(paths)

@@ -77,8 +77,8 @@ type options struct {
 	approvals approvalv1.ApprovalServiceClient
 	// testsWithin limits the time for running the tests in documents. If it is 0, the limit is one minute.
 	testsWithin time.Duration
-	// groups contains the groups of the configuration. reload is a function that reads the configured tokens and groups
-	// again.
+	// groups contains the groups of the configuration. The field reload is a function that reads the configured tokens
+	// and groups again.
 	groups map[string][]string
 	reload func() (policy.Identities, error)
 }

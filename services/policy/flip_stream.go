@@ -25,25 +25,26 @@ const (
 type (
 	// A flipSink receives flips, which are calls whose result changes.
 	flipSink func(flips []*policyv1.Flip) error
-	// A flipSender sends flips to the caller. totals is nil until the last flips are sent.
+	// A flipSender sends flips to the caller. The parameter totals is nil until the last flips are sent.
 	flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
-	// A flipSource compares all calls, and passes the flips to emit. If first is true, the source adds the calls to the
-	// totals. complete is false if the comparison ended early. If the source is called again, it compares the same
-	// calls as the first time.
+	// A flipSource compares all calls, and passes the flips to the function emit. If the parameter first is true, the
+	// source adds the calls to the totals. complete is false if the comparison ended early. If the source is called
+	// again, it compares the same calls as the first time.
 	flipSource func(first bool, emit flipSink) (complete bool, err error)
 )
 
-// A flipStream sends the flips of a comparison, and then the totals. It sends the flips in the order of [orderOf],
-// those from deny to allow first. The number of flips is not limited. If the flips that must be sent later are larger
-// than [maxHeldFlips], the flips of some orders are not held in memory. The calls are then compared again for each of
-// these orders.
+// A flipStream sends the flips of a comparison, and then the totals. It sends the flips in the order of [orderOf].
+// Flips from deny to allow come first. The number of flips is not limited. If the flips that must be sent later are
+// larger than [maxHeldFlips], the flips of some orders are not held in memory. The calls are then compared again for
+// each of these orders.
 type flipStream struct {
 	totals *policyv1.DiffTotals
 	send   flipSender
 	// opening contains the rules that determine the results of flips of the kind "opens", which are calls that become
 	// less restricted. Each rule is written as document/rule.
 	opening map[string]bool
-	// held contains the flips to send later, by order. dropped is true for each order whose flips are not held.
+	// held contains the flips to send later, by order. The field dropped is true for each order whose flips are not
+	// held.
 	held     [flipOrders][]*policyv1.Flip
 	heldSize [flipOrders]int // in bytes
 	dropped  [flipOrders]bool
@@ -121,9 +122,9 @@ func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	return nil
 }
 
-// finish sends the last flips and the totals. mayOpen contains rules that may make calls less restricted. Not all
-// combinations of names and groups can be compared. Therefore the totals also list the rules in mayOpen for which the
-// comparison found no flip of the kind "opens".
+// finish sends the last flips and the totals. The parameter mayOpen contains rules that may make calls less restricted.
+// Not all combinations of names and groups can be compared. Therefore the totals also list the rules in mayOpen for
+// which the comparison found no flip of the kind "opens".
 func (f *flipStream) finish(mayOpen []engine.RuleRef) error {
 	for _, r := range mayOpen {
 		if !f.opening[r.String()] && len(f.totals.GetMayOpen()) < maxDiffRules {

@@ -199,8 +199,8 @@ func (i identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequ
 }
 
 // visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
-// caller is an operator of the installation. Tokens that have expired or were revoked are included only if ended is
-// true.
+// caller is an operator of the installation. Tokens that have expired or were revoked are included only if the
+// parameter ended is true.
 func (i identity) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.Token, error) {
 	caller, now := authn.CallerOf(ctx), time.Now()
 	tokens := i.configuredTokens(caller)

@@ -98,7 +98,7 @@ func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.Lis
 // The token contains a number instead of a tool's name, because it must not reveal the names of withheld tools.
 func accessToken(after string, blocks int) string { return after + " " + strconv.Itoa(blocks) }
 
-// parseAccessToken parses a page token. continues is true if the token contains a number of blocks.
+// parseAccessToken parses a page token. The result continues is true if the token contains a number of blocks.
 func parseAccessToken(token string) (after string, blocks int, continues bool, err error) {
 	after, number, continues := strings.Cut(token, " ") // names contain no spaces
 	if !continues {
@@ -201,8 +201,8 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary returns the summary of a server, which contains numbers of tools. It counts only the tools in names that are
-// not withheld from the caller.
+// summary returns the summary of a server, which contains numbers of tools. The parameter names lists the server's
+// tools. Tools that are withheld from the caller are not counted.
 func (a *accessLister) summary(ctx context.Context, server string, names []string) (*policyv1.ServerAccess, error) {
 	var tools []*policyv1.ToolAccess
 	for _, name := range names {

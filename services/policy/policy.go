@@ -73,16 +73,16 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// epochLeases records the periods in which gateways may reuse cached decisions. boot is a random string that
-	// differs after each start. opened is the time at which the store was opened.
+	// epochLeases records the periods in which gateways may reuse cached decisions. The field boot is a random string
+	// that differs after each start. The field opened is the time at which the store was opened.
 	epochLeases *epochlease.Register
 	boot        string
 	opened      time.Time
-	// changing is locked while active is replaced.
+	// changing is locked while the field active is replaced.
 	changing sync.Mutex
-	// reading allows concurrent callers to share one read of the store. version is the version of the store that was
-	// read last. stopsRead is the version at which the stops were read. inStore is locked while the store is being read
-	// or closed.
+	// reading allows concurrent callers to share one read of the store. The field version is the version of the store
+	// that was read last. stopsRead is the version at which the stops were read. inStore is locked while the store is
+	// being read or closed.
 	reading            singleflight.Group
 	version, stopsRead int64
 	inStore            sync.Mutex
@@ -328,9 +328,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// resolve returns the set that a request is evaluated with, and the principal whose calls are evaluated. A service of
-// the mesh asserts this principal, and must not name one in the request. An operator must name the principal in the
-// request.
+// resolve returns the set that a request is evaluated with, and the principal whose calls are evaluated. If a service
+// of the mesh sends the request, this is the principal on whose behalf the service calls, and the request must not name
+// a principal. If an operator sends the request, the request must name the principal.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	if err := s.waitForLoading(ctx); err != nil {
 		return nil, engine.Subject{}, err

@@ -71,7 +71,7 @@ type Proposal struct {
 //
 // Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition is not
 // accepted. If an argument has no bound, the tool also needs approval, unless its category is Read and its risk is low.
-// home is a home folder. It is too wide to be the bound for a path. home may be empty.
+// The parameter home is the path of a home folder, or empty. A home folder is too wide to be the bound for a path.
 //
 // Propose evaluates all observed calls with the document, and returns an error if a call to an allowed tool is not
 // allowed. It also returns an error if a document can't name the server.

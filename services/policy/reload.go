@@ -119,8 +119,8 @@ func (s *Service) warn(ctx context.Context) {
 	}
 }
 
-// later returns now. If the clock was set back, it returns the time before plus 1 ns instead, so that activation times
-// always increase.
+// later returns now. If the clock was set back, it returns a time 1 ns after the parameter before instead, so that
+// activation times always increase.
 func later(now, before time.Time) time.Time {
 	if now.UnixNano() > before.UnixNano() {
 		return now

@@ -35,8 +35,8 @@ type reloadFixture struct {
 	log *bytes.Buffer
 }
 
-// runReload runs test in a synctest bubble, with a service that watches a directory. The function set writes the first
-// documents to the directory.
+// runReload runs the function test in a synctest bubble, with a service that watches a directory. The function set
+// writes the first documents to the directory.
 func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *reloadFixture)) {
 	t.Helper()
 	dir := t.TempDir()

@@ -205,8 +205,8 @@ func timeOf(at *timestamppb.Timestamp) time.Time {
 }
 
 // facts returns the current facts about a tool as if its definition were accepted, because a replay compares documents
-// and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. known is false
-// if the catalog does not contain the recorded definition.
+// and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. The result known
+// is false if the catalog does not contain the recorded definition.
 func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts, known bool) {
 	s := r.servers[server]
 	if s == nil {

@@ -192,7 +192,7 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 }
 
 // waitForCalls waits until no call can start because of a decision that was made with a set older than the given set.
-// began is the time at which the given set became active.
+// The parameter began is the time at which the given set became active.
 func (s *Service) waitForCalls(ctx context.Context, set *activeSet, began time.Time) error {
 	until := began.Add(maxDecisionAge + beginMargin)
 	if s.cfg.Source != sqlstore.SQLite { // other processes make decisions by older sets for a part of maxPeerDelay

@@ -124,7 +124,7 @@ func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err err
 	return out, nil
 }
 
-// loadStored reads the store's active revision into set, the service's first set.
+// loadStored reads the store's active revision into the parameter set, which becomes the service's first set.
 func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	rev, err := s.store.ActiveRevision(ctx)
 	if err != nil {
@@ -144,8 +144,8 @@ func (a *activeSet) use(rev *store.Revision, from *compiledDocuments) {
 	a.stored, a.Set, a.documents, a.warnings, a.rejected = rev, from.set, from.documents, from.warnings, from.rejected
 }
 
-// loadingRevision is a revision that is being read and compiled. done is closed when this has finished. After that, err
-// is the error, or nil if the revision is active.
+// loadingRevision is a revision that is being read and compiled. The field done is closed when this has finished. After
+// that, err is the error, or nil if the revision is active.
 type loadingRevision struct {
 	done chan struct{}
 	err  error

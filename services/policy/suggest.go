@@ -30,8 +30,9 @@ type Use struct {
 // calls are denied. The document requires approval for a tool with an uncertain classification, for a tool with a
 // critical risk, and for a tool that writes with a high risk.
 //
-// If used is not nil, it contains the usage of the tools by name. In that case, only tools that were called have active
-// entries, each with a limit that allows the recorded usage. The entries of the other tools are commented out.
+// If the parameter used is not nil, it contains the usage of the tools by name. In that case, only tools that were
+// called have active entries, each with a limit that allows the recorded usage. The entries of the other tools are
+// commented out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {

@@ -80,8 +80,8 @@ func (i Identities) groupsOfTenant(tenant string) map[string]bool {
 type tokenBook struct {
 	tokens  *authn.Tokens
 	changes *signal
-	// set contains all tokens. ended contains the names of the revoked and expired tokens in set. Both values are
-	// immutable.
+	// set contains all tokens. The field ended contains the names of the revoked and expired tokens in set. Both values
+	// are immutable.
 	set   atomic.Pointer[identityv1.TokenSet]
 	ended atomic.Pointer[map[string]bool]
 

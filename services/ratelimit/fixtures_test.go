@@ -84,7 +84,7 @@ func request(key string, limits ...*ratelimitv1.Limit) *ratelimitv1.ReserveLimit
 	return &ratelimitv1.ReserveLimitsRequest{IdempotencyKey: key, Limits: limits}
 }
 
-// granted reserves limits, and fails the test unless they are granted.
+// granted reserves units of limits, and fails the test unless the service grants them.
 func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -94,7 +94,7 @@ func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lea
 	return resp.GetLease()
 }
 
-// refused tries to reserve limits, and fails the test unless the service refuses the request.
+// refused tries to reserve units of limits, and fails the test unless the service refuses the request.
 func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)

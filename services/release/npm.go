@@ -79,7 +79,8 @@ func launcherManifest(version string) manifest {
 	return m
 }
 
-// writeNPM writes the npm packages into directory. programs contains the paths of the built programs, by "GOOS/GOARCH".
+// writeNPM writes the npm packages into directory. The parameter programs contains the paths of the built programs, by
+// "GOOS/GOARCH".
 func writeNPM(directory, version string, at time.Time, programs map[string]string) error {
 	file := filepath.Join(directory, "sluice-"+version+".tgz")
 	if err := pack(file, at, launcherManifest(version), packed{"launcher.js", launcher, 0o755}); err != nil {

@@ -15,7 +15,7 @@ type Connections struct {
 }
 
 // IdleSince returns the time at which the last connection was closed, or the time of Begin if there was no connection
-// yet. idle is false while a connection is open, and also before Begin and the first connection.
+// yet. The result idle is false while a connection is open, and also before Begin and the first connection.
 func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

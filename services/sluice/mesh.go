@@ -197,8 +197,8 @@ func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// WatchPending calls the function report whenever calls wait for people that it has not reported yet. See
-// [approval.Service.WatchPending].
+// WatchPending calls the function report whenever there are calls that wait for people and that were not reported yet.
+// See [approval.Service.WatchPending].
 func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) {
 	for _, svc := range m.services {
 		if a, ok := svc.(*approval.Service); ok {

@@ -46,7 +46,8 @@ func (d *callLog) write(line string) {
 type role struct {
 	name string
 	*callLog
-	// running receives the service's name when the service starts to run. broken is the error that Close returns.
+	// running receives the service's name when the service starts to run. The field broken is the error that Close
+	// returns.
 	running chan<- string
 	broken  error
 }

@@ -100,7 +100,7 @@ func produceAllSpans(t *testing.T, collector string) {
 	}
 }
 
-// digestOf returns the digest of the view of the only approval in the list.
+// digestOf returns the digest of an approval's view. The parameter list contains only this approval.
 func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListApprovalsResponse) []byte {
 	t.Helper()
 	shown, err := people.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
@@ -111,7 +111,7 @@ func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *appro
 }
 
 // A mesh records exactly the metrics that docs/telemetry.md lists, with their units, kinds, descriptions and
-// attributes. The document lists every value of an attribute.
+// attributes. The document must list all values that each attribute can have.
 func TestTelemetry_MetricsAreDocumented(t *testing.T) {
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
 	collector := stack.NewCollector(t)

@@ -176,7 +176,7 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.importArchive(ctx, content, req.GetArchiveDigest())
 	if err != nil {
-		// After one of these errors, the caller may send the last part again, so the archive must stay in the store.
+		// After any of these errors, the caller may send the last part again, so the archive must stay in the store.
 		if !errors.Is(err, agent.ErrNotStored) && !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, errStoreFull) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}

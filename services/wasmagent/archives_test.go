@@ -49,8 +49,8 @@ func (c client) archivePart(id, digest string, offset int32) (*wasmagentv1.Archi
 	return resp.GetArchive(), err
 }
 
-// ana can read the parts of an archive that ana exported. ben can't, whether ben's request names ana's agent or ben's
-// agent.
+// The user ana can read the parts of an archive that she exported. The user ben can't read them, whether his request
+// contains the id of ana's agent or of his own agent.
 func TestGetArchivePart_IsRefusedToOthers(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -189,7 +189,7 @@ func TestImportAgent_RefusesDamagedArchives(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
 }
 
-// ana has started two imports and can't start a third. ben can still start an import.
+// The user ana has started two imports and can't start a third. The user ben can still start an import.
 func TestImportAgent_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)

@@ -94,7 +94,8 @@ func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.Sandb
 	return output, err
 }
 
-// parseToolInput parses the input of a tool into the value into, and checks that the required fields are present.
+// parseToolInput parses the input of a tool and stores the result in the value that into points to. It also checks that
+// the required fields are present.
 func parseToolInput(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%w: %s", errToolInput, abi.JSONError(err))

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// slowGateway is a gateway that blocks each call until the test closes release.
+// slowGateway is a gateway that blocks each call until the test closes the channel release.
 type slowGateway struct {
 	begun   chan string
 	release chan struct{}
@@ -92,7 +92,8 @@ func (c client) promptAsync(id, input string) <-chan promptResult {
 }
 
 // A turn releases its slot while it waits for a tool. Therefore, the calls of several turns can wait at the same time
-// even if there is only one slot. Each call is sent once, each turn gets its own results, and the journals match.
+// even if there is only one slot. Each call is sent once, each turn gets its own results, and VerifyAgent reports that
+// each journal matches.
 func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})

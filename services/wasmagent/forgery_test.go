@@ -28,7 +28,7 @@ type forger struct {
 	db   *sql.DB
 }
 
-// forge stops the service, calls do with a forger for its store, and restarts the service.
+// forge stops the service, calls the function do with a forger for its store, and restarts the service.
 func (l *restartableService) forge(do func(f *forger)) {
 	l.t.Helper()
 	l.close()
@@ -222,7 +222,7 @@ func createForgeable(c client) (id string) {
 	return id
 }
 
-// forgeAgents creates an agent for each name. It calls do for each agent while the service is stopped.
+// forgeAgents creates an agent for each name. It calls the function do for each agent while the service is stopped.
 func (l *restartableService) forgeAgents(names []string, do func(f *forger, name, id string)) map[string]string {
 	l.t.Helper()
 	c, ids := l.onBehalfOfUser(l.t, "ana"), make(map[string]string)
@@ -377,9 +377,9 @@ func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.DataLoss, "STATE_DIFFERS")
 }
 
-// Case X10. If an agent was created by a release whose journals did not record the stored parts, VerifyAgent reports
-// the agent as not covered. The agent still accepts prompts. After its next turn, VerifyAgent detects changes to the
-// store.
+// Case X10. An agent was created by a release whose journals did not record the stored parts. VerifyAgent reports that
+// the journal does not cover the agent's stored parts. The agent still accepts prompts. After its next turn,
+// VerifyAgent detects changes to the store.
 func TestVerify_ReportsNotCoveredForOlderAgent(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)

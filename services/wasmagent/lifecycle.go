@@ -272,8 +272,8 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 // agent.
 const maxStaleRetries = 3
 
-// retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale loads
-// the agent again and repeats the call. It returns the agent that was passed to the last call.
+// retryIfStale calls the function do with an agent. If do fails because another process has changed the agent,
+// retryIfStale loads the agent again and repeats the call. It returns the agent that was passed to the last call.
 func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxStaleRetries {

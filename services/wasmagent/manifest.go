@@ -49,7 +49,7 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 			return nil, limits, errChildNotAllowed
 		}
 		limits.Descendants[member.GetSubject()] = int(childRight.GetCount())
-		// This limit is checked before the module is compiled.
+		// The maximum number of descendants is checked before the module is compiled.
 		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(childRight.GetCount()) {
 			return nil, limits, cmp.Or(err, errChildNotAllowed)
 		}

@@ -115,9 +115,9 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	return name, h.server != "" && h.models.Has(name)
 }
 
-// modelOf returns the model that an agent uses. named is the model in the agent's configuration. If named is empty, the
-// agent uses the default model. An imported agent also uses the default model if no configured provider has the model
-// in named.
+// modelOf returns the model that an agent uses. The parameter named is the model in the agent's configuration. If it is
+// empty, the agent uses the default model. An imported agent also uses the default model if no configured provider has
+// the model that its configuration names.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model

@@ -35,7 +35,8 @@ type approvalGateway struct {
 	// panics reports whether the stream of a waiting call panics.
 	panics func() bool
 
-	// withdrawn carries the approvals that are withdrawn, with the reasons. While fails is true, withdrawals fail.
+	// withdrawn carries the approvals that are withdrawn, with the reasons. While the field fails is true, withdrawals
+	// fail.
 	withdrawn chan string
 	fails     atomic.Bool
 
@@ -159,7 +160,7 @@ func (c client) promptUntilParked(id string) {
 	}
 }
 
-// waitForAnswer waits until the newest message of an agent has the content in want.
+// waitForAnswer waits until the content of an agent's newest message equals want.
 func (c client) waitForAnswer(id, want string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent has answered "+want, func() bool {

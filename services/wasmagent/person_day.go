@@ -48,9 +48,9 @@ func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int
 		errDayLimit, person.Subject, output, renews, key)
 }
 
-// reserveDay counts the usage in most against the person's limit for today. most is the estimated maximum usage of a
-// question. settle replaces the estimate with the actual usage. If the process ends before it calls settle, the
-// estimate stays counted.
+// reserveDay counts an estimated usage against the person's limit for today. The parameter most is the estimated
+// maximum usage of a question. settle replaces the estimate with the actual usage. If the process ends before it calls
+// settle, the estimate stays counted.
 func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(actual models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {

@@ -35,7 +35,8 @@ func progressMessage(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// pageOf returns the page of a list that starts at the offset in token. It also returns the token for the next page.
+// pageOf returns a page of a list. The parameter token is the offset at which the page starts. pageOf also returns the
+// token for the next page.
 func pageOf[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
@@ -99,8 +100,9 @@ type agentEntry struct {
 	position int64
 }
 
-// agentEntries returns agents with their current states, from newest to oldest. It returns the agents in rows. It also
-// returns the agents that have a turn in this process, if their current state is in states.
+// agentEntries returns agents with their current states, from newest to oldest. It returns the stored agents in the
+// parameter rows. It also returns the agents that have a turn in this process, if their current state is one of the
+// given states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
@@ -182,8 +184,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least
-// one message, even if that message is larger.
+// prefixWithin returns the longest prefix of a list of messages whose total size is within a maximum. The parameter
+// most is the maximum in bytes. The prefix has at least one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

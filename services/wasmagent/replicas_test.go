@@ -28,8 +28,8 @@ type paymentGateway struct {
 	approved chan struct{}
 }
 
-// answer runs a call at once, unless the call is for the tool pay. A call to pay waits for its approval. Each approval
-// allows one call.
+// answer runs a call at once, unless the call is for the tool named pay. A call to this tool waits for its approval.
+// Each approval allows one call.
 func (e *paymentGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	key := req.GetTool() + " " + req.GetArgumentsJson()
 	if req.GetTool() != "pay" {

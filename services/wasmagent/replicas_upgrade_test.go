@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// During an upgrade, two replicas with different modules of the same guest share their agents. Each replica runs the
-// agents that the other replica created, with the module that they began with. A replica that is stopped leaves its
-// waiting turns to the other replica, in both directions.
+// During an upgrade, two replicas with different modules of the same guest share their agents. Each replica can run the
+// agents that the other replica created. These agents keep the module with which they were created. When either replica
+// is stopped, the other replica continues the turns that waited in it.
 func TestReplicas_RunBothModulesDuringUpgrade(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)
@@ -61,7 +61,8 @@ func TestReplicas_RunBothModulesDuringUpgrade(t *testing.T) {
 		other.verifyMatches(id)
 	}
 
-	// The old replica ends, and the upgraded replica continues its waiting turn. Both waiting turns run once.
+	// The old replica is stopped, and the upgraded replica continues the old replica's waiting turn. The approved calls
+	// of both waiting turns are made once.
 	old.close()
 	close(gateway.approved)
 	for _, id := range waiting {

@@ -155,7 +155,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName derives from name a tool name that models accept and that is not in taken.
+// uniqueName converts the parameter name to a tool name that models accept and that is not in the set taken.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

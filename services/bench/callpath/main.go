@@ -26,7 +26,7 @@ import (
 
 const (
 	module = "github.com/sluice-mesh/sluice/services/"
-	// gateway is the directory in the module whose code is counted.
+	// gateway is the directory whose code is counted, relative to the module's root.
 	gateway = "gateway"
 	// caller is the package of the program that makes the call. The package must be covered too, because a Go program
 	// writes coverage data only if its main package is covered.

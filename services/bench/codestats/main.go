@@ -61,7 +61,7 @@ func run(top string, out io.Writer) error {
 	return nil
 }
 
-// formatSizes returns the median, the 95th percentile and the maximum of sizes.
+// formatSizes returns the median, the 95th percentile and the maximum of the numbers in sizes.
 func formatSizes(sizes []int) string {
 	if len(sizes) == 0 {
 		return "none"

@@ -245,8 +245,8 @@ func positiveNumber(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// If the model provider fails, the error of the turn must say which fault occurred. Only a truncated response is
-// charged, with an estimate.
+// If the model provider fails, the error of the turn must say which fault occurred. Tokens are charged only if the
+// response was truncated or malformed, and the number of tokens is then an estimate.
 func TestModelFaults_AreNamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -196,7 +196,8 @@ func (a *agentMesh) approveAll(t *testing.T) {
 	}
 }
 
-// textBetween returns the text after the first occurrence of behind, up to the next occurrence of before.
+// textBetween returns the text after the first occurrence of the string behind, up to the next occurrence of the string
+// before.
 func textBetween(t *testing.T, text, behind, before string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, behind)

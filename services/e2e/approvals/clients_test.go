@@ -20,7 +20,7 @@ import (
 
 // approverDelayVariable is the name of an environment variable. Its value is a duration: the time from the refusal that
 // contains the approval's id to the approver's vote. If the variable is set, calls are held for the default time.
-// Otherwise calls are held for one second and the approver votes at once.
+// Otherwise calls are held for one second, and the approver votes immediately after the refusal.
 const approverDelayVariable = "SLUICE_PATIENCE"
 
 // externalClient is an MCP client that is not part of the project.
@@ -65,7 +65,7 @@ func (w *approvalCaller) decideApproval(t *testing.T, verdict, id string, args .
 	}
 }
 
-// checkPayments fails the test unless the server has received want payments.
+// checkPayments fails the test unless the number of payments that the server has received equals the parameter want.
 func (w *approvalCaller) checkPayments(t *testing.T, want int) {
 	t.Helper()
 	if n := len(w.Upstream.Calls("pay")); n != want {
@@ -162,7 +162,7 @@ func countRequests(f *rawmesh.Mesh, method string) (n int) {
 	return n
 }
 
-// awaitIdle waits until no call is in flight in the only session. Tests call it after a cancellation.
+// awaitIdle waits until no call is in flight in the mesh's only session. Tests call it after a cancellation.
 func awaitIdle(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	eventually.Holds(t, "no call is in flight", func() bool {

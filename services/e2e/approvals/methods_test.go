@@ -37,7 +37,7 @@ rules:
 )
 
 // startReadApprovalMesh starts a mesh with a server of the official SDK that has a prompt and three resources. Most of
-// them need approval. got counts the prompts and resources that the server has returned.
+// them need approval. The returned counter got counts the prompts and resources that the server has returned.
 func startReadApprovalMesh(t *testing.T, extra string) (f *rawmesh.Mesh, got *atomic.Int32) {
 	t.Helper()
 	got = new(atomic.Int32)

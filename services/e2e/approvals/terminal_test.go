@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// runAtTerminal runs `sluice approvals` in a pseudoterminal, and types the string types when the command asks a
-// question. In the result, Stderr is the terminal output and Stdout is the standard output.
+// runAtTerminal runs `sluice approvals` in a pseudoterminal. When the command asks a question, runAtTerminal types the
+// string in the parameter types. In the result, Stderr is the terminal output and Stdout is the standard output.
 func runAtTerminal(t *testing.T, f *rawmesh.Mesh, types string, args ...string) stack.CommandResult {
 	t.Helper()
 	program := stack.Program(t, "sluice")

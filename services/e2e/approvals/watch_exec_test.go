@@ -11,8 +11,8 @@ import (
 )
 
 // execWatcher is a running `sluice approvals watch --exec`. The executed command writes its standard input to a file in
-// dir. The file's name contains the command's variables and arguments. The command then fails with exit code 3, so that
-// the watch reports that the command has ended.
+// the directory dir. The file's name contains the command's variables and arguments. The command then fails with exit
+// code 3, so that the watch reports that the command has ended.
 type execWatcher struct {
 	*watcher
 	dir string
@@ -25,8 +25,8 @@ func startExecWatch(t *testing.T, f *rawmesh.Mesh) *execWatcher {
 	return &execWatcher{w, dir}
 }
 
-// expectRuns waits until the command was run once for each approval in runs, in any order. It checks that the command's
-// standard input contains the strings in runs.
+// expectRuns waits until the command was run once for each approval in the map runs, in any order. It checks that the
+// command's standard input contains the strings in the map.
 func (w *execWatcher) expectRuns(t *testing.T, runs map[string][]string) {
 	t.Helper()
 	reports := make(map[string]bool)

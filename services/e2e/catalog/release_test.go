@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// changedLibrary returns the tools of libraryTools with two changed descriptions, and the tools in more.
+// changedLibrary returns the tools of libraryTools with two changed descriptions, followed by the tools in the
+// parameter more.
 func changedLibrary(more ...string) string {
 	return strings.Replace(strings.Replace(libraryTools(more...), "Gets a note.", "Gets a note by its id.", 1), "Lists all notes.", "Lists all notes, the newest first.", 1)
 }
@@ -31,7 +32,8 @@ func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 		})
 	}
 	operator := func(args ...string) stack.CommandResult { return run(stack.OperatorToken, args...) }
-	// waits lists the server's tools as the agent until n tool definitions wait for the operator to accept them.
+	// waits lists the server's tools as the agent, repeatedly, until n tool definitions wait for the operator to accept
+	// them.
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)

@@ -31,7 +31,7 @@ func toolDefinition(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
 
-// libraryTools returns the tool list of a notes server, followed by the tools in more.
+// libraryTools returns the tool list of a notes server, followed by the tools in the parameter more.
 func libraryTools(more ...string) string {
 	return "[" + strings.Join(append([]string{toolDefinition("get_note", "Gets a note."), toolDefinition("list_notes", "Lists all notes."), toolDefinition("delete_note", "Deletes a note permanently.")}, more...), ",") + "]"
 }

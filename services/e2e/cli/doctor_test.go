@@ -53,7 +53,7 @@ func TestDoctor_NamesEachProblem(t *testing.T) {
 	})
 }
 
-// findingStates returns the states and subjects of the findings whose kind is in sorts, sorted.
+// findingStates returns the states and subjects of the findings whose kind is in the list sorts. The result is sorted.
 func findingStates(found map[string]stack.DoctorFinding, sorts ...string) (out []string) {
 	for key, s := range found {
 		for _, sort := range sorts {

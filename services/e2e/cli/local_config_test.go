@@ -39,7 +39,7 @@ func (s *terminalScreen) String() string {
 	return s.text.String()
 }
 
-// terminalUp is a `sluice up` process that runs at a terminal without --config.
+// terminalUp is a `sluice up` process that was started at a terminal without --config.
 type terminalUp struct {
 	screen terminalScreen
 	person *os.File

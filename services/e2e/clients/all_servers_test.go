@@ -184,8 +184,8 @@ func TestAllServers_OneURLServesThem(t *testing.T) {
 	}
 }
 
-// awaitNotification waits until a client has received the notification want. It skips other notifications, for example
-// notifications of changed lists.
+// awaitNotification waits until a client has received the notification in the parameter want. It skips other
+// notifications, for example notifications of changed lists.
 func awaitNotification(ctx context.Context, heard <-chan string, want string) bool {
 	for {
 		select {

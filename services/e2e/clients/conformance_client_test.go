@@ -57,9 +57,9 @@ func runSuiteClient() int {
 // summaryLine matches the suite's summary of one scenario.
 var summaryLine = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, reached
-// converts this URL, and the client connects to the converted URL. runClientScenario returns the number of checks that
-// pass, and the suite's output if a check fails.
+// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, the function
+// reached converts this URL, and the client connects to the converted URL. runClientScenario returns the number of
+// checks that pass, and the suite's output if a check fails.
 func runClientScenario(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -40,8 +40,9 @@ func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	}) + to.Path
 }
 
-// startRevisionSwitch returns the URL of a proxy. The proxy sends requests of revision 2026-07-28 to the URL stateless,
-// and all other requests to the URL sessions.
+// startRevisionSwitch starts a proxy and returns the proxy's URL. The parameters sessions and stateless are the URLs of
+// two servers. The proxy sends requests of revision 2026-07-28 to the server at stateless, and all other requests to
+// the server at sessions.
 func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 	t.Helper()
 	return startProxy(t, func(r *httputil.ProxyRequest, body []byte) {
@@ -53,7 +54,7 @@ func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 	})
 }
 
-// startProxy starts a proxy that rewrites each request with rewrite, and returns its URL.
+// startProxy starts a proxy that rewrites each request with the function rewrite, and returns the proxy's URL.
 func startProxy(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) string {
 	t.Helper()
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,7 +23,7 @@ type matrixClient struct {
 	lacks, lacksAmongAll []string
 	// lacksAt lists, for each server name, further features that the client does not support.
 	lacksAt map[string][]string
-	// The function use uses the features in tries at an endpoint and returns the result for each feature.
+	// The function use uses the features in the map tries at an endpoint and returns the result for each feature.
 	use func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult
 }
 

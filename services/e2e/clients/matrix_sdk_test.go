@@ -108,7 +108,7 @@ func (c *matrixSDK) useFeature(ctx context.Context, feature string, try npmtest.
 	return did
 }
 
-// marshalResult returns a result as JSON, or err if it is not nil.
+// marshalResult returns a result as JSON. If err is not nil, it returns err.
 func marshalResult[R any](result R, err error) (string, error) {
 	if err != nil {
 		return "", err

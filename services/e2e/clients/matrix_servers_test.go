@@ -35,7 +35,7 @@ func matrixServers(t *testing.T) []matrixServer {
 	// Some tools have definitions that depend on the client's capabilities, so the definitions are not pinned.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
 	// By default the memory server writes to the directory of its program. The sandbox makes that directory read-only,
-	// so the server gets another path.
+	// so the configuration sets another path.
 	memory := strings.Replace(stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(dir, "memory.jsonl")), 1)
 	slow := []string{mcpSubscriptions} // the resource changes only every 3 s, so the test waits for it only once
 	conditional := []string{mcpSampling, mcpElicitation}

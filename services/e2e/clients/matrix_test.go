@@ -37,8 +37,8 @@ func features() []string {
 // and at the URL for all servers, but not each client with each server.
 const wholeMatrixVariable = "SLUICE_MATRIX"
 
-// isTested reports whether the client and the server with these indexes are tested together. at is 0 for the server's
-// own URL and 1 for the URL for all servers.
+// isTested reports whether the client and the server with these indexes are tested together. The parameter at is 0 for
+// the server's own URL and 1 for the URL for all servers.
 func isTested(client, server, at int) bool {
 	return os.Getenv(wholeMatrixVariable) != "" || (client+server)%4 == 2*at
 }
@@ -140,8 +140,8 @@ type matrixCounts struct {
 	cancelled map[string]int
 }
 
-// runPair makes a client use the features that both sides support, and logs these features. caller is even at the
-// server's URL and odd at the URL for all servers.
+// runPair makes a client use the features that both sides support, and logs these features. The parameter caller is
+// even if the client uses the server's own URL, and odd if it uses the URL for all servers.
 func (m *matrixCounts) runPair(t *testing.T, c matrixClient, s matrixServer, caller int, does func(t *testing.T, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult) {
 	t.Helper()
 	at := caller % 2

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// agentStories creates an agent in its container, and checks that one trace contains the spans of its prompt from all
-// processes.
+// agentStories creates an agent in the agents' container. It checks that one trace contains the spans from all
+// processes that handle a prompt to the agent.
 func agentStories(t *testing.T, d *deployment) {
 	client := npmtest.StartClient(t, strings.TrimSuffix(d.mcp(), "demo")+"agents", d.agent)
 	client.ListTools()

@@ -126,7 +126,8 @@ func (d *deployment) copyConfig(t *testing.T) {
 	d.env = append(d.env, "CONFIG_DIR="+d.config)
 }
 
-// changePolicy replaces the string was with the string is in the demo server's policy.
+// changePolicy edits the demo server's policy. It replaces the string in the parameter was with the string in the
+// parameter is.
 func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	t.Helper()
 	path := filepath.Join(d.config, "policies", "demo.yaml")
@@ -194,7 +195,7 @@ func (d *deployment) tryRun(t *testing.T, limit time.Duration, name string, args
 	return out.String(), nil
 }
 
-// logTime calls do and logs its duration.
+// logTime calls the function do and logs the duration of the call.
 func (*deployment) logTime(t *testing.T, what string, do func()) {
 	t.Helper()
 	start := time.Now()

@@ -103,9 +103,9 @@ func peerStories(t *testing.T, d *deployment) {
 	}
 }
 
-// clientCredentials returns credentials with a certificate that the authority from has signed. The client presents the
-// certificate even if the server's list of CAs does not include from. If from is nil, the client presents no
-// certificate.
+// clientCredentials returns credentials with a certificate that a certificate authority, the parameter from, has
+// signed. The client presents the certificate even if the server's list of CAs does not include this authority. If from
+// is nil, the client presents no certificate.
 func clientCredentials(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test only checks how the server verifies the client

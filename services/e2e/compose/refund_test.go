@@ -88,8 +88,9 @@ func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	return approvedCall{}
 }
 
-// refundOnce requests a refund, calls approve with the approval's id, and then requests the same refund twice. The
-// first of these requests runs, and the second needs another approval. refundOnce returns the id of the first approval.
+// refundOnce requests a refund, calls the function approve with the approval's id, and then requests the same refund
+// twice. The first of these two requests runs, and the second needs another approval. refundOnce returns the id of the
+// first approval.
 func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {

@@ -138,8 +138,9 @@ func TestRateLimit_BurstPassesExactlyTheLimit(t *testing.T) {
 	}
 }
 
-// Case R2. A call that was sent is counted even if the server answers with an error. No HTTP status proves that a
-// server did not run the tool: for example, a server may run the tool and then answer 429 because a backend limits it.
+// Case R2. A call that was sent counts toward the rate limit even if the server answers with an error. No HTTP status
+// proves that a server did not run the tool: for example, a server may run the tool and then answer 429 because a
+// backend limits it.
 func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
@@ -164,8 +165,8 @@ func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	}
 }
 
-// The server no longer accepts connections, so the gateway can't send the call. The test checks that the call is not
-// counted.
+// The server no longer accepts connections, so the gateway can't send the call. The test checks that the call does not
+// count toward the rate limit.
 func TestRateLimit_UnsentCallIsNotCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")

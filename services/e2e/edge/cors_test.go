@@ -111,7 +111,8 @@ fetch("URL", {method: "POST", headers: {"Authorization": "Bearer TOKEN", "Conten
   .catch(e => document.body.innerText = "failed: " + e.message)
 </script>`
 
-// startPage serves the page on a separate origin and returns that origin. The page opens a session at the URL in mcp.
+// startPage serves the page on a separate origin and returns that origin. The page opens a session at the URL that mcp
+// points to.
 func startPage(t *testing.T, mcp *string) string {
 	t.Helper()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -121,7 +121,8 @@ func TestGRPCAttacks_UnauthenticatedClientsCannotExhaustTheMesh(t *testing.T) {
 // attacker is an unauthenticated client's connection.
 type attacker struct{ *rawh2.Conn }
 
-// repeat calls do n times, or until do returns an error because the server has closed the connection.
+// repeat calls the function do n times. It stops early if do returns an error because the server has closed the
+// connection.
 func (a *attacker) repeat(n int, do func() error) {
 	for range n {
 		if do() != nil {

@@ -66,7 +66,7 @@ func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	return authority, name
 }
 
-// renewCertificate replaces the certificate file and the key file whose paths begin with name.
+// renewCertificate replaces the certificate file and the key file whose paths begin with the string name.
 func renewCertificate(t *testing.T, authority *pki.Authority, name string, life time.Duration) {
 	t.Helper()
 	cert, key, err := authority.Issue(pki.Leaf{Name: "mcp", Life: life})

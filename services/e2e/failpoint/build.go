@@ -100,8 +100,8 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds the programs in the directory unfinished and moves them to dir. Before it returns, it always removes
-// unfinished.
+// build builds the programs in a temporary directory, the parameter unfinished, and moves them to dir. Before it
+// returns, it always removes the temporary directory.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
 		return err

@@ -24,8 +24,8 @@ const (
 	policy = "version: 1\nname: open\ndefault: allow\n"
 )
 
-// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests to the server open and refuse
-// requests to the server hidden.
+// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests to the server named open and
+// refuse requests to the server named hidden.
 type twoServerMesh struct {
 	*stack.Stack
 	open, hidden *rawmcp.Server
@@ -187,7 +187,7 @@ func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	}
 }
 
-// exchange sends text on a new connection and returns the bytes that it receives in response within 150 ms.
+// exchange sends the string text on a new connection and returns the bytes that it receives in response within 150 ms.
 func exchange(t *testing.T, addr, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -218,8 +218,8 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// checkCalls makes two calls and checks that each call receives the response with its own id. after is the name of the
-// preceding attack, for error messages.
+// checkCalls makes two calls and checks that each call receives the response with its own id. The parameter after is
+// the name of the preceding attack, for error messages.
 func (v *victim) checkCalls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {

@@ -30,7 +30,7 @@ const patience = 20 * time.Second
 // A proxy is a reverse proxy in front of the mesh that forwards only requests to the server "open".
 type proxy struct {
 	name string
-	// start starts the proxy in front of the mesh whose address is target, and returns the proxy's listen address.
+	// start starts the proxy in front of the mesh at the address target, and returns the proxy's listen address.
 	start func(t *testing.T, target string) string
 }
 

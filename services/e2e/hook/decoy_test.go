@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// A cloned project configures MCP servers with the names of servers behind the mesh, although these are other servers.
-// Codex reads the project's configuration only if the user trusts the project. Therefore the hook does not allow a call
-// because of the configuration of an untrusted project. In tool names, Codex replaces hyphens with underscores.
+// A cloned project configures MCP servers that have the same names as the servers behind the mesh, but are different
+// servers. Codex reads the project's configuration only if the user trusts the project. Therefore the hook does not
+// allow a call because of the configuration of an untrusted project. In tool names, Codex replaces hyphens with
+// underscores.
 func TestHooks_IgnoreEntriesThatCodexDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

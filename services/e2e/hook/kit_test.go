@@ -106,7 +106,7 @@ func (h *home) run(input string, args ...string) output {
 	return wait()
 }
 
-// must runs the program and returns what it printed. The test fails if the program fails.
+// must calls run with the given arguments and returns what the program printed. The test fails if the program fails.
 func (h *home) must(args ...string) string {
 	h.t.Helper()
 	out := h.run("", args...)
@@ -165,7 +165,7 @@ func (h *home) silent(what string, o output) {
 	}
 }
 
-// denies checks that an output denies a call, and that the reason contains fragment.
+// denies checks that an output denies a call, and that the reason contains the string fragment.
 func (h *home) denies(what string, o output, fragment string) {
 	h.t.Helper()
 	if reason := o.denial(); reason == "" || !strings.Contains(reason, fragment) {

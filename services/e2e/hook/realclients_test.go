@@ -118,7 +118,8 @@ func TestRealClients_ClaudeCodeAsksTheHookAboutCommandsInSkills(t *testing.T) {
 	h.refuses(claudeCode("Bash(touch closed)"), "closed", "unknown key") // an event that is not known has no effect
 }
 
-// refuses checks that a client does not run a call, and that its model receives a text that contains fragment.
+// refuses checks that a client does not run a call, and that its model receives a text that contains the string
+// fragment.
 func (h *home) refuses(c client, name, fragment string) {
 	h.t.Helper()
 	results := h.begin(c, name)()

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// registered returns the arguments of the hook that is registered in the settings file name. The paths in the arguments
-// must not need quotes.
+// registered returns the arguments of the hook that is registered in a settings file. The parameter name is the path of
+// that file. The paths in the arguments must not need quotes.
 func (h *home) registered(name string) []string {
 	h.t.Helper()
 	var file struct {

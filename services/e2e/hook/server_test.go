@@ -20,7 +20,7 @@ type server struct {
 	to    io.WriteCloser
 	from  *bufio.Scanner
 	calls int
-	// asked contains the client's questions about calls. Each question is answered with answer.
+	// asked contains the client's questions about calls. The test answers each of them with the field answer.
 	asked  []string
 	answer string
 }
@@ -89,7 +89,8 @@ func (s *server) send(m message) {
 	}
 }
 
-// until reads messages until a message matches. Meanwhile it answers the client's questions about calls.
+// until reads messages until the function match returns true for a message. Meanwhile it answers the client's questions
+// about calls.
 func (s *server) until(what string, match func(message) bool) message {
 	s.t.Helper()
 	for s.from.Scan() {
@@ -109,7 +110,7 @@ func (s *server) until(what string, match func(message) bool) message {
 	return message{}
 }
 
-// call calls a method and unmarshals its result into result, unless result is nil.
+// call calls a method. It unmarshals the method's result into the parameter result, unless this parameter is nil.
 func (s *server) call(method string, params, result any) {
 	s.t.Helper()
 	s.calls++

@@ -43,8 +43,8 @@ func newGoodAgent(t *testing.T, url string, strict bool) *goodAgent {
 	return a
 }
 
-// makeCalls makes calls until length has passed or ctx is done, and returns their durations, sorted. The test fails if
-// a call fails.
+// makeCalls makes calls until the duration length has passed or ctx is done, and returns the calls' durations, sorted.
+// The test fails if a call fails.
 func (a *goodAgent) makeCalls(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
@@ -120,8 +120,8 @@ func (s *countingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check checks that the server received each of the made calls of the agent exactly once. made is the number of these
-// calls.
+// check checks that the server received each of the agent's calls exactly once. made is the number of calls that the
+// agent has made.
 func (s *countingServer) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

@@ -92,8 +92,8 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// startAttacks makes the attacks repeatedly until the returned function stop is called. stop returns after all attacks
-// have ended.
+// startAttacks makes the attacks repeatedly until the returned function stop is called. That function returns after all
+// attacks have ended.
 func startAttacks(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
@@ -178,7 +178,7 @@ func (a *attackers) send(line string) {
 	}
 }
 
-// receive reads a line of JSON from the attackers and unmarshals it into what.
+// receive reads a line of JSON from the attackers and unmarshals it into the parameter what.
 func (a *attackers) receive(what any) {
 	a.t.Helper()
 	if !a.out.Scan() {

@@ -25,7 +25,8 @@ type target struct {
 	Token string
 }
 
-// attack is one kind of attack. Its workers call do repeatedly. do reports whether the attack reached the mesh.
+// attack is one kind of attack. Its workers call the function do repeatedly. The function reports whether the attack
+// reached the mesh.
 type attack struct {
 	name    string
 	workers int
@@ -215,7 +216,7 @@ func smuggle(ctx context.Context, m target) bool {
 }
 
 // dialHTTP2 opens an HTTP/2 connection to the gRPC port. If this fails, it returns nil. The connection is closed when
-// ctx is done or when end is called.
+// ctx is done or when the function end is called.
 func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {
@@ -232,8 +233,8 @@ func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	return to, end
 }
 
-// encodeHeaders encodes the headers of a gRPC call, and the given number of additional fields with values of size
-// bytes.
+// encodeHeaders encodes the headers of a gRPC call, and the given number of additional fields. The parameter size is
+// the length of each additional field's value, in bytes.
 func encodeHeaders(enc *hpack.Encoder, fields, size int) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // writing to memory does not fail

@@ -174,7 +174,7 @@ func allocateMemory() {
 	runtime.KeepAlive(kept)
 }
 
-// allocateInGrandchild makes a grandchild of this process allocate the memory.
+// allocateInGrandchild makes a grandchild of this process allocate maxMemory bytes.
 func allocateInGrandchild() error {
 	self, err := os.Executable()
 	if err != nil {

@@ -22,8 +22,9 @@ type mesh struct {
 	t *testing.T
 }
 
-// startLimitedMesh starts a mesh whose server `attacker` has the given limits. more contains additional keys of
-// `stdio`. If setup is not empty, it is a shell script that runs in a new mount namespace before the mesh starts.
+// startLimitedMesh starts a mesh whose server `attacker` has the given limits. The parameter more contains additional
+// keys of `stdio`. If setup is not empty, it is a shell script that runs in a new mount namespace before the mesh
+// starts.
 func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -67,7 +68,8 @@ func (m *mesh) checkOthersServe() {
 	}
 }
 
-// countProcesses returns the number of processes on this machine whose command lines match the regular expression text.
+// countProcesses returns the number of processes on this machine whose command lines match the regular expression in
+// the parameter text.
 func countProcesses(text string) int {
 	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
 	n := 0

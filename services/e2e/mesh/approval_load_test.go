@@ -215,8 +215,8 @@ func (b *approvalLoad) countReceived(t *testing.T) map[int]int {
 	return out
 }
 
-// awaitState waits until an approval is in a state. Waiting is necessary because the store may receive the result of a
-// call late.
+// awaitState waits until an approval is in the given state. Waiting is necessary because the store may receive the
+// result of a call late.
 func (b *approvalLoad) awaitState(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
 	var got *approvalv1.GetApprovalResponse

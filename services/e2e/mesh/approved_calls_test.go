@@ -90,8 +90,9 @@ func paymentRunFor(site *stack.Stack, up *rawmcp.Server) *paymentRun {
 	}
 }
 
-// startWork starts the callers and the approver. After stop is called, the callers start no further calls. wait calls
-// stop, and then waits until every call has run or has received a final refusal, or until ctx is done.
+// startWork starts the callers and the approver. After the returned function stop is called, the callers start no
+// further calls. The returned function wait calls stop, and then waits until every call has run or has received a final
+// refusal, or until ctx is done.
 func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)

@@ -94,7 +94,7 @@ func newChangeTest(t *testing.T) *changeTest {
 	return c
 }
 
-// callTools calls both tools in turn until ctx is done.
+// callTools calls the two tools alternately until ctx is done.
 func (c *changeTest) callTools(ctx context.Context, gateway *stack.Distributed, token string) {
 	client := stack.NewClient(nil, gateway.MCP("echo"), token)
 	own := make(map[string][]timedCall)

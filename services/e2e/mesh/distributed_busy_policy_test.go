@@ -25,8 +25,8 @@ func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
 	}
 }
 
-// callDuringPause suspends the policy service for pause. It calls fn repeatedly until the policy service continues, and
-// once more when the policy service is running again.
+// callDuringPause suspends the policy service for the duration pause. It calls fn repeatedly until the policy service
+// continues, and once more when the policy service is running again.
 func callDuringPause(t *testing.T, a *rawmesh.Distributed, pause time.Duration, fn func()) {
 	t.Helper()
 	a.Signal(t, policyRole, stack.SIGSTOP)

@@ -75,7 +75,7 @@ func TestReadiness_StaysWithoutLimiterApprovalOrAgents(t *testing.T) {
 	}
 }
 
-// awaitDegraded waits until /readyz reports that the mesh is ready but degraded, and gives the reason why.
+// awaitDegraded waits until /readyz reports that the mesh is ready but degraded, for the reason in the parameter why.
 func awaitDegraded(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {

@@ -108,7 +108,7 @@ func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	})
 }
 
-// awaitNotReady waits until /readyz responds with status 503 and gives the reason why.
+// awaitNotReady waits until /readyz responds with status 503 and the reason in the parameter why.
 func awaitNotReady(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {

@@ -47,8 +47,8 @@ func newHashChain(dir, name string) *hashChain {
 
 func (c *hashChain) recordCount() int { return len(c.prevs) }
 
-// readNewRecords reads the records that were written since its last call. The test fails at the first line that does
-// not continue the chain. An incomplete last line is left for the next call.
+// readNewRecords reads the records that were written since the previous call to readNewRecords. The test fails at the
+// first line that does not continue the chain. An incomplete last line is left for the next call.
 func (c *hashChain) readNewRecords(t *testing.T) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(c.dir, c.name+"-*.jsonl"))

@@ -67,7 +67,7 @@ type pendingRun struct {
 	mcp      string
 	upstream *rawmcp.Server
 	dial     func() (*grpc.ClientConn, error)
-	// kill kills the process that stores the approvals with SIGKILL. start starts it again.
+	// kill sends SIGKILL to the process that stores the approvals. start starts that process again.
 	kill, start func()
 
 	// requested contains the ids of the approvals, in the order in which callers received them. Every third approval is
@@ -137,8 +137,8 @@ func requestTicket(c *stack.Client, n int) (string, error) {
 	}
 }
 
-// decideUntil starts approvers. As soon as the given number of votes was acknowledged, it kills the process while the
-// approvers are still voting.
+// decideUntil starts approvers. As soon as the given number of votes was acknowledged, it kills the process that stores
+// the approvals, while the approvers are still voting.
 func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*waitTimeLimit)

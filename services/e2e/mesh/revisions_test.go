@@ -33,11 +33,11 @@ type revisionsTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
 	operator [2]policyv1.PolicyServiceClient
-	// ran contains the number of successful calls of each tool at each gateway.
+	// ran contains the number of successful calls to each tool at each gateway.
 	ran [2][2]atomic.Int64
 
 	mu sync.Mutex
-	// arrivals contains the times at which the server received calls of each tool.
+	// arrivals contains the times at which the server received calls to each tool.
 	arrivals [2][]time.Time
 }
 
@@ -102,7 +102,7 @@ func (c *revisionsTest) call(ctx context.Context, gateway, tool int) {
 	}
 }
 
-// awaitRuns waits until calls of a tool succeed at both gateways.
+// awaitRuns waits until calls to a tool succeed at both gateways.
 func (c *revisionsTest) awaitRuns(tool int) {
 	c.t.Helper()
 	for gateway := range c.gateways {

@@ -9,19 +9,21 @@ import (
 // maxLateCalls is the maximum number of messages about late calls.
 const maxLateCalls = 5
 
-// stopTimes contains the durations of all stops of a run.
+// stopTimes contains the durations that a run measured. In the run, an operator repeatedly stops calls and resumes
+// them.
 type stopTimes struct {
-	// acknowledged is the time from the request of a stop to its acknowledgement.
+	// acknowledged contains, for each stop of calls, the time from the operator's request to the acknowledgement.
 	acknowledged []time.Duration
-	// lastCall and lastCallInFault contain, for each stop, the time from the request of the stop to the last call that
-	// a server received, or 0 if there was no such call. lastCallInFault is for the stops that overlap a fault.
+	// lastCall and lastCallInFault contain, for each stop of calls, the time from the request of the stop to the last
+	// call that a server received, or 0 if there was no such call. lastCallInFault is for the stops that overlap a
+	// fault.
 	lastCall, lastCallInFault []time.Duration
-	// resumed contains, for each stop, the time from the request to resume calls to the next call that a server
-	// received.
+	// resumed contains, for each stop of calls, the time from the request to resume calls to the next call that a
+	// server received.
 	resumed []time.Duration
 }
 
-// report checks all stops of the run, and logs a summary.
+// report checks every stop of calls in the run, and logs a summary.
 func (c *stopTest) report(number int, took time.Duration) {
 	c.t.Helper()
 	if len(c.periods) != number {
@@ -58,13 +60,13 @@ from the request of a resume to the next call that a server received: %s`,
 		percentiles(times.acknowledged), percentiles(times.lastCall), percentiles(times.lastCallInFault), percentiles(times.resumed))
 }
 
-// isDisturbed reports whether a stop overlaps a fault.
+// isDisturbed reports whether a stop of calls overlaps a fault of the second gateway.
 func (c *stopTest) isDisturbed(p stopPeriod) bool {
 	return slices.ContainsFunc(c.faults, func(f stopFault) bool { return p.requested.Before(f.ended) && p.acknowledged.After(f.began) })
 }
 
-// check compares the times at which servers received calls with the times of all stops. It reports each call that a
-// server received after a stop was acknowledged and before the end of that stop was requested.
+// check compares the times at which servers received calls with the times of all stops of calls. It reports each call
+// that a server received after a stop was acknowledged and before the end of that stop was requested.
 func (c *stopTest) check() (times stopTimes) {
 	c.t.Helper()
 	for _, target := range c.targets {
@@ -109,8 +111,8 @@ func (s *stopTarget) lastArrival(from, to time.Time) (at time.Time, ok bool) {
 	return s.arrivals[i-1], true
 }
 
-// nextArrival returns the time of the first call that the server received after from. There is always such a call,
-// because each resume waits until calls are allowed again.
+// nextArrival returns the time of the first call that the server received after the time from. There is always such a
+// call, because each resume waits until calls are allowed again.
 func (s *stopTarget) nextArrival(from time.Time) time.Time {
 	i, _ := slices.BinarySearchFunc(s.arrivals, from, time.Time.Compare)
 	return s.arrivals[i]

@@ -21,7 +21,7 @@ const (
 	stopAgents, stopServers = 20, 10
 	// stopCallsPerSecond is the total rate of the calls that are made for all targets.
 	stopCallsPerSecond = 1000
-	// wideReason is the reason that is given for stops that cover all targets.
+	// wideReason is the reason that the operator gives for stopping the calls of all targets.
 	wideReason = "a test of all targets"
 )
 
@@ -64,7 +64,7 @@ func (c *stopTest) addTargets(opts *stack.Options) {
 	}
 }
 
-// startTargetServer starts a server with the tools of targets, and returns its configuration.
+// startTargetServer starts a server that has the tools of the given targets, and returns its configuration.
 func (c *stopTest) startTargetServer(name string, targets []*stopTarget) string {
 	tools := make([]string, len(targets))
 	for i, target := range targets {
@@ -110,8 +110,8 @@ func (c *stopTest) startCallers(ctx context.Context) {
 	}
 }
 
-// callTarget calls the tool of a target through a gateway, at the time first and then at regular intervals. Calls that
-// are behind schedule follow each other without a pause.
+// callTarget calls the tool of a target through a gateway. It makes the first call at the time in the parameter first,
+// and then calls the tool at regular intervals. Calls that are behind schedule follow each other without a pause.
 func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway int, first time.Time, interval time.Duration) {
 	client := stack.NewClient(nil, c.gateways[gateway].MCP(target.server), target.token)
 	request := []byte(stack.CallRequest(fmt.Sprintf(`{"name":%q}`, target.name)))

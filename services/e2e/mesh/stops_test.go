@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// stopsByDefault is the number of stops if SLUICE_STOPS is not set.
+	// stopsByDefault is the number of times that the operator stops calls if SLUICE_STOPS is not set.
 	stopsByDefault = 40
-	// stopsDuringFault is the number of stops that are requested and acknowledged before a fault is ended.
+	// stopsDuringFault is the number of stops of calls that are requested and acknowledged before a fault is ended.
 	// stopsBetweenFaults is the number of stops between the end of a fault and the start of the next fault.
 	stopsDuringFault, stopsBetweenFaults = 5, 20
-	// stopTimeLimit is the maximum time for a stop and the following resume, and for the first calls, on a busy
-	// machine.
+	// stopTimeLimit is the maximum time to stop calls and resume them, and the maximum time for the first calls. It
+	// allows for a busy machine.
 	stopTimeLimit = time.Minute
 )
 
@@ -35,16 +35,16 @@ type stopTest struct {
 	gateways [2]*stack.Distributed
 	// proxy is a network proxy between the second gateway and its policy service.
 	proxy *network.Proxy
-	// policies contains the policy services. There are two if they store stops in PostgreSQL. The second gateway uses
-	// the last one in the list.
+	// policies contains the policy services. There are two of them if the stops that the operator requests are stored
+	// in PostgreSQL. The second gateway uses the last policy service in the list.
 	policies []*stack.Distributed
-	// operator contains a connection to each policy service. All of them belong to the only operator.
+	// operator contains a connection to each policy service. The test's only operator uses all of these connections.
 	operator []policyv1.PolicyServiceClient
 	targets  []*stopTarget
 	// callers are the goroutines that call tools. workers are the goroutines that stop and resume targets.
 	callers, workers sync.WaitGroup
-	// requested is the number of stops that were requested. It determines the policy service at which the next stop is
-	// requested.
+	// requested is the number of times that the operator has requested to stop calls. It determines the policy service
+	// at which the next stop is requested.
 	requested atomic.Int64
 	// faulty reports whether the second gateway is cut off or suspended.
 	faulty atomic.Bool
@@ -137,7 +137,7 @@ func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	c.report(number, time.Since(c.began))
 }
 
-// stopsWanted returns the number of stops to make. SLUICE_STOPS overrides the default.
+// stopsWanted returns the number of times that the operator stops calls. SLUICE_STOPS overrides the default.
 func stopsWanted(t *testing.T) int {
 	t.Helper()
 	text, ok := os.LookupEnv("SLUICE_STOPS")
@@ -151,8 +151,8 @@ func stopsWanted(t *testing.T) int {
 	return number
 }
 
-// stopTargets stops and resumes targets until the given number of stops was made. Each target is stopped and resumed
-// independently. Meanwhile, the second gateway has faults.
+// stopTargets stops and resumes the calls of targets until the given number of stops was made. The calls of each target
+// are stopped and resumed independently. Meanwhile, the second gateway has faults.
 func (c *stopTest) stopTargets(number int) {
 	c.t.Helper()
 	from := time.Now()
@@ -170,8 +170,8 @@ func (c *stopTest) stopTargets(number int) {
 	}
 }
 
-// startStops starts a goroutine for each target that stops and resumes the target repeatedly. The returned channel is
-// closed when all of them have finished.
+// startStops starts a goroutine for each target that stops and resumes the target's calls repeatedly. The returned
+// channel is closed when all goroutines have finished.
 func (c *stopTest) startStops(number int) chan struct{} {
 	var taken atomic.Int64
 	for _, target := range c.targets {
@@ -227,7 +227,8 @@ func (c *stopTest) stopOnce(targets []*stopTarget, selector *policyv1.StopSelect
 	return nil
 }
 
-// awaitStops waits until number stops that were requested after from are acknowledged, or until done is closed.
+// awaitStops waits until the given number of stops is acknowledged, or until done is closed. It counts only the stops
+// that were requested after the time from.
 func (c *stopTest) awaitStops(done <-chan struct{}, from time.Time, number int) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -240,7 +241,7 @@ func (c *stopTest) awaitStops(done <-chan struct{}, from time.Time, number int) 
 	}
 }
 
-// acknowledgedSince returns the number of acknowledged stops that were requested after from.
+// acknowledgedSince returns the number of acknowledged stops of calls that were requested after the time from.
 func (c *stopTest) acknowledgedSince(from time.Time) (number int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

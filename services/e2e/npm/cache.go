@@ -79,7 +79,8 @@ func complete(dir string) bool {
 	return err == nil
 }
 
-// installLocked installs s into dir while it holds the lock, unless another process has installed it.
+// installLocked holds the lock while it installs the set s into dir. If another process has installed the set already,
+// installLocked installs nothing.
 func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

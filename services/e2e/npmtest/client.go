@@ -253,7 +253,8 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// failAll returns the error why to all callers that are waiting, and to the callers of all later commands.
+// failAll returns the error in the parameter why to all callers that are waiting, and to the callers of all later
+// commands.
 func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

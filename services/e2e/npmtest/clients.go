@@ -52,7 +52,7 @@ func Libraries() map[string]npm.Set {
 }
 
 // Library makes a client library use features at an endpoint in one session. name is a key of [Libraries]. The client
-// must support all features in tries.
+// must support all features in the map tries.
 func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -147,7 +147,8 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	return run("mcp", "list")
 }
 
-// members returns the string member of each object in the array raw[list].
+// members returns the value of a string member of each object in an array. The parameter list is the name of the array
+// in raw, and member is the name of the string member.
 func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
 	t.Helper()
 	var whole map[string]jsontext.Value

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// The reference server has tools, prompts, resources and completions. After init, all of them work behind the mesh.
+// The reference server has tools, prompts, resources and completions. After `sluice init`, all of them work behind the
+// mesh.
 func TestInit_PromptsAndResourcesWork(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -136,7 +136,7 @@ func checkPrinted(t *testing.T, args []string, out string) {
 }
 
 // Cases X7, S2. Files of clients and servers contain control characters, and a secret that is written with escapes. No
-// init command prints a control character or the secret.
+// `sluice init` command prints a control character or the secret.
 func TestInit_EscapesHostileTexts(t *testing.T) {
 	t.Parallel()
 	h := newHostileHome(t)

@@ -178,7 +178,7 @@ func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 }
 
 // If entries for the remote mesh already exist, `init` replaces the stored token with the new token. An entry that does
-// not use the mesh stays unchanged and does not prevent this.
+// not use the mesh stays unchanged and does not prevent the replacement.
 func TestInitHTTP_ReplacesTheToken(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -21,8 +21,8 @@ cat > /dev/null
 touch "$HOME/installed"
 `
 
-// The test sends SIGINT to the process group of init, as Ctrl-C at a terminal does. The installation that init has
-// started still finishes.
+// The test sends SIGINT to the process group of `sluice init`, as Ctrl-C at a terminal does. The installation that the
+// command has started still finishes.
 func TestInit_CtrlCLetsAnInstallationFinish(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -12,7 +12,8 @@ import (
 const secret = "abcDEF0123456789abcdefXYZ"
 
 // claudeFile returns a configuration of Claude Code. It contains a server of the user, a server of a project, a server
-// that does not start, and a server with a credential in its arguments. init does not change the entry of the last one.
+// that does not start, and a server with a credential in its arguments. `sluice init` does not change the entry with
+// the credential.
 func claudeFile(h *home) string {
 	return `{
   "numStartups": 3, // a comment
@@ -126,8 +127,8 @@ func (h *home) entry(path, name string) (command string, args []string) {
 	return file.Servers[name].Command, file.Servers[name].Args
 }
 
-// Calls behind the mesh that init creates are allowed, refused, or held for an approval. The person who owns the agents
-// approves the held calls.
+// Calls behind the mesh that `sluice init` creates are allowed, refused, or held for an approval. The person who owns
+// the agents approves the held calls.
 func TestInit_CallsRunAreRefusedAndWaitForTheOwner(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -205,8 +206,8 @@ func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
 	}
 }
 
-// Undo restores an entry if the only changed members of the entry are those that belong to the client. If the
-// connection in an entry was changed, the entry stays until undo is forced.
+// `sluice init --undo` restores an entry if the only changed members of the entry are those that belong to the client.
+// If the connection in an entry was changed, the entry stays until the undo is forced.
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -238,9 +239,9 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A user renames an entry that init has written in one file, and removes another file. A client saves its file and adds
-// default members. Undo restores the other entries. It keeps the original content of the renamed entry until the user
-// removes that entry.
+// After `sluice init`, a user renames an entry in one client's file and removes another client's file. A client saves
+// its file and adds default members. `sluice init --undo` restores the other entries. It keeps the original content of
+// the renamed entry until the user removes that entry.
 func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -270,9 +271,9 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A user has a mesh with a configuration that the user wrote, and init extends this configuration. Undo restores the
-// original content of the configuration. If a hook also uses the mesh, undo removes the servers, and the hook still
-// works.
+// A user has a mesh with a configuration that the user wrote, and `sluice init` extends this configuration. `sluice
+// init --undo` restores the original content of the configuration. If a hook also uses the mesh, the undo removes the
+// servers, and the hook still works.
 func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -299,8 +300,8 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
-// Removing a hook changes the file in which init records its changes. Undo reads this file again after it has removed
-// the hook.
+// Removing a hook changes the file in which `sluice init` records its changes. `sluice init --undo` reads this file
+// again after it has removed the hook.
 func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

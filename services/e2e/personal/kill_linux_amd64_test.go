@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// killedClients lists the clients' files in the home directories in which the tests kill init.
+// killedClients lists the clients' files in the home directories in which the tests kill `sluice init`.
 var killedClients = []string{claudePath, cursorPath}
 
 // newKilledHome creates a home directory with the files of two clients. One file has comments. The other file has a
@@ -26,18 +26,18 @@ func newKilledHome(t *testing.T) *home {
 	return h
 }
 
-// A killed contains the clients' files as they are before and after a complete run of init. In their contents, the
-// placeholder HOME stands for the home directory.
+// A killed contains the clients' files as they are before and after a complete run of `sluice init`. In their contents,
+// the placeholder HOME stands for the home directory.
 type killed struct {
 	t *testing.T
-	// before and after map the files of clients to their contents.
+	// The maps before and after contain the contents of the clients' files, by path.
 	before, after map[string]string
-	// init contains the steps of the command init, and undo contains the steps of its undo. A step is a system call
-	// that creates, renames or removes a file.
+	// The slice init contains the steps of the command `sluice init`, and the slice undo contains the steps of `sluice
+	// init --undo`. A step is a system call that creates, renames or removes a file.
 	init, undo []string
 }
 
-// learn runs init and then its undo, and records the steps of both commands.
+// learn runs `sluice init` and then `sluice init --undo`, and records the steps of both commands.
 func learn(t *testing.T) *killed {
 	t.Helper()
 	h := newKilledHome(t)
@@ -70,7 +70,8 @@ func clientFiles(h *home) map[string]string {
 	return out
 }
 
-// checkOldOrNew checks that each client's file has either its content from before init or its content from after init.
+// checkOldOrNew checks that each client's file has either its content from before `sluice init` or its content from
+// after `sluice init`.
 func (k *killed) checkOldOrNew(h *home) {
 	h.t.Helper()
 	for path, text := range clientFiles(h) {
@@ -80,8 +81,8 @@ func (k *killed) checkOldOrNew(h *home) {
 	}
 }
 
-// checkRestored checks that the clients' files have their original content, and that init has left nothing behind. Only
-// the mesh's records, its own keys, and lock files are kept.
+// checkRestored checks that the clients' files have their original content, and that `sluice init` has left nothing
+// behind. Only the mesh's records, its own keys, and lock files are kept.
 func checkRestored(h *home, before map[string]string) {
 	h.t.Helper()
 	for path, text := range clientFiles(h) {
@@ -137,8 +138,9 @@ func kills(t *testing.T, steps []string, n int) []int {
 	return all[:min(n, len(all))]
 }
 
-// Init and its undo are killed before steps that the test has recorded. After that, each client's file has either its
-// original content or its new content. `--undo` restores everything, even if init runs again first.
+// `sluice init` and `sluice init --undo` are killed before steps that the test has recorded. After that, each client's
+// file has either its original content or its new content. `sluice init --undo` restores everything, even if `sluice
+// init` runs again first.
 func TestInit_KilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	k := learn(t)
@@ -163,8 +165,9 @@ func TestInit_KilledAtEachStep(t *testing.T) {
 	}
 }
 
-// nextCommands returns what to run after init was killed: "undo" means undo alone, and "init" means init and then undo.
-// If SLUICE_INIT_KILLS is set, nextCommands returns both. Otherwise it returns one of them at random.
+// nextCommands returns what to run after `sluice init` was killed: "undo" means `sluice init --undo` alone, and "init"
+// means `sluice init` and then `sluice init --undo`. If SLUICE_INIT_KILLS is set, nextCommands returns both. Otherwise
+// it returns one of them at random.
 func nextCommands() []string {
 	both := []string{"undo", "init"}
 	if os.Getenv("SLUICE_INIT_KILLS") != "" {
@@ -174,7 +177,7 @@ func nextCommands() []string {
 }
 
 // killAndRestore runs the command, kills it before the given step, and then undoes all changes. If next is "init", it
-// runs init again before the undo.
+// runs `sluice init` again before the undo.
 func (k *killed) killAndRestore(h *home, step int, next string, args ...string) {
 	h.t.Helper()
 	k.kill(h, step, args...)

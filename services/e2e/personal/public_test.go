@@ -112,8 +112,8 @@ func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
 		"Claude Desktop starts brave-search behind the mesh.", "Claude Desktop starts filesystem behind the mesh.",
 		"Claude Desktop starts github behind the mesh.", "Claude Desktop starts gdrive behind the mesh.",
 		"Claude Desktop starts google-workspace-mcp behind the mesh.")
-	// The mesh starts the packages that init has installed when it tried out the servers. They are not installed a
-	// second time.
+	// The mesh starts the packages that `sluice init` has installed when it tried out the servers. They are not
+	// installed a second time.
 	if counts := installs.all(); len(counts) == 0 || slices.Max(slices.Collect(maps.Values(counts))) != 1 {
 		t.Errorf("npm installed these packages so often for the mesh: %v", counts)
 	}

@@ -32,9 +32,9 @@ const accessTools = `[{"name":"read","description":"Reads a file.","inputSchema"
 {"name":"secret","inputSchema":{"type":"object"}},
 {"name":"drop_database","description":"Permanently deletes the database.","inputSchema":{"type":"object"}}]`
 
-// TestAccess_ShowsWhatOneCallerMayDo uses a server with tools for some of which the policy has no rule. `policy access`
-// prints what callers may do with each tool, and `policy lint` reports parts of the policy that do not match the
-// server's tools, both offline and with the running mesh.
+// TestAccess_ShowsWhatOneCallerMayDo uses a server that has some tools for which the policy has no rule. `policy
+// access` prints what callers may do with each tool, and `policy lint` reports parts of the policy that do not match
+// the server's tools, both offline and with the running mesh.
 func TestAccess_ShowsWhatOneCallerMayDo(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, accessTools)

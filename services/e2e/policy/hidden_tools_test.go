@@ -42,7 +42,7 @@ var (
 	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
 )
 
-// startHidingMesh starts a mesh with a policy that hides tools, and connects a client.
+// startHidingMesh starts a mesh with a policy that hides tools, and connects a client to it.
 func startHidingMesh(t *testing.T, policy string) (*rawmesh.Mesh, *stack.Client) {
 	t.Helper()
 	f := rawmesh.StartUnpinned(t, policy, "", hidingTools)

@@ -161,8 +161,8 @@ func (d *day) try(t *testing.T, args ...string) stack.CommandResult {
 }
 
 // refusesInsecureCalls checks that mode: observe allows only calls that rules and defaults would refuse. Other calls
-// are still refused: calls to tools whose definitions have not been accepted by a person, calls stopped by a quarantine
-// or a stop, and calls refused by the parser or the authentication.
+// are still refused: calls to tools whose definitions have not been accepted by a person, calls to quarantined tools,
+// calls that an operator has stopped, and calls that the parser or the authentication refuses.
 func (d *day) refusesInsecureCalls(t *testing.T) {
 	t.Helper()
 	a := d.agents[0]
@@ -307,7 +307,7 @@ func (d *day) rows(want func(dayCall) string) map[string]int {
 	return out
 }
 
-// checkRows compares the rows of a report with the expected rows in want.
+// checkRows compares the rows of a report with the expected rows, which are in the map want.
 func checkRows(t *testing.T, what string, r dayReport, want map[string]int) {
 	t.Helper()
 	got := make(map[string]int)
@@ -323,7 +323,7 @@ func checkRows(t *testing.T, what string, r dayReport, want map[string]int) {
 }
 
 // writePolicies writes the policies as a person would. It takes the policies that are suggested for the calls since a
-// given time, and changes the entries for which a person knows better.
+// given time, and changes the entries that a person would write differently.
 func (d *day) writePolicies(t *testing.T, since time.Time) {
 	t.Helper()
 	edits := dayPolicies(d.root)

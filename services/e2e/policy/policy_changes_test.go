@@ -151,7 +151,7 @@ func (r *policyRepository) branch(name, patch string) {
 	r.commit(name)
 }
 
-// edit replaces the text old with the text with in the repository's policy.
+// edit edits the repository's policy. It replaces the text in the parameter old with the text in the parameter with.
 func (r *policyRepository) edit(old, with string) {
 	r.t.Helper()
 	stack.ReplaceInFile(r.t, filepath.Join(r.dir, "policies", "notes.yaml"), old, with)
@@ -171,7 +171,7 @@ func (r *policyRepository) merge(branch string) stack.CommandResult {
 	return r.push("HEAD^")
 }
 
-// push runs the workflow's command for a push to main. before is the previous commit of main.
+// push runs the workflow's command for a push to main. The parameter before is the previous commit of main.
 func (r *policyRepository) push(before string) stack.CommandResult {
 	r.t.Helper()
 	return r.run(append(r.operator(), "BASE="+r.git("rev-parse", before)), r.apply)
@@ -220,7 +220,7 @@ func TestPolicyChanges_FromThePullRequestToTheRollback(t *testing.T) {
 	r.rollBack(limited)
 }
 
-// wantLimit checks that one session may create exactly as many notes as limit allows.
+// wantLimit checks that one session may create exactly as many notes as the parameter limit says.
 func (r *policyRepository) wantLimit(limit int) {
 	r.t.Helper()
 	c := stack.Connect(r.t, r.mesh.MCP("notes"), stack.AgentToken)
@@ -303,7 +303,7 @@ func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 }
 
 // refusedChanges contains changes for which the pipeline for pull requests fails. This pipeline runs without a mesh.
-// Its output contains want, and its JUnit file contains report.
+// Its output contains the string want, and its JUnit file contains the string report.
 var refusedChanges = map[string]struct {
 	change       func(r *policyRepository)
 	want, report string

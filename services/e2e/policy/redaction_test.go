@@ -106,7 +106,7 @@ func (r *recordingTransport) text() string {
 	return r.got.String()
 }
 
-// checkNoSecrets fails the test if the text contains a secret. where describes the text.
+// checkNoSecrets fails the test if the text contains a secret. The parameter where describes the text.
 func checkNoSecrets(t *testing.T, where, text string) {
 	t.Helper()
 	for _, secret := range allSecrets {

@@ -61,7 +61,7 @@ func (m *stopMesh) mustRun(args ...string) string {
 	return ran.Stdout
 }
 
-// stopCallers calls the tool safe from several clients until stop is called, and counts the results.
+// stopCallers calls the tool "safe" from several clients until the function stop is called, and counts the results.
 type stopCallers struct {
 	ran, refused atomic.Int64
 	// wrong is a response that is neither a result nor a refusal with the expected reason.

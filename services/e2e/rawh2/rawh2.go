@@ -119,7 +119,8 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	return id, nil
 }
 
-// SendPartialMessage sends the first have bytes of a gRPC message whose prefix declares a length of claimed bytes.
+// SendPartialMessage sends the beginning of a gRPC message. The prefix of the message declares a length of claimed
+// bytes, but SendPartialMessage sends only as many bytes as the parameter have says.
 func (c *Conn) SendPartialMessage(id uint32, claimed, have int) error {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	if err := c.WriteData(id, false, head); err != nil {

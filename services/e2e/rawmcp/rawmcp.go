@@ -128,7 +128,8 @@ func (s *Server) DropRequests() {
 	s.requests, s.own = nil, nil
 }
 
-// EndedSessions returns the ids of the sessions that were ended by DELETE, except those of the gateway's own sessions.
+// EndedSessions returns the ids of the sessions that were ended by DELETE, except the ids of the gateway's own
+// sessions.
 func (s *Server) EndedSessions() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

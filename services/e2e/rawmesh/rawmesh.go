@@ -58,7 +58,7 @@ func Start(t *testing.T, policy, extra string) *Mesh {
 }
 
 // StartUnpinned is like [Start], but the definitions of the server's tools may change without an operator's consent.
-// The server first lists the tools in first, or [rawmcp.Tools] if first is empty.
+// The server initially lists the tools in the parameter first, or [rawmcp.Tools] if this parameter is empty.
 func StartUnpinned(t *testing.T, policy, extra string, first ...string) *Mesh {
 	t.Helper()
 	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), rawmcp.Tools))

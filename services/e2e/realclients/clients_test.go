@@ -5,8 +5,8 @@ type client struct {
 	id string
 	// program is the path of the program in node_modules. A program that ends with .js is started with node.
 	program string
-	// config is the content of the client's configuration file, which contains one server. file is the path of this
-	// file. In config, SLUICE stands for the path of sluice.
+	// config is the content of the client's configuration file, which contains one server. file is the path of the
+	// configuration file. In config, SLUICE stands for the path of sluice.
 	file, config string
 	// more contains additional files of the client, by their paths.
 	more map[string]string

@@ -28,8 +28,8 @@ import (
 // unresolvableHost is a host name that does not resolve. It can be reached only through the proxy.
 const unresolvableHost = "mcp.behind-the-proxy.invalid"
 
-// serveWithPrivateCA serves target over TLS, with a certificate for unresolvableHost from a CA that no system trusts.
-// It returns the server's address and the path of the CA certificate.
+// serveWithPrivateCA makes the server at the URL target available over TLS, with a certificate for unresolvableHost
+// from a CA that no system trusts. It returns the address at which it serves, and the path of the CA certificate.
 func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -27,7 +27,7 @@ func useOddServer(t *testing.T, p *stack.Process) (id string) {
 }
 
 // fillFolder writes 15 MiB to an agent's private directory. It also changes the modification time of the directory's
-// marker file, so that the directory seems to have been unused for the duration unused.
+// marker file, so that the directory seems to have been unused for the given duration.
 func fillFolder(t *testing.T, dir string, unused time.Duration) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "state"), bytes.Repeat([]byte{1}, 15<<20), 0o600); err != nil {

@@ -217,8 +217,8 @@ func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	}
 }
 
-// withClientIDs takes a message that a server received, and replaces the gateway's id and progress token with those of
-// the client.
+// withClientIDs takes a message that a server received, and replaces the gateway's id and progress token with the
+// client's id and progress token.
 func withClientIDs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {

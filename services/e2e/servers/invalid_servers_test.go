@@ -104,7 +104,7 @@ func runAsOperator(t *testing.T, p *stack.Process, args ...string) stack.Command
 }
 
 // invalidTools lists tool definitions that MCP does not allow. Some of them have a null member and would be valid
-// without it. A client that validates lists rejects a whole list because of one such tool.
+// without this member. A client that validates lists rejects a whole list because of one such tool.
 var invalidTools = []struct {
 	name, tool string
 	shown      bool // whether the tool is listed without its null members
@@ -179,7 +179,7 @@ const unlistedInvalidTool = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
 
-// linesWith returns the lines of text that contain the string with.
+// linesWith returns the lines of the parameter text that contain the string in the parameter with.
 func linesWith(text, with string) (out string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, with) {

@@ -185,7 +185,8 @@ func listFiles(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// errorMessageOf returns the message of a JSON-RPC error, or text itself if it is not a JSON-RPC error.
+// errorMessageOf returns the message of the JSON-RPC error in the parameter text. If the text is not a JSON-RPC error,
+// it returns the text unchanged.
 func errorMessageOf(text string) string {
 	var answer struct {
 		Error struct{ Message string }

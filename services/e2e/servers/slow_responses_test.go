@@ -22,8 +22,8 @@ const (
 	otherSize = 5 << 20
 )
 
-// trickleResult returns a handler that sends the given number of bytes of a result at once, and then single bytes until
-// the connection is closed. If said is true, the response has a Content-Length.
+// trickleResult returns a handler that immediately sends the given number of bytes of a result, and then sends single
+// bytes until the connection is closed. If the parameter said is true, the response has a Content-Length.
 func trickleResult(first int, said bool) rawmcp.Answer {
 	return func(w http.ResponseWriter, r *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")

@@ -302,8 +302,9 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
 // StartReplica starts another process of a mesh service and waits until it serves. The process has its own data
-// directory and addresses. It connects to the services in reach at the addresses given there. The returned mesh
-// controls only the new process. For all other services it has the addresses of a.
+// directory and addresses. The map reach contains the addresses at which the process connects to some of the other
+// services. The returned mesh controls only the new process. For all other services it has the same addresses as the
+// mesh a.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

@@ -73,7 +73,8 @@ func StartWithoutConfig(t *testing.T) *Process {
 	return StartWithoutConfigIn(t, t.TempDir())
 }
 
-// StartWithoutConfigIn is like [StartWithoutConfig] but uses dir, which may contain the files of an earlier run.
+// StartWithoutConfigIn is like [StartWithoutConfig] but uses the directory dir, which may contain the files of an
+// earlier run.
 func StartWithoutConfigIn(t *testing.T, dir string) *Process {
 	t.Helper()
 	p := Launch(t, &Stack{Dir: dir}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")

@@ -42,7 +42,7 @@ func decidePending(t *testing.T, a *rawmesh.Distributed, verdict approvalv1.Verd
 	}
 }
 
-// awaitCounts waits until the metrics whose names begin with prefix have exactly the values in want.
+// awaitCounts waits until the metrics whose names begin with prefix have exactly the values in the map want.
 func awaitCounts(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
 	t.Helper()
 	var got map[string]int64

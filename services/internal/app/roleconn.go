@@ -74,8 +74,8 @@ func (l *roleConn) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy makes the connection be replaced at the time end, which is when the server's certificate expires. On the new
-// connection, the server must present a valid certificate.
+// renewBy schedules the replacement of the connection for the time in the parameter end, at which the server's
+// certificate expires. On the new connection, the server must present a valid certificate.
 func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

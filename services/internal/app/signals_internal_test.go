@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// The test sends two signals to its own process. The second signal would end the test if the handler had been removed.
+// The test sends two signals to its own process. If the handler had been removed, the second signal would terminate the
+// process.
 func TestSignals_IgnoresTheRepetitionOfASignal(t *testing.T) {
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {

@@ -251,8 +251,8 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// configurationTables executes the template of docs/configuration.md. {{keys "a" "b."}} becomes a table with the key a
-// or all keys below it, and with all keys below b. The rows of b omit the prefix "b.".
+// configurationTables executes the template of docs/configuration.md. {{keys "a" "b."}} becomes a table with the key
+// "a" or all keys below it, and with all keys below "b". In the rows of the latter keys, the prefix "b." is omitted.
 func configurationTables(rows []configurationKey) ([]byte, error) {
 	text, err := os.ReadFile(configurationText)
 	if err != nil {

@@ -42,7 +42,7 @@ func TestTelemetry_AttributesAreDocumented(t *testing.T) {
 	}
 }
 
-// attributeName returns the name of the attribute if call calls package attribute with a literal name.
+// attributeName returns the attribute's name if the expression call is a call to package attribute with a literal name.
 func attributeName(call *ast.CallExpr) (string, bool) {
 	of, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {

@@ -31,7 +31,7 @@ const (
 	cacheSize = 8192
 )
 
-// ErrAssertion is wrapped by every error that refuses a signed principal.
+// ErrAssertion means that a signed principal was refused. Every error of [Verifier.Verify] wraps it.
 var ErrAssertion = errors.New("the signed principal is not valid")
 
 // claims is the content of a signed principal, which is a JWT (RFC 7519). The private claim "principal" contains the
@@ -124,9 +124,9 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in the assertion text. signer is the peer at the other end of the connection, which must
-// have signed the assertion for the given audience. The result is shared and must not be modified. Every error wraps
-// [ErrAssertion].
+// Verify returns the principal in the assertion, which is given in the parameter text. The parameter signer is the peer
+// at the other end of the connection, which must have signed the assertion for the given audience. The result is shared
+// and must not be modified. Every error wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {

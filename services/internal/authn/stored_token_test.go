@@ -90,7 +90,7 @@ func TestLookup_NamesTheEndOfAToken(t *testing.T) {
 	})
 }
 
-// A token is used all the time. Its uses are reported once a minute, even after the set of tokens was replaced. If a
+// A token is used continuously. Its uses are reported once a minute, even after the set of tokens was replaced. If a
 // report fails, the uses are reported again. Uses of tokens from the configuration are not reported.
 func TestReportUses_ReportsATokenOnceAMinute(t *testing.T) {
 	t.Parallel()

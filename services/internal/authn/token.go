@@ -18,7 +18,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Errors of [Tokens.Lookup]. Use errors.Is to compare them.
+// These errors are returned by [Tokens.Lookup]. Use errors.Is to compare them.
 var (
 	// ErrTokenUnknown means that no valid token has this secret.
 	ErrTokenUnknown = errors.New("no valid token has this text")

@@ -43,9 +43,9 @@ func (s *tokenSet) useOf(t *token) *tokenUse {
 	return new(tokenUse)
 }
 
-// ReportUses calls report with the uses of tokens that were not reported yet, at most 200 at a time. If report returns
-// an error, ReportUses returns that error, and the next call reports these uses again. Uses of tokens from the
-// configuration are not reported.
+// ReportUses calls the function report with the uses of tokens that were not reported yet, at most 200 at a time. If
+// report returns an error, ReportUses returns that error, and the next call reports these uses again. Uses of tokens
+// from the configuration are not reported.
 func (t *Tokens) ReportUses(report func([]*identityv1.TokenUse) error) error {
 	set := t.set.Load()
 	if set == nil {

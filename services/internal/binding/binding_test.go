@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// digest returns the digest of the second example in binding.proto, after change has modified the example.
+// digest returns the digest of the second example in binding.proto, after the function change has modified the example.
 func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCall)) string {
 	t.Helper()
 	p := &identityv1.Principal{

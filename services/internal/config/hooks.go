@@ -20,8 +20,8 @@ func (f *File) HasHook(client string) bool {
 	return slices.Contains(f.Hooks, Hook{Client: client})
 }
 
-// addHosts adds a server for each client in f.Hooks. If the file configures a server with such a name, addHosts keeps
-// that server, so that the validation reports it.
+// addHosts adds a server for each client in f.Hooks. If the file already configures a server with the same name,
+// addHosts keeps the configured server, so that the validation reports it.
 func (f *File) addHosts() {
 	for _, hook := range f.Hooks {
 		name := hosttools.ServerName(hook.Client)

@@ -36,7 +36,7 @@ type Mail struct {
 	TLS string `yaml:"tls"`
 	// CA is a PEM file of certificates to trust. Empty means the system's certificates.
 	CA string `yaml:"ca"`
-	// User is the sender's account. Set `password` as well, or neither.
+	// User is the sender's account. Set both `user` and `password`, or neither of them.
 	User string `yaml:"user"`
 	// Password is the account's password.
 	Password Secret `yaml:"password"`

@@ -33,8 +33,7 @@ func (f *File) checkObservations(p *problems) {
 }
 
 // ObservationWarnings returns a warning for each key `mode` with the value `observe`: the mesh's own key and each
-// server's key. The warning says until when the policy is only observed, or that this time has already passed at the
-// time now.
+// server's key. The warning says when `observe` ends or, if that time is not after now, that it has ended.
 func (f *File) ObservationWarnings(now time.Time) []Problem {
 	var out []Problem
 	for _, o := range f.observations() {

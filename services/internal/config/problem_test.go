@@ -22,7 +22,7 @@ func load(t *testing.T, text string) []string {
 	return strings.Split(strings.ReplaceAll(err.Error(), path, "sluice.yaml"), "\n")
 }
 
-// Load refuses these values. Each message contains the position and, if possible, a suggestion.
+// Load refuses the value in each of these files. Each message contains the position and, if possible, a suggestion.
 func TestLoad_ReportsProblemOfEachKey(t *testing.T) {
 	t.Parallel()
 	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
@@ -268,8 +268,8 @@ func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 	}
 }
 
-// keys returns the kind of every key below a type, by the key's path. In a path, [] stands for an item of a list, and *
-// for an entry of a map.
+// keys maps the path of every key in a type of the configuration to the key's kind. In a path, [] stands for an item of
+// a list, and * for an entry of a map.
 func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	out := make(map[string]reflect.Kind)
 	switch of.Kind() {

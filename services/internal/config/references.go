@@ -13,8 +13,9 @@ import (
 // `${name}` and `${env:-default}`.
 var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|keychain|plain):[A-Za-z_./~][^}]*\}`)
 
-// refuseReference refuses a value that is used verbatim if it contains a reference. It returns true if the value
-// contains no reference. advice describes what to write instead; REF in advice is replaced with the reference.
+// refuseReference reports a problem if a value that is used verbatim contains a reference. It returns true if the value
+// contains no reference. The parameter advice describes what to write instead; REF in advice is replaced with the
+// reference.
 func (p *problems) refuseReference(path, text, advice string) bool {
 	ref := unresolvedReference.FindString(text)
 	if ref != "" {
@@ -30,7 +31,7 @@ var gatewayHeaders = []string{
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleadingHeaders contains headers that would make requests or responses unusable. The value is the reason.
+// misleadingHeaders contains headers that would make requests or responses unusable, each with the reason.
 var misleadingHeaders = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Defaults of the fields of [StdioLimits].
+// These are the defaults of the fields of [StdioLimits].
 const (
 	defaultTasks  = 512
 	defaultMemory = 2 * gib

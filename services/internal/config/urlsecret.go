@@ -11,9 +11,9 @@ import (
 // credentialParam matches names of query parameters that usually contain credentials.
 var credentialParam = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
-// isRandom reports whether a value looks random. Such a value has at least 20 characters, consists of letters, digits,
-// - and _, and contains upper-case letters, lower-case letters and digits. Ordinary names, versions and UUIDs don't
-// look random.
+// isRandom reports whether a value looks random. Such a value has at least 20 characters. It consists of letters,
+// digits, hyphens and underscores, and contains upper-case letters, lower-case letters and digits. Ordinary names,
+// versions and UUIDs don't look random.
 func isRandom(value string) bool {
 	if len(value) < 20 {
 		return false

@@ -27,8 +27,9 @@ type Limits struct {
 	MaxPerCaller int
 	// IdentifyTimeout is the maximum time until a caller is identified on a connection.
 	IdentifyTimeout time.Duration
-	// WriteTimeout is the maximum time that the client may take to read the data of one write. Until then, the server
-	// reads nothing from the client. If WriteTimeout is zero, there is no limit, and reads do not wait for writes.
+	// WriteTimeout is the maximum time that the client may take to read the data of one write. Until the client has
+	// read them, the server reads nothing from the client. If WriteTimeout is zero, there is no limit, and reads do not
+	// wait for writes.
 	WriteTimeout time.Duration
 	// IsTrusted reports whether an address is trusted to transmit requests of many clients, for example because it is a
 	// proxy's address. If IsTrusted is nil, no address is trusted.
@@ -53,8 +54,8 @@ type Listener struct {
 	perCaller map[string]int
 	// proxied is the number of connections from trusted addresses.
 	proxied int
-	// closedCount is the number of connections that were closed since the last log message to make room for other
-	// connections.
+	// closedCount is the number of connections that were closed to make room for other connections since the last log
+	// message.
 	closedCount int
 	// loggedAt is the time of the last log message.
 	loggedAt time.Time
@@ -118,8 +119,8 @@ func (l *Listener) countProxied(c *Conn) bool {
 	return true
 }
 
-// countUnauthenticated counts an unauthenticated connection. least is the connection that must be closed to make room,
-// or nil. turned is the number of closed connections that the caller must log now, or 0.
+// countUnauthenticated counts an unauthenticated connection. The result least is the connection that must be closed to
+// make room, or nil. The result turned is the number of closed connections that the caller must log now, or 0.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -67,8 +67,8 @@ func startAndWait(t *testing.T, c *exec.Cmd) (end func()) {
 	}
 }
 
-// inShell returns a command that runs a shell in dir. The shell executes the command in the parameter first, prints a
-// line, and waits until its standard input ends.
+// inShell returns a command that runs a shell in dir. The shell executes the command that the parameter first contains.
+// Then it prints a line and waits until its standard input ends.
 func inShell(dir, first string, args ...string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", first + "echo there; read line", "sh"}, args...)...)
 	c.Dir = dir

@@ -102,8 +102,8 @@ func cardsIn(text string, groups []span) (found []span) {
 	return found
 }
 
-// mayFollow reports whether the digits in group may belong to the same card number as the digits in first, the number's
-// first group.
+// mayFollow reports whether the digits in the parameter group may belong to a card number whose first group of digits
+// is the parameter first.
 func mayFollow(first, group span) bool {
 	size := first.end - first.start
 	return size >= minFirstGroup && size <= maxGroup && group.end-group.start <= maxGroup

@@ -49,7 +49,8 @@ var finders = []finder{
 	{"us_ssn", alone(findSSNs)},
 }
 
-// alone adapts a detector that does not need the [Search], because its time grows only linearly with the text.
+// alone adapts a detector that does not use the [Search]. The detector needs no limit, because its time grows only
+// linearly with the length of the text.
 func alone(find func(text string) []span) func(*Search, string) ([]span, error) {
 	return func(_ *Search, text string) ([]span, error) { return find(text), nil }
 }

@@ -32,7 +32,8 @@ func findEmails(text string) (found []span) {
 	}
 }
 
-// localStart returns the start of the local part that ends at the offset end. It returns end if there is no local part.
+// localStart returns the start of the local part that ends at the given offset. If there is no local part, it returns
+// this offset.
 func localStart(text string, low, end int) int {
 	start := end
 	for start > low {

@@ -53,7 +53,7 @@ type secretScan struct {
 }
 
 // add adds the part of the text around a keyword to the window of a rule. If this part is not adjacent to the window,
-// the rule first reads the window.
+// add first searches the window with the rule.
 func (s *secretScan) add(rule int, keyword span) error {
 	if s.windows == nil {
 		s.windows = make([]span, len(s.rules.rules))
@@ -85,7 +85,7 @@ func (s *secretScan) add(rule int, keyword span) error {
 	return nil
 }
 
-// flush makes a rule read its window, and empties the window.
+// flush searches the window of a rule with the rule's regular expression, and empties the window.
 func (s *secretScan) flush(rule int) error {
 	r, window := &s.rules.rules[rule], s.windows[rule]
 	if window.end == 0 {

@@ -49,8 +49,8 @@ type owner struct {
 	waiting []chan struct{}
 }
 
-// New returns a fair queue. all is the maximum number of concurrent time slices. each is the maximum number for one
-// owner. Both must be at least 1.
+// New returns a fair queue. The parameter all is the maximum number of concurrent time slices. The parameter each is
+// the maximum number for one owner. Both must be at least 1.
 func New[K comparable](all, each int) (*Queue[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("fairqueue: all and each must be at least 1")

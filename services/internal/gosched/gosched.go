@@ -71,8 +71,8 @@ type netPoller struct {
 
 	mu sync.Mutex
 	// waiting contains the mutexes that are unlocked when the byte in the pipe has been read. They are mutexes because
-	// a channel from outside a synctest bubble can't wake a goroutine inside the bubble. broken is true if no more
-	// bytes will be read.
+	// a channel from outside a synctest bubble can't wake a goroutine inside the bubble. The field broken is true if no
+	// more bytes will be read.
 	waiting []*sync.Mutex
 	broken  bool
 }

@@ -11,8 +11,8 @@ const raisedFor = time.Second
 
 // maxProcs is the state of [RaiseMaxProcs]. The zero value never raises GOMAXPROCS.
 var maxProcs struct {
-	// usual is the normal value of GOMAXPROCS. most is its value during long computations. If most is 0, GOMAXPROCS is
-	// never raised.
+	// usual is the normal value of GOMAXPROCS. The field most is its value during long computations. If most is 0,
+	// GOMAXPROCS is never raised.
 	usual, most atomic.Int32
 	// wide is true while GOMAXPROCS is raised. worked is the time of the last long computation, in nanoseconds since
 	// 1970.

@@ -23,9 +23,9 @@ func words(names string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)(?:^|[^a-z0-9])(?:` + names + `)(?:$|[^a-z0-9])`)
 }
 
-// needs lists the programs. The paths are the defaults of the variables KUBECONFIG, AWS_CONFIG_FILE,
-// AWS_SHARED_CREDENTIALS_FILE, GH_CONFIG_DIR, CLOUDSDK_CONFIG, AZURE_CONFIG_DIR and DOCKER_CONFIG. The paths of git and
-// OpenSSH are fixed.
+// needs lists well-known programs and the files that they read. The paths are the defaults of the variables KUBECONFIG,
+// AWS_CONFIG_FILE, AWS_SHARED_CREDENTIALS_FILE, GH_CONFIG_DIR, CLOUDSDK_CONFIG, AZURE_CONFIG_DIR and DOCKER_CONFIG. The
+// paths of git and OpenSSH are fixed.
 var needs = []need{
 	{words(`kubectl|kubernetes|k8s|helm|kubeconfig|openshift`), []string{".kube"}},
 	{words(`eks`), []string{".kube", ".aws"}},

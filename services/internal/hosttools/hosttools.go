@@ -24,7 +24,8 @@ const Prefix = "host-"
 // input of the actual tool.
 const Other = "other"
 
-// Codex is the id of the client that calls the hook a second time when it would ask its user for permission.
+// Codex is the id of the client Codex. This client calls the hook a second time when it is about to ask its user for
+// permission.
 const Codex = "codex"
 
 // names maps the ids of clients to their names.

@@ -15,7 +15,7 @@ const (
 	// the number of records that unauthenticated callers can cause, so that these records can't displace the other
 	// refusals in the journal.
 	maxPeers = 256
-	// otherPeers is the peer under which all further peers are counted.
+	// otherPeers is the name under which the requests of all further peers are counted together.
 	otherPeers = "*"
 )
 

@@ -28,8 +28,8 @@ func (j *Journal) Capacity() Capacity {
 	return room
 }
 
-// remainingTime returns how long a capacity of room bytes will last if it fills at the same rate as before: used bytes
-// in the period within.
+// remainingTime returns how long room bytes of capacity last if records fill them at a constant rate. The rate is the
+// number of bytes in the parameter used, divided by the duration within.
 func remainingTime(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0

@@ -162,8 +162,8 @@ func (c *chain) write(items []item) error {
 	return nil
 }
 
-// compose writes the lines of records to the buffer and returns the position of the last record. If begins is true, the
-// first record also contains the members that only the first record of a segment has.
+// compose writes the lines of records to the buffer and returns the position of the last record. If the parameter
+// begins is true, the first record also contains the members that only the first record of a segment has.
 func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	next := c.pos
 	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
@@ -201,8 +201,8 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// writeBuffer writes the buffer, which contains the given records and ends at the position next. It syncs the file if
-// Sync is [SyncAlways], or if one of the records must survive a power failure.
+// writeBuffer writes the buffer, which contains the given records and ends at the position in the parameter next. It
+// syncs the file if Sync is [SyncAlways], or if one of the records must survive a power failure.
 func (c *chain) writeBuffer(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)

@@ -66,8 +66,8 @@ func (j *Journal) checkOlder() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// newOlderReader returns a reader of older segments. The reader begins with the record that has the sequence number
-// first. The reader compares the chain with the head that was signed before the process started.
+// newOlderReader returns a reader of older segments. The reader starts at the record whose sequence number is the value
+// of first. It compares the chain with the head that was signed before the process started.
 func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}

@@ -16,7 +16,7 @@ type lineWriter struct {
 	err error
 }
 
-// name begins a member of the object with the given name.
+// name writes the beginning of a member of an object, up to its value. The parameter name is the member's name.
 func (w *lineWriter) name(name string) {
 	if w.out[len(w.out)-1] != '{' {
 		w.out = append(w.out, ',')

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// copied returns the path of a copy of a directory.
+// copied copies a directory and returns the path of the copy.
 func copied(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
@@ -353,8 +353,8 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	}
 }
 
-// Case X5. Retention removes segments, and records name the removed segments. Therefore Verify can distinguish them
-// from segments that an attacker removed.
+// Case X5. Retention removes segments, and records name the removed segments. Therefore Verify can distinguish the
+// segments that retention removed from segments that an attacker removed.
 func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

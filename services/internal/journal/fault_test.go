@@ -23,11 +23,12 @@ var errBroken = errors.New("the disk is broken")
 // disk is a fake disk whose failures the test controls.
 type disk struct {
 	mu sync.Mutex
-	// If full is true, only as many bytes as room says can still be written. The last write may then be partial.
+	// If full is true, at most room more bytes can be written. The last write may then be partial.
 	full                          bool
 	room                          int
 	badOpen, badSync, badTruncate bool
-	// only is the chain to whose files full applies. If it is empty, full applies to all files.
+	// If only is empty, full applies to all files. Otherwise full applies only to the files of the chain with this
+	// name.
 	only          string
 	writes, syncs int
 	synced        map[string]int64
@@ -270,8 +271,8 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 	})
 }
 
-// The disk is full for 20 s, and refusals can't be written. Each refusal counts as the number of lost refusals in its
-// field Count. One record reports the whole loss.
+// The disk is full for 20 s, and refusals can't be written. Each refusal adds its field Count to the number of lost
+// refusals. One record reports the whole loss.
 func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

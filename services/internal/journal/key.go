@@ -103,7 +103,7 @@ func loadKey(path string) (key []byte, made bool, err error) {
 }
 
 // replaceFile writes a file that only its owner can read, and renames it to path. If the process crashes, path is
-// either the old file or the new file. If durable is true, the same holds after a power failure.
+// either the old file or the new file. If the parameter durable is true, this is also guaranteed after a power failure.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600

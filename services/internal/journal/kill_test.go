@@ -91,8 +91,9 @@ func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 	}
 }
 
-// killVictim starts a victim and kills it after a random time. It returns the decision ids that the victim has printed.
-// If early is true, the victim is usually killed while it starts. Otherwise it is usually killed while it writes.
+// killVictim starts the test binary as a process that writes records (the victim), and kills it after a random time. It
+// returns the decision ids that the victim has printed. If early is true, the victim is usually killed while it starts.
+// Otherwise it is usually killed while it writes.
 func killVictim(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()

@@ -51,8 +51,8 @@ type link struct {
 }
 
 // appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body is
-// the record's JSON without the members that the chain adds. more contains members to insert before the members of
-// body, each followed by a comma.
+// the record's JSON without the members that the chain adds. The parameter more contains members to insert before the
+// members of body, each followed by a comma.
 func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)

@@ -86,8 +86,8 @@ func (c *chain) withAdvice(err error) error {
 		c.name, err, c.name)
 }
 
-// cutIncomplete moves the bytes of a segment after the offset good to a separate file. It queues a record that
-// describes this.
+// cutIncomplete moves the bytes of a segment that follow the good bytes to a separate file. The parameter good is the
+// number of good bytes. cutIncomplete queues a record that names the file.
 func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := saveIncomplete(s.path, torn)

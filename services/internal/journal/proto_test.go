@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsentFields contains the fields of a record that the protobuf message omits. The value is the reason.
+// unsentFields contains the fields of a record that the protobuf message omits, each with the reason.
 var unsentFields = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
@@ -40,7 +40,8 @@ func storedRecord(t *testing.T) *journal.Record {
 	return rec
 }
 
-// leaves calls visit for each field that is not a struct with fields, with the field's path.
+// leaves calls the function visit for each field that is not a struct with fields of its own. It passes the field's
+// path to visit.
 func leaves(v reflect.Value, path string, visit func(path string, field reflect.Value)) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		field, at := v.FieldByIndex(f.Index), path+f.Name
@@ -56,7 +57,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	}
 }
 
-// Over gRPC, every field of a record is sent in the right field of the message.
+// ToProto copies every field of a record to the right field of the message.
 func TestToProto_ContainsEveryField(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(storedRecord(t))

@@ -53,8 +53,8 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 type quotaUsage struct {
 	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64
-	// total counts the records of all counted segments. active counts the records of the active segment. expected
-	// counts the records of a group that is not written yet.
+	// total counts the records of all counted segments. The field active counts the records of the active segment. The
+	// field expected counts the records of a group that is not written yet.
 	total, active, expected tally
 }
 

@@ -22,7 +22,8 @@ func halfShareConfig(dir string) journal.Config {
 	return cfg
 }
 
-// callOf returns the record of a call by a subject that acts on behalf of the principals in behind.
+// callOf returns the record of a call by a subject. The parameter behind lists the principals on whose behalf the
+// subject acts.
 func callOf(subject string, behind ...string) journal.Record {
 	rec := typicalRecord()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject

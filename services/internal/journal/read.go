@@ -87,7 +87,8 @@ func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) it
 	return backward(ctx, j.views(), from, filter)
 }
 
-// backward merges two views: first the view of the calls, second the view of the refusals.
+// backward merges the views of both chains. views contains first the view of the calls and then the view of the
+// refusals.
 func backward(ctx context.Context, views []view, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
 		at := Position{Calls: cmp.Or(from.Calls, views[0].lastSeq()+1), Refusals: cmp.Or(from.Refusals, views[1].lastSeq()+1)}
@@ -208,9 +209,9 @@ func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, er
 	}
 }
 
-// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than the time
-// since, so the first yielded records may be older than that. When the gateway starts, it uses Calls to settle the
-// calls that the previous process did not complete. An error ends the sequence.
+// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than the
+// parameter since. Therefore the first yielded records may also be older than since. When the gateway starts, it uses
+// Calls to settle the calls that the previous process did not complete. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

@@ -91,7 +91,7 @@ type Record struct {
 	Tool string `json:"tool,omitzero"`
 	// FromServer is true if the message is a request from the server to the client.
 	FromServer bool `json:"from_server,omitzero"`
-	// DefinitionDigest is the digest of the tool's definition, in hex, as the caller's session last listed it.
+	// DefinitionDigest is the digest, in hex, of the definition of the tool that the caller's session last listed.
 	DefinitionDigest string `json:"definition_digest,omitempty"`
 	// Category and Risk are the tool's category and risk in the catalog. They are empty if the catalog did not contain the
 	// tool.

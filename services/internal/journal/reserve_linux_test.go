@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Another program fills the disk and later frees space. Records can be written the whole time.
+// Another program fills the disk and later frees space. Meanwhile, the journal continues to write records.
 func TestJournal_WritesIntoReserveWhenDiskIsFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {

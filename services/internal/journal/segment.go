@@ -61,7 +61,8 @@ func segmentFirst(chain, name string) (int64, bool) {
 	return first, ours && whole && err == nil && len(digits) == seqDigits && first > 0
 }
 
-// listSegments returns a chain's segments, oldest first. In each segment, it sets only path, first, last and size.
+// listSegments returns a chain's segments, oldest first. It sets only the fields path, first, last and size of each
+// segment.
 func listSegments(dir, chain string) ([]segment, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -180,9 +181,9 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 	}
 }
 
-// walk checks the lines of data in order. `at` is the position before the first line; walk advances it to the position
-// after the last good line. walk calls visit for each record, with the position of the record and the length of its
-// line. It returns the number of good bytes and good lines.
+// walk checks the lines of data in order. The parameter at is the position before the first line; walk advances it to
+// the position after the last good line. walk calls the function visit for each record, with the position of the record
+// and the length of its line. It returns the number of good bytes and good lines.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
@@ -235,8 +236,8 @@ func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// checkFollows returns an error unless the segment begins directly after the position at. If it begins later, records
-// are missing.
+// checkFollows returns an error unless the segment begins directly after the given position. If the segment begins
+// later, records are missing.
 func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

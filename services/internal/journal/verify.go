@@ -41,9 +41,9 @@ type ChainReport struct {
 var ErrNoJournal = errors.New("the folder holds no journal")
 
 // Verify checks both chains in dir, record by record, beginning with the oldest stored segment. It also checks that the
-// chains contain the records to which the newest head in the directory refers, and those to which the heads in
-// elsewhere refer. elsewhere contains heads that were stored in other places. Verify only reads files. A journal may be
-// open in dir and write records at the same time.
+// chains contain the records to which the newest head in the directory refers, and the records to which the heads in
+// the parameter elsewhere refer. These are heads that were stored in other places. Verify only reads files. A journal
+// may be open in dir and write records at the same time.
 //
 // For each broken chain, the error wraps a [BrokenError], which describes the first record that is broken, moved or
 // missing. An incomplete line that a crash has left at the end is not an error. The report contains the last good
@@ -94,8 +94,8 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	return report, errors.Join(append(errs, headErr, report.checkHeads(elsewhere))...)
 }
 
-// checkHeads returns an error unless the newest head exists and is signed with the journal's key. The heads in
-// elsewhere must be signed with the same key.
+// checkHeads returns an error unless the newest head exists and is signed with the journal's key. The heads in the
+// parameter elsewhere must be signed with the same key.
 func (r *Report) checkHeads(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
@@ -157,8 +157,9 @@ type reader struct {
 	newest bool
 	// firstPrev is the field Prev of the oldest stored record.
 	firstPrev string
-	// oldest is the seq of the oldest record that must exist according to the records. before is the hash of the record
-	// before the oldest record. oldest is 0 and before is empty if no record contains this information.
+	// oldest is the seq of the oldest record that must exist according to the records. The field before is the hash of
+	// the record that precedes the oldest record. If no record contains this information, oldest is 0 and before is
+	// empty.
 	oldest int64
 	before string
 	// sealed contains the ends of the chain according to the signed heads.

@@ -78,8 +78,8 @@ func (w *watchers) close() {
 	}
 }
 
-// publish sends the lines of text to every watcher. first is the seq of the first line. publish never blocks: it
-// removes watchers that are too slow.
+// publish sends the lines of text to every watcher. The parameter first is the seq of the first line. publish never
+// blocks: it removes watchers that are too slow.
 func (w *watchers) publish(from *chain, first int64, text []byte) {
 	if w.count.Load() == 0 {
 		return
@@ -103,8 +103,8 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 
 // Follow first yields the newest records, oldest first. The parameter last is the maximum number of these records. Then
 // it yields every new record when it is written. Within a chain, no record is missing or repeated. Follow omits records
-// that filter does not accept. A nil filter accepts all records. Follow calls the function read before it reads the
-// older records, and calls the function that read has returned after it has read them. An error from read ends the
+// that filter does not accept. A nil filter accepts all records. Before Follow reads the older records, it calls the
+// function read. After it has read them, it calls the function that read returned. An error from read ends the
 // sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends. It
@@ -142,8 +142,8 @@ func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func
 	}
 }
 
-// follow yields the watcher's records that are newer than the records in seen, and then the error that ended the
-// watcher.
+// follow yields the watcher's new records, and then the error that ended the watcher. It skips the records that were
+// read before: seen contains the seq of the last of them for each chain.
 func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filter, yield func(Record, error) bool) {
 	for item := range w.lines {
 		if ctx.Err() != nil {

@@ -60,8 +60,8 @@ func Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// busy is full while a request to the keychain is running. On macOS, a request can't be cancelled. Therefore a request
-// that waits for a person keeps busy full, so that at most one goroutine waits.
+// busy is a channel that is full while a request to the keychain is running. On macOS, a request can't be cancelled.
+// Therefore the channel stays full while a request waits for a person, so that at most one goroutine waits.
 var busy = make(chan struct{}, 1)
 
 type response struct {

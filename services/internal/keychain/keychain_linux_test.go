@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/keychain/keychaintest"
 )
 
-// limit is the time after which a test that should not have to wait fails.
+// limit is the maximum duration of an operation that should not have to wait. If it takes longer, the test fails.
 const limit = 20 * time.Second
 
 func TestKeychain_StoresReplacesAndDeletes(t *testing.T) {

@@ -18,8 +18,8 @@ type Cache[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for at most the given number of values, which must be positive. most is the maximum total weight
-// of the values, and weigh returns the weight of a value.
+// New returns a cache for at most the given number of values, which must be positive. The parameter most is the maximum
+// total weight of the values. The function weigh returns the weight of a value.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
 	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive

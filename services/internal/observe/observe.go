@@ -1,5 +1,5 @@
 // Package observe checks the keys `mode` and `until` of policy documents and of the configuration. With `mode:
-// observe`, calls are not refused. The decisions that enforcement would lead to are only recorded.
+// observe`, calls are not refused. The decisions that would be made with `mode: enforce` are only recorded.
 package observe
 
 import (
@@ -65,8 +65,8 @@ type Finding struct {
 	Message, Suggestion string
 }
 
-// Check returns a problem with the values of the keys, or nil if there is none. now is the time at which the file is
-// loaded.
+// Check returns a problem with the values of the keys, or nil if there is none. The parameter now is the time at which
+// the file is loaded.
 func Check(mode string, until Until, now time.Time) *Finding {
 	latest := Format(now.Add(MaxTime).Truncate(24 * time.Hour))
 	switch {

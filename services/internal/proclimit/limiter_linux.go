@@ -245,7 +245,7 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// folder returns the directory of one of the group's cgroups. It is empty if there is none.
+// folder returns the directory of one of the group's cgroups, or "" if the group uses no cgroup.
 func (g *Group) folder() string {
 	if g.pids != "" {
 		return g.pids

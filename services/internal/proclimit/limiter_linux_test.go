@@ -19,8 +19,8 @@ import (
 // its session and its parents.
 const hiddenAttack = "double forks in sessions of their own"
 
-// attacks contains shell programs that exceed a limit. They end by themselves if the limiter does not kill them. limit
-// is the limit that a program reaches.
+// attacks contains shell programs that exceed a limit. They end by themselves if the limiter does not kill them. The
+// field limit names the limit that the program reaches.
 var attacks = map[string]struct{ script, limit string }{
 	"forks":        {"for i in $(seq 300); do sleep 20 & done; wait", proclimit.Tasks},
 	"sessions":     {"for i in $(seq 300); do setsid sleep 20 & done; wait", proclimit.Tasks},

@@ -60,8 +60,8 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes: the leader, the processes in its session, the processes that count found earlier,
-// and all descendants of these processes.
+// count finds the group's processes: the leader, the processes in its session, the processes that earlier calls to
+// count found, and all descendants of these processes.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -177,7 +177,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// isDescendant reports whether a process is ancestor itself or a descendant of ancestor.
+// isDescendant reports whether pid is the process ancestor or one of its descendants.
 func isDescendant(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// ErrFull means that a quota against which the caller's usage is counted is used up. Use errors.Is to compare it.
+// ErrFull means that the caller can't use more, because one of the quotas against which its usage is counted is used
+// up. Use errors.Is to compare it.
 var ErrFull = errors.New("the share is used up")
 
 // PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all

@@ -26,10 +26,10 @@ const (
 // Redactor is safe for concurrent use.
 type Redactor struct {
 	log *strings.Replacer
-	// logged contains the strings that log replaces, the longest first.
+	// logged contains the strings that the field log replaces, the longest first.
 	logged []string
-	// secrets contains the secrets to remove from answers, the longest first. begins is true for each byte with which a
-	// secret can begin in JSON.
+	// secrets contains the secrets to remove from answers, the longest first. begins[b] is true if a secret can begin
+	// with the byte b in JSON.
 	secrets []string
 	begins  [256]bool
 }

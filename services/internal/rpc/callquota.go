@@ -45,7 +45,7 @@ func (w quotaKey) String() string {
 // callQuotas contains the quotas of callers over the network: a quota for each caller, and one for all callers
 // together. It is safe for concurrent use.
 type callQuotas struct {
-	// calls and bytes are the limits for one caller. all is the limit in bytes for all callers together.
+	// calls and bytes are the limits for one caller. The field all is the limit in bytes for all callers together.
 	calls, bytes, all int
 	// queue is the fair queue for unary calls. It is nil if the callers need no queue.
 	queue *fairqueue.Queue[quotaKey]
@@ -71,8 +71,8 @@ type callUsage struct {
 	quotas *callQuotas
 	key    quotaKey
 	caller *callerUsage
-	// uses is the number of unread answers, plus 1 until the call itself has ended. The call is in flight until uses is
-	// 0. callQuotas.mu guards uses.
+	// uses is the number of unread answers, plus 1 until the call itself has ended. When uses becomes 0, the call is no
+	// longer in flight. callQuotas.mu guards uses.
 	uses int
 }
 

@@ -100,7 +100,7 @@ type serverStream struct {
 	answers *batches[*meshv1.CarriedAnswer]
 	slots   chan struct{}
 	working sync.WaitGroup
-	// next passes a call to an idle goroutine. ended is closed to make idle goroutines end.
+	// next passes a call to an idle goroutine. The channel ended is closed to make idle goroutines end.
 	next        chan func()
 	ended       chan struct{}
 	idleWorkers atomic.Int32
@@ -264,7 +264,7 @@ func (on *serverStream) serve(ctx context.Context, call *meshv1.CarriedCall) (pr
 }
 
 // batches is a queue of items that are sent in batches. Create one with [newBatches]. It is safe for concurrent use,
-// but only one goroutine may call take.
+// but only one goroutine may call the method take.
 type batches[T any] struct {
 	mu     sync.Mutex
 	items  []T
@@ -286,7 +286,7 @@ func (b *batches[T]) add(item T) bool {
 	return true
 }
 
-// close refuses further items. take still returns the waiting items.
+// close refuses further items. The method take still returns the waiting items.
 func (b *batches[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -43,8 +43,8 @@ type Conn struct {
 	// open is the current stream, or nil if there is none.
 	open atomic.Pointer[clientStream]
 	mu   sync.Mutex
-	// next is the earliest time at which a stream may be opened. opening is true while a stream is being opened or is
-	// open.
+	// next is the earliest time at which a stream may be opened. The field opening is true while a stream is being
+	// opened or is open.
 	next    time.Time
 	opening bool
 }
@@ -197,8 +197,8 @@ type waiter struct {
 	deadline time.Time
 }
 
-// call sends a call and waits for its answer. If no answer to any call arrives on the stream before the call's
-// deadline, call closes the stream, because the server may hang while other replicas work.
+// call sends a request over the stream and waits for its answer. If no answer to any request arrives on the stream
+// before the deadline of ctx, call closes the stream, because the server may hang while other replicas work.
 func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()

@@ -136,7 +136,8 @@ func (c clientSide) prepare(ctx context.Context, method string) (context.Context
 	return ctx, cancel, nil
 }
 
-// assert adds the signed principal to the metadata. It overwrites other values of that key.
+// assert adds the signed assertion to the metadata of the call. It replaces any values that the metadata already has
+// for the same key.
 func (c clientSide) assert(ctx context.Context, method string) (context.Context, error) {
 	text, err := c.principal(ctx, method)
 	if text == "" {

@@ -76,7 +76,8 @@ func networkCreds(cfg *tls.Config) serverCreds {
 
 // ServerTLS returns the TLS configuration of a service's listener. The listener presents the service's certificate. If
 // a client sends a certificate, the listener verifies it against the CA. People send no certificate and use a token
-// instead. present returns the certificate and the CA. It is called once for each handshake, possibly concurrently.
+// instead. The function present returns the certificate and the CA. It is called once for each handshake, possibly
+// concurrently.
 func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

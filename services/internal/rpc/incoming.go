@@ -48,7 +48,7 @@ type incoming struct {
 	mu sync.Mutex
 	// held is the number of bytes of the quota that the most recent message uses.
 	held int
-	// ended is true after end has released the quota.
+	// ended is true after the method end has released the quota.
 	ended bool
 }
 

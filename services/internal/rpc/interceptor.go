@@ -95,7 +95,7 @@ func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	}
 }
 
-// checked validates the request of a unary method and calls next.
+// checked validates the request of a unary method and calls the handler next.
 func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := c.check(req); err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ const (
 )
 
 type probe struct {
-	// unary implements the unary methods. stream implements the streaming method.
+	// unary implements the unary methods. The function stream implements the streaming method.
 	unary  func(context.Context, *identityv1.RevokeTokenRequest) (string, error)
 	stream func(grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error
 }

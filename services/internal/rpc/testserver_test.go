@@ -69,7 +69,7 @@ type testServer struct {
 	pipes                    map[pipeKey]grpc.ClientConnInterface
 	tls                      string
 	plain                    string
-	// stop stops the server that is listening at the address tls.
+	// stop stops the server that listens at the address in the field tls.
 	stop func() error
 }
 
@@ -78,8 +78,8 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A testPath is one way in which other services connect to the test server. If speaks is true, the connection signs
-// principals.
+// A testPath is one way in which other services connect to the test server. If the parameter speaks of the function as
+// is true, the connection signs principals.
 type testPath struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
@@ -186,7 +186,8 @@ func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	return s
 }
 
-// serve serves on a loopback address until stop is called or the test ends. stop returns the result of Serve.
+// serve serves on a loopback address until the returned function stop is called or the test ends. This function returns
+// the result of Serve.
 func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// ServerTrace returns a stats handler that creates a server's spans. It skips calls whose parent is not sampled, which
-// needs only one header lookup. It also skips calls from clients that are not services of the mesh, so that an
-// untrusted client can't start a trace.
+// ServerTrace returns a stats handler that creates a server's spans. It skips calls whose parent is not sampled. For
+// such a call, it only looks up one header. It also skips calls from clients that are not services of the mesh, so that
+// an untrusted client can't start a trace.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }

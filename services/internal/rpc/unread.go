@@ -35,13 +35,15 @@ type answer struct {
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection. portion is what the call uses of the caller's quota, or nil for an unauthenticated caller.
+	// to is the connection over which the answer is sent. portion is what the call uses of the caller's quota, or nil
+	// for an unauthenticated caller.
 	to      *netPeer
 	portion *callUsage
 	size    int
 
-	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent, and read is
-	// the value of to.unread.read at that time. left is the number of pieces that gRPC has not released yet.
+	// The mutex of to.unread guards the following fields. The field since is the time at which the answer was sent. The
+	// field read is the value of to.unread.read at that time. The field left is the number of pieces that gRPC has not
+	// released yet.
 	since time.Time
 	read  int64
 	left  int

@@ -20,8 +20,8 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 	const large = 4 << 20
 	for _, tt := range []struct {
 		name string
-		// pause is the time after which the client begins to read. every is the time that the client takes to read a
-		// piece.
+		// pause is the time after which the client begins to read. The field every is the time that the client takes to
+		// read a piece.
 		pause, every time.Duration
 		want         bool
 	}{
@@ -107,8 +107,8 @@ func (s sentOn) Context() context.Context {
 func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
-// Case X3. The context of a call is done. The answers that were sent on the call's stream are counted until gRPC has
-// closed the stream.
+// Case X3. The context of a call is done. The answers that were sent on the call's stream count as unread until gRPC
+// has closed the stream.
 func TestSend_CountsAnswersUntilStreamIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

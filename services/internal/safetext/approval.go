@@ -39,7 +39,7 @@ type Approval struct {
 	Grant         *Grant    `json:"grant,omitzero"`
 }
 
-// Grant is the grant of an approval that covers several calls.
+// Grant describes the grant of an approval, which covers several calls.
 type Grant struct {
 	Calls int64 `json:"calls"`
 	Used  int64 `json:"used"`

@@ -19,8 +19,8 @@ type plan struct {
 	hidden []string
 	// programs contains files that must not be changed, and directories that contain these files.
 	programs []string
-	// above contains the directories above the paths in hidden and programs, except the root directory. A directory
-	// comes before the directories inside it.
+	// above contains the directories above the paths in the fields hidden and programs, except the root directory. A
+	// directory comes before the directories inside it.
 	above []string
 	// open contains paths that are accessible although they are inside a hidden directory.
 	open []opening
@@ -39,8 +39,8 @@ type plan struct {
 	links []string
 }
 
-// watched is a path that the rules name, or a link on such a path. program is true for the path of a program. link is
-// true for a link.
+// watched is a path that the rules name, or a link on such a path. The field program is true for the path of a program.
+// The field link is true for a link.
 type watched struct {
 	path          string
 	program, link bool
@@ -157,8 +157,8 @@ func (p *plan) unopened(paths []string) []string {
 	})
 }
 
-// addPath adds a path from the rules to the set to. It also adds all other paths at which the same file is visible. It
-// adds the links on the path to the set loose.
+// addPath adds a path from the rules to the set in the parameter to. It also adds all other paths at which the same
+// file is visible. It adds the links on the path that this user can replace to the set in the parameter loose.
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {

@@ -62,8 +62,8 @@ func (p *plan) writable(path string) bool {
 	return true
 }
 
-// mountAccess mounts the read-only paths, and the writable paths inside them, over themselves. copies contains copies
-// of the writable paths. The caller must create the copies before any path is mounted.
+// mountAccess mounts the read-only paths, and the writable paths inside them, over themselves. The parameter copies
+// contains copies of the writable paths. The caller must create the copies before any path is mounted.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
@@ -111,9 +111,9 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns descriptions of the protections of read-only files and directories that are not enforced. For
-// example, the program may be able to replace a link to a read-only file. It may also create files next to such a file,
-// for example a module that an interpreter finds first.
+// notHeld describes the gaps in the protection of read-only files and directories. For example, the program may be able
+// to replace a link to a read-only file. It may also create files next to such a file, for example a module that an
+// interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {

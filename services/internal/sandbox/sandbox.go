@@ -172,9 +172,9 @@ func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) 
 	return s.StartJoined(c, stdio, sys, func(int) {})
 }
 
-// StartJoined is like [Sandbox.Start], but calls join with the process id before the program runs. Limits that join
-// sets for the process also apply to all processes that the program starts. If the sandbox is off, StartJoined calls
-// join directly after it has started the program.
+// StartJoined is like [Sandbox.Start], but calls the function join with the process id before the program runs. Limits
+// that this function sets for the process also apply to all processes that the program starts. If the sandbox is off,
+// StartJoined calls join directly after it has started the program.
 func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)
@@ -232,7 +232,8 @@ func (r *Rules) CheckAccess(path string) error {
 	return nil
 }
 
-// deepest returns the longest of those directories that contain a path. It is empty if there is none.
+// deepest returns the longest of the directories in dirs that contain the given path. If none of them contains the
+// path, it returns "".
 func deepest(path string, dirs []string) string {
 	found := ""
 	for _, dir := range dirs {

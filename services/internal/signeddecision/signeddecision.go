@@ -37,8 +37,8 @@ type Signer struct {
 	identity func() (ed25519.PrivateKey, [][]byte)
 }
 
-// NewSigner returns a signer. identity returns the key and the key's certificate chain in DER, beginning with the
-// service's own certificate. The chain is empty if verifiers know the key. The signer calls identity for each
+// NewSigner returns a signer. The function identity returns the key and the key's certificate chain in DER, beginning
+// with the service's own certificate. The chain is empty if verifiers know the key. The signer calls identity for each
 // signature, so that certificates can be renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
@@ -66,8 +66,8 @@ type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// NewVerifier returns a verifier for services that run in separate processes and have certificates from a CA. pool is
-// called for each statement, so that the CA can be renewed.
+// NewVerifier returns a verifier for services that run in separate processes and have certificates from a CA. The
+// function pool is called for each statement, so that the CA can be renewed.
 func NewVerifier(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }

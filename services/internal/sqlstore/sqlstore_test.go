@@ -31,7 +31,7 @@ func migrations(texts ...string) fs.FS {
 	return out
 }
 
-// eachStore runs a test with SQLite and with PostgreSQL. The argument of test is the configuration of a new store.
+// eachStore runs a test with SQLite and with PostgreSQL. The function test receives the configuration of a new store.
 func eachStore(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
 	t.Helper()
 	t.Parallel()

@@ -22,7 +22,7 @@ type Tx struct {
 	Now time.Time
 }
 
-// Each calls read for every row of a query. It stops when read returns an error.
+// Each calls the function read for every row of a query. It stops when that function returns an error.
 func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -84,7 +84,7 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 }
 
 // acquire waits for a free connection until ctx is done. It has no timeout of its own, because the store is available
-// if all connections are in use. The caller must call end when it no longer needs the connection.
+// if all connections are in use. The caller must call the returned function when it no longer needs the connection.
 func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	if d.slots == nil {
 		return func() {}, nil
@@ -97,7 +97,7 @@ func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// runOnce runs fn in a transaction. The transaction begins with the SQL in queue.
+// runOnce runs fn in a transaction. The transaction begins with the SQL in the parameter queue.
 func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	end, err := d.acquire(ctx)
 	if err != nil {

@@ -131,8 +131,8 @@ func TestAppend_AppendsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// Read accepts exactly one form of each value. Otherwise the service that receives a call could read other values than
-// those that the policy service evaluated.
+// Read accepts exactly one form of each value. Otherwise the service that receives a call could read values other than
+// the ones that the policy service evaluated.
 func TestRead_RefusesOtherForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

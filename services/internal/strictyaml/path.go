@@ -73,9 +73,9 @@ func (t *valuePath) String() string {
 // A location is a value in a document. If the value is in a mapping, the location also contains the key.
 type location struct{ key, value *yaml.Node }
 
-// find returns the value that is at path below the location at. If this value does not exist, find returns the nearest
-// ancestor that exists. find also returns the complete path in the form that the document uses: the path of an item
-// that is written without a list has no index.
+// find returns the value that is at path below the location in the parameter at. If this value does not exist, find
+// returns the nearest ancestor that exists. find also returns the complete path in the form that the document uses: the
+// path of an item that is written without a list has no index.
 func find(at location, walked, path string) (location, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)

@@ -21,8 +21,8 @@ type metrics struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	mu sync.Mutex
-	// of contains the attributes of the process that exported last. counts contains the values of the counters of this
-	// process.
+	// The field of contains the attributes of the process that exported last. The field counts contains the values of
+	// that process's counters.
 	of     map[string]string
 	counts map[string]int64
 }

@@ -43,7 +43,7 @@ type Config struct {
 	// Endpoint is the address of the collector as an OTLP/gRPC URL, for example "http://localhost:4317". If it is empty,
 	// the variable OTEL_EXPORTER_OTLP_ENDPOINT is used. If both are empty, nothing is exported.
 	Endpoint string
-	// Sample is the fraction, from 0 to 1, of the traces that start in this process and are sampled.
+	// Sample is the sampling rate, from 0 to 1, for traces that start in this process.
 	Sample float64
 	// Log receives OpenTelemetry's errors, for example if the collector is unavailable. It is required. OpenTelemetry
 	// has one error handler per process, so all errors go to the log that was passed to the last call to Start.

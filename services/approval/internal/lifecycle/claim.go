@@ -45,7 +45,7 @@ type ClaimRequest struct {
 
 // Refusal is the reason for refusing a claim.
 type Refusal struct {
-	// Code and Message are the reason for the caller. Message may be empty.
+	// Code and Message state the reason to the caller. Message may be empty.
 	Code    commonv1.Code
 	Message string
 	// LeaseUnused means that the claim's lease of rate limits can no longer be used to send a call. The holder must
@@ -191,7 +191,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew extends the lease of a claim until now plus d.
+// Renew extends the lease of a claim, so that the lease expires when the duration d has passed since the time now.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
 	switch {

@@ -117,7 +117,7 @@ func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision
 // declinedAtAgent is the cancel reason if the person who uses the agent declines the call.
 const declinedAtAgent = "declined at the agent"
 
-// Cover approves r because the grant of another record, by, covers the call of r.
+// Cover approves r because the grant of another record, which is the parameter by, covers the call of r.
 func (r *Record) Cover(by *Record, now time.Time) {
 	r.Approval.GrantedBy = by.Approval.GetId()
 	r.Approval.Grant = nil

@@ -55,7 +55,7 @@ type Times struct {
 
 // Claim is the part of a claim that is stored until the approval is deleted.
 type Claim struct {
-	// ID and Holder identify the claim. Lease identifies the lease of the call's rate limits. It may be empty.
+	// ID and Holder identify the claim. Lease identifies the lease of the call's rate limits. Lease may be empty.
 	ID, Holder, Lease string
 	// Attempt is the attempt number of the approval when it was claimed.
 	Attempt int32
@@ -118,7 +118,7 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// ApplyDue makes the transition that is due at now, if there is one.
+// ApplyDue makes the transition that is due at the time now, if there is one.
 func (r *Record) ApplyDue(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {

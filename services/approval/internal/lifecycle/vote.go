@@ -131,8 +131,8 @@ func (b *Ballot) checkView() error {
 	}
 }
 
-// MayDecide returns an error if a person may not vote on this approval. Otherwise it returns those of the voter's
-// groups that the approval terms list, or nil if the terms list no groups.
+// MayDecide returns an error if a person may not vote on this approval. Otherwise it returns the groups that the voter
+// belongs to and that the approval terms list. It returns nil if the terms list no groups.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
@@ -152,8 +152,8 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 	return r.decidingGroups(voter.GetGroups())
 }
 
-// decidingGroups returns those of the given groups that the approval terms list. It returns [ErrNotApprover] if the
-// terms list only other groups, and nil if they list no groups.
+// decidingGroups returns the given groups that the approval terms also list. It returns [ErrNotApprover] if the terms
+// list only other groups, and nil if they list no groups.
 func (r *Record) decidingGroups(groups []string) ([]string, error) {
 	named := r.Approval.GetTerms().GetApprovers()
 	if len(named) == 0 {

@@ -108,8 +108,8 @@ func (s *senderFixture) run(t *testing.T) {
 	go func() { s.ended <- sender.Run(ctx) }()
 }
 
-// draw returns the view of the approval asked, or nil if the approval no longer waits for the decision that asked
-// requests.
+// draw returns the view of the approval in the parameter asked. It returns nil if the approval is no longer pending, or
+// if approvers have been asked again since.
 func (s *senderFixture) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	var r *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is a principal or a person to whom pending calls and approval requests are counted. A caller's calls and
+// An Account is a principal or a person with limits on pending calls and approval requests. A caller's calls and
 // requests count against the limits of each of the caller's accounts.
 type Account struct {
 	principal.Key
@@ -44,8 +44,8 @@ func Accounts(p *identityv1.Principal) []Account {
 }
 
 // RetryAfter returns the time that a caller must wait before it may request an approval, or 0 if it may request one
-// now. A caller must wait if one of its accounts has reached its limit in the most recent window. The parameter most is
-// the limit of one principal, and must be at least 1.
+// now. A caller must wait if one of the caller's accounts has reached the account's limit in the most recent window.
+// The parameter most is the limit of one principal, and must be at least 1.
 func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
@@ -82,7 +82,7 @@ func (t *Tx) saveRequestCount(ctx context.Context, number int64, p *identityv1.P
 	return nil
 }
 
-// DeleteRequestCounts deletes the counts of requests that were made at or before a time.
+// DeleteRequestCounts deletes the counts of requests that were made at or before the given time.
 func (t *Tx) DeleteRequestCounts(ctx context.Context, before time.Time) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM asked WHERE at <= $1", sqlstore.Micros(before))
 	return err

@@ -39,8 +39,8 @@ type Listed struct {
 	Opened, Moved int64
 }
 
-// List reads approvals, newest first. If before is not 0, List reads only approvals that were opened by a transition
-// with a number below before. The parameter most is the maximum number of approvals.
+// List reads approvals, newest first. If the parameter before is not 0, List reads only approvals that were opened by a
+// transition whose number is lower than this parameter. The parameter most is the maximum number of approvals.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -49,8 +49,8 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]List
 	return t.listed(ctx, c, "ORDER BY opened DESC", most)
 }
 
-// MovedSince reads approvals whose newest transition has a number above after, in ascending order of these numbers. The
-// parameter most is the maximum number of approvals.
+// MovedSince reads approvals whose newest transition has a higher number than the parameter after, in ascending order
+// of the transitions' numbers. The parameter most is the maximum number of approvals.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)

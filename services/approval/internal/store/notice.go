@@ -20,7 +20,8 @@ import (
 const (
 	// Pending means that approvers are asked, for the first time or again.
 	Pending = "pending"
-	// Escalated means that the approval is still pending after the channel's fraction of the time to decide.
+	// Escalated means that the approval is still pending after the fraction of the time to decide that is configured
+	// for the channel.
 	Escalated = "escalated"
 )
 
@@ -167,8 +168,8 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt st
 	return err
 }
 
-// RetryNotice ends the caller's lease of a notice. The notice is due again after pause. If another attempt to send the
-// notice has begun, RetryNotice changes nothing.
+// RetryNotice ends the caller's lease of a notice. The notice is due again after the duration pause. If another attempt
+// to send the notice has begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)

@@ -106,8 +106,8 @@ func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]
 		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), most)
 }
 
-// Pending counts the pending approvals that count against the limit of an account. who is the digest of the account's
-// principal.
+// Pending counts the pending approvals that count against the limit of an account. The parameter who is the digest of
+// the account's principal.
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
@@ -240,8 +240,8 @@ func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	return t.saveClaims(ctx, r)
 }
 
-// Prune deletes the approvals that ended before a time and whose grants also expired before that time. It returns the
-// number of deleted approvals.
+// Prune deletes the approvals that ended before the given time and whose grants also expired before that time. It
+// returns the number of deleted approvals.
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
 	if err != nil {

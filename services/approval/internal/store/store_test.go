@@ -37,7 +37,7 @@ type storeKind struct {
 	replicas bool
 }
 
-// forEachStore runs story twice in parallel: on SQLite and on PostgreSQL.
+// forEachStore runs the test story twice in parallel: on SQLite and on PostgreSQL.
 func forEachStore(t *testing.T, story func(t *testing.T, s storeKind)) {
 	t.Helper()
 	t.Parallel()

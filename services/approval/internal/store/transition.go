@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// Changes contains the changes in a transaction that metrics count.
+// Changes describes, for metrics, what one transaction changed.
 type Changes struct {
 	Transitions []Transition
 	// GivenUp is the number of notices that the transaction ended with the result [GivenUp].

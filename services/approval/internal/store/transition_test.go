@@ -123,7 +123,7 @@ func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.T
 	}
 }
 
-// A test ends the same notice as given up twice. The store counts it once.
+// A test ends the same notice twice with the result GivenUp. The store counts the notice once.
 func TestEndNotice_CountsAGivenUpNoticeOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var seen changeRecorder

@@ -17,8 +17,8 @@ import (
 // redacted replaces a value that policy rules redact even for approvers.
 const redacted = `"[redacted]"`
 
-// renderParams returns params as indented JSON without invisible characters. It replaces the values at the JSON
-// Pointers in hidden. It does not reformat numbers.
+// renderParams returns params as indented JSON without invisible characters. It redacts the values at the JSON Pointers
+// in the list hidden. It does not reformat numbers.
 func renderParams(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
@@ -64,8 +64,8 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	return enc.WriteToken(token)
 }
 
-// isHidden reports whether the next value must be replaced. It builds the value's pointer only at a depth at which
-// hidden contains a pointer, because building pointers with long keys at great depth is expensive.
+// isHidden reports whether the next value must be replaced. It builds the value's JSON Pointer only if the list hidden
+// contains a pointer of the same depth, because building pointers with long keys at great depth is expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
@@ -93,7 +93,7 @@ const (
 	maxValue = 1024
 )
 
-// errTooLarge means that the pointers in the params are too many or too long for a comparison.
+// errTooLarge means that the JSON Pointers of the values in the params are too many or too long for a comparison.
 var errTooLarge = errors.New("the params are too wide to compare")
 
 // diffParams returns the first maxChanges differences between the params of two calls, sorted by JSON Pointer. Its
@@ -164,7 +164,8 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 }
 
-// truncate truncates a value that is too long at a character boundary, and reports whether it did.
+// truncate shortens a value that is longer than maxValue. It cuts the value at a character boundary. It reports whether
+// it shortened the value.
 func truncate(value string) (string, bool) {
 	if len(value) <= maxValue {
 		return value, false

@@ -116,8 +116,8 @@ func digest(v *approvalv1.View) ([]byte, error) {
 // Digest returns the digest that a vote to approve must contain.
 func (v *View) Digest() []byte { return v.whole.GetDigest() }
 
-// Part returns the part that begins at an offset. A request for a later part must contain the version of the first
-// part. The error is [ErrChanged] or [ErrOffset].
+// Part returns the part of the view that begins at the given offset. A request for a later part must contain the
+// version of the first part. The error is [ErrChanged] or [ErrOffset].
 func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	if offset > 0 && version != v.whole.GetVersion() {
 		return nil, ErrChanged
@@ -140,7 +140,7 @@ func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	}
 }
 
-// partEnd returns the end of the part that begins at begin. It is always at a character boundary.
+// partEnd returns the end of the part that begins at the offset begin. The end is always at a character boundary.
 func (v *View) partEnd(begin int64) int64 {
 	end := begin + maxPartBytes
 	if end >= int64(len(v.params)) {

@@ -55,8 +55,8 @@ func State(servers []ServerLists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// ChangedLists returns the list_changed notifications to send to a client. before is the state that the client knows,
-// and now is the current state.
+// ChangedLists returns the list_changed notifications to send to a client. The parameter before is the state that the
+// client knows, and the parameter now is the current state.
 func ChangedLists(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
@@ -67,8 +67,9 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// MarkToolsRead returns the state that a client knows after it has read the list of tools. This state consists of the
-// line for tools from now and the other lines from before.
+// MarkToolsRead returns the state that a client knows after it has read the list of tools. The parameter before is the
+// state that the client knew, and the parameter now is the current state. The returned state has the current state's
+// line for tools, and the earlier state's other lines.
 func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

@@ -109,8 +109,8 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page at cursor, which is raw JSON. It copies _meta from before, which is the
-// request for the previous page.
+// NextPage returns the request for the page with the given cursor, which is raw JSON. It copies _meta from the request
+// for the previous page, which is the parameter before.
 func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {

@@ -38,8 +38,8 @@ func uriAt(path string) namePlace {
 	return namePlace{path: strings.Split(path, "/"), combine: CombinedURI, split: SplitURI}
 }
 
-// contentPlaces returns the paths of the URIs and display names within the content at path (MCP 2025-11-25, Tools, Tool
-// Result).
+// contentPlaces returns the paths of the URIs and display names within the content at the given path (MCP 2025-11-25,
+// Tools, Tool Result).
 func contentPlaces(path string) []namePlace {
 	return []namePlace{uriAt(path + "/uri"), uriAt(path + "/resource/uri"), placeAt(path+"/title", CombinedTitle), placeAt(path+"/name", CombinedTitle)}
 }
@@ -181,7 +181,7 @@ func quoteJSON(text string) []byte {
 	return out
 }
 
-// walk parses a message and calls w.found for each string at one of the places in at.
+// walk parses a message and calls w.found for each string at one of the given places.
 func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 	if len(at) == 0 {
 		return nil
@@ -232,7 +232,7 @@ func (w *nameWalker) value(on []namePlace) error {
 	return err
 }
 
-// text reads a string. If the string is at one of the places in on, text calls w.found.
+// text reads a string. If the string is at one of the given places, text calls w.found.
 func (w *nameWalker) text(on []namePlace) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -252,9 +252,9 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the places whose paths begin with step, with this first step removed. "{}" matches each key of an
-// object. The path element "*" stands for the elements of an array, so it does not match an object's key that happens
-// to be "*".
+// nextPlaces returns the given places whose paths begin with the string step, with this first step removed. "{}"
+// matches each key of an object. The path element "*" stands for the elements of an array, so it does not match an
+// object's key that happens to be "*".
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

@@ -20,8 +20,8 @@ const (
 // 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines adds the prefix begin to each line of text. A line without the prefix could look as if another server had
-// sent it.
+// prefixLines adds the prefix begin to each line of the parameter text. A line without the prefix could look as if
+// another server had sent it.
 func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
@@ -100,7 +100,7 @@ func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	return out, err
 }
 
-// eachMember reads an object and calls read for each member. The function read must read the member's value.
+// eachMember reads an object and calls the function read for each member. This function must read the member's value.
 func eachMember(dec *jsontext.Decoder, read func(key string) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err

@@ -23,9 +23,9 @@ import (
 
 const (
 	// askTimeout is the timeout of a short request to the approval service. requestTimeout is the timeout of a request
-	// that contains a whole call. It is longer, because a call can have megabytes of arguments, and because people take
-	// longer to decide anyway. If the approval service's store does not respond, the service itself responds within 2
-	// s.
+	// that contains a whole call. requestTimeout is longer, because a call can have megabytes of arguments, and because
+	// people take longer to decide anyway. If the approval service's store does not respond, the service itself
+	// responds within 2 s.
 	askTimeout, requestTimeout = 2 * time.Second, 10 * time.Second
 	// progressEvery is the interval between progress notifications to a held caller.
 	progressEvery = 10 * time.Second

@@ -45,8 +45,8 @@ func compileHolds(clients []ClientHold) ([]compiledHold, error) {
 	return out, nil
 }
 
-// HoldUntil returns the time at which the hold ends for a call that arrives at the time now. client is the name that
-// the client declares.
+// HoldUntil returns the time at which the hold ends for a call that arrives at the time in the parameter now. The
+// parameter client is the name that the client declares.
 func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {

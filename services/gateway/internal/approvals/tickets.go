@@ -33,8 +33,8 @@ type Call struct {
 // approval for such a call. The zero value cannot be used. Use newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by contains the remembered approvals by the keys of their calls. ids maps each approval id to its element in
-	// order.
+	// The map by contains the remembered approvals by the keys of their calls. The map ids maps each approval id to its
+	// element in the list order.
 	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
 	// order contains all remembered approvals, oldest first.

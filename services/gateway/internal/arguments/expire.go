@@ -70,8 +70,8 @@ func (s *Store) removeOldest(written *segment) {
 	}
 }
 
-// goesBefore reports whether the oldest segment of a is removed before the oldest segment of b. This is the case if a
-// uses more space, or if both use the same space and a's oldest segment is older.
+// goesBefore reports whether the oldest segment of owner a is removed before the oldest segment of owner b. This is the
+// case if a uses more space, or if both use the same space and a's oldest segment is older.
 func goesBefore(a, b *owner) bool {
 	return a.size > b.size || a.size == b.size && a.segments[0].began.Before(b.segments[0].began)
 }

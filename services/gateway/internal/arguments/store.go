@@ -141,8 +141,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of a call's arguments. id is the id of the decision on the call. who identifies the person on whose
-// behalf the call is made. If the copy cannot be stored, the error is [ErrNotStored].
+// Put stores a copy of a call's arguments. id is the id of the decision on the call. The parameter who identifies the
+// person on whose behalf the call is made. If the copy cannot be stored, the error is [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -229,7 +229,8 @@ func TestOpen_IncompleteCopyAtTheEnd(t *testing.T) {
 	}
 }
 
-// The oldest copies are removed when the maximum size is exceeded. Copies from before a restart are counted, too.
+// The oldest copies are removed when the maximum size is exceeded. Copies from before a restart count toward that size,
+// too.
 func TestPut_RemovesTheOldestCopiesIfThereIsNoSpace(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())

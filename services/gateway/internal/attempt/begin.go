@@ -72,7 +72,7 @@ func (p *Permit) Renew() error {
 	return nil
 }
 
-// lacksRecord reports whether d requires a copy of the arguments to be stored, but no copy was stored.
+// lacksRecord reports whether the decision d requires a copy of the arguments to be stored, but no copy was stored.
 func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
 	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }

@@ -106,9 +106,9 @@ type Tools interface {
 	// last list that the session has received or, if the session has not listed the tool, the gateway's own list. If
 	// the gateway's own list does not contain the tool either, Known returns nil.
 	Known(ctx context.Context) []byte
-	// Definition returns the digest that Known returns. If that digest is nil, or if now is true, Definition requests
-	// the server's list in the session and returns the digest from that list. It returns nil if the server does not
-	// list the tool.
+	// Definition returns the digest that Known returns. If that digest is nil, or if the parameter now is true,
+	// Definition requests the server's list in the session and returns the digest from that list. It returns nil if the
+	// server does not list the tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
 	// EnsureListed makes sure that the gateway itself has read the server's list in the session's protocol revision,
 	// and requests the list if necessary. A definition is accepted at its first use only if such a list contains it.

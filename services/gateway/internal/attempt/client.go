@@ -38,7 +38,7 @@ type Journal interface {
 	Claim(ctx context.Context, r *journal.Record) error
 	// Settled records that the approval service has received all reports about an approved call.
 	Settled(ctx context.Context, r *journal.Record) error
-	// Passed records how many messages that need no rule were allowed.
+	// Passed records the number of allowed messages that need no policy rule.
 	Passed(ctx context.Context, r *journal.Record) error
 	// HMAC returns the keyed digest that is recorded in place of arguments.
 	HMAC(b []byte) string

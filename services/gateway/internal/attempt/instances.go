@@ -16,9 +16,9 @@ const (
 )
 
 // instances detects whether more than one instance of the ratelimit service answers. Each instance counts separately,
-// so two instances would double every limit. If a new instance answers, instances assumes that the service was
-// restarted. If an earlier instance answers again, there are two instances. In the zero value, no instance has answered
-// yet. It is safe for concurrent use.
+// so two instances would double every limit. An answer from a new instance is taken to mean that the service was
+// restarted. If an earlier instance answers again, there are two instances. In the zero value of this type, no instance
+// has answered yet. The type is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
@@ -28,9 +28,10 @@ type instances struct {
 	splitUntil time.Time
 }
 
-// observe records that an instance has answered a request that was sent at the time asked. It reports whether two
-// instances have answered alternately within splitDuration. Late answers from a replaced instance are ignored. An empty
-// instance means that the ratelimit service has an earlier version, which does not identify its instances.
+// observe records that an instance has answered a request. The parameter asked is the time at which the request was
+// sent. observe reports whether two instances have answered alternately within splitDuration. It ignores late answers
+// from a replaced instance. An empty instance means that the ratelimit service has an earlier version, which does not
+// identify its instances.
 func (i *instances) observe(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false

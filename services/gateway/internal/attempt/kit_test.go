@@ -186,7 +186,7 @@ func newAttempt(t *testing.T, text string) attempt.Attempt {
 	return a
 }
 
-// decided returns a copy of a whose decision is d.
+// decided returns a copy of the attempt a with the decision d.
 func decided(a attempt.Attempt, d *policyv1.Decision) attempt.Attempt {
 	a.Decision = d
 	return a

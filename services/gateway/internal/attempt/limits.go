@@ -104,8 +104,8 @@ func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.R
 // service respond alternately and count separately.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal for a call that exceeds a limit. exceeded is nil if the response contained neither a
-// lease nor a refusal. In that case, the call is refused, too.
+// limited returns the refusal for a call that exceeds a limit. The parameter exceeded is nil if the response contained
+// neither a lease nor a refusal. In that case, the call is refused, too.
 func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),

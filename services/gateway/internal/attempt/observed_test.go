@@ -23,7 +23,7 @@ func observing(limits ...*policyv1.RuleLimit) *policyv1.Decision {
 	return d
 }
 
-// observedLimit returns a limit that belongs to a rule in the document draft.
+// observedLimit returns a limit that belongs to a rule in the policy document named "draft".
 func observedLimit(name string) *policyv1.RuleLimit {
 	l := limitOf(policyv1.SessionKey_SESSION_KEY_RUN)
 	l.Rule = &policyv1.RuleRef{Document: "draft", Rule: name}

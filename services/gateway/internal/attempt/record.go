@@ -26,8 +26,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// writeRecord writes a record by calling the parameter write. If the call's span is sampled, writeRecord starts a child
-// span for the write.
+// writeRecord writes a record by calling the function write. If the call's span is sampled, writeRecord starts a child
+// span in which the record is written.
 func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -254,7 +254,7 @@ func (d *Client) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// WritePassed writes the record that counts the messages for which no rule was needed.
+// WritePassed writes the record that counts the allowed messages that needed no policy rule.
 func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }

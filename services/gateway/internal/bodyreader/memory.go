@@ -24,8 +24,9 @@ const (
 )
 
 // Memory is the buffer for one message. It grows as bytes arrive, because a peer may announce any length. A small first
-// part is free, and further growth needs memory from the budget. If the length is announced, memory for the whole
-// message is allocated after sureMemory bytes. A Memory is not safe for concurrent use. [New] creates it.
+// part is not charged to the memory budget, and further growth needs memory from the budget. If the length is
+// announced, memory for the whole message is allocated after sureMemory bytes. A Memory is not safe for concurrent use.
+// [New] creates it.
 type Memory struct {
 	ctx      context.Context //nolint:containedctx // it bounds every wait for memory
 	budget   *limits.Memory
@@ -41,9 +42,9 @@ func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
 	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}
 }
 
-// Body reads a body of at most limit bytes. length is the announced length, or -1 if no length is announced. The result
-// is charged to memory. The error is [limits.ErrMemory], [ErrSlow], an error about a body that is too large, or an
-// error that body returns.
+// Body reads a body whose size is at most the parameter limit, in bytes. The parameter length is the announced length,
+// or -1 if no length is announced. The result is charged to the memory budget. The error is [limits.ErrMemory],
+// [ErrSlow], an error about a body that is too large, or an error from reading the body.
 func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memory *limits.Memory) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
@@ -137,7 +138,7 @@ func (m *Memory) readFrom(r io.Reader) error {
 // IsHeld reports whether the buffer uses memory that is charged to the budget.
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > limits.UncountedBytes }
 
-// Settle returns memory that was reserved but not needed to the budget.
+// Settle gives memory back to the budget if the memory was reserved but is not needed.
 func (m *Memory) Settle() { m.budget.Settle(cap(m.bytes)) }
 
 // Drop discards the message.

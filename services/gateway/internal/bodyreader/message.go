@@ -9,8 +9,8 @@ import (
 )
 
 // ReadMessage redacts the server's secrets in a message and then parses the message. If the message is large,
-// ReadMessage first waits for a time slice of the processor. It returns the errors of [jsonrpc.ReadAnswer] and
-// [limits.Memory.TimesliceFor].
+// ReadMessage first waits for a time slice, which is a turn to use the processor. It returns the errors of
+// [jsonrpc.ReadAnswer] and [limits.Memory.TimesliceFor].
 func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {

@@ -30,11 +30,12 @@ type pacedReader struct {
 }
 
 // Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
-// more than 10 s, the reader disconnects the server. The rate is enforced only while held returns true, which means
-// that the message is charged to the memory budget. Only the time that reads spend waiting for the server counts.
+// more than 10 s, the reader disconnects the server. The rate is enforced only while the function held returns true,
+// which means that the message is charged to the memory budget. Only the time that reads spend waiting for the server
+// counts.
 //
-// To disconnect the server, the reader calls cut from another goroutine. The function cut must unblock the read, which
-// then returns [ErrSlow].
+// To disconnect the server, the reader calls the function cut from another goroutine. This function must unblock the
+// read, which then returns [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }

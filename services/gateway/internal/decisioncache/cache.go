@@ -100,8 +100,8 @@ func (q *Query) owner() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends all values on which a decision depends, except for sessions. The length of the delegation chain
-// comes first, so that different queries always have different keys.
+// appendKey appends to dst all values on which a decision depends, except for sessions. The length of the delegation
+// chain comes first, so that different queries always have different keys.
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
@@ -113,7 +113,7 @@ func (q *Query) appendKey(dst []byte) []byte {
 	return visibility.AppendPart(visibility.AppendPart(dst, q.Ref), q.Definition)
 }
 
-// appendSessions appends the sessions and runs on which a decision may depend.
+// appendSessions appends to dst the sessions and runs on which a decision may depend.
 func (q *Query) appendSessions(dst []byte) []byte {
 	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Principal.GetSession()), q.Principal.GetRun())
 	for _, owner := range q.Principal.GetChain() {

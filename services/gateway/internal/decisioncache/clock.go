@@ -18,5 +18,5 @@ func now() instant {
 
 func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
-// reaches reports whether i has reached end on at least one clock.
+// reaches reports whether the instant i has reached the instant end on at least one clock.
 func (i instant) reaches(end instant) bool { return i.monotonic >= end.monotonic || i.wall >= end.wall }

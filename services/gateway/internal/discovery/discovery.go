@@ -115,7 +115,7 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is a copy of the field found that can be read without the lock.
+	// last is a copy of the result in the field found. It can be read without the lock.
 	last atomic.Pointer[Result]
 
 	mu    sync.Mutex
@@ -217,7 +217,7 @@ func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	return nil
 }
 
-// RefreshInBackground starts a query in the background if the last result is older than age.
+// RefreshInBackground starts a query in the background if the last result is older than the duration age.
 func (s *Server) RefreshInBackground(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +229,8 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 }
 
 // RecheckList queries the server again, because the server has sent different tool definitions in a session. If the
-// last result is older than age, RecheckList queries the server immediately and waits for the result. Otherwise it
-// returns immediately, and the server is queried when the last result has reached that age.
+// last result is older than the duration age, RecheckList queries the server immediately and waits for the result.
+// Otherwise it returns immediately, and the server is queried when the last result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -251,8 +251,8 @@ func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	})
 }
 
-// Get returns a result that is not older than age. It queries the server if necessary. Concurrent callers share one
-// query. Errors are those of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
+// Get returns a result that is not older than the duration age. It queries the server if necessary. Concurrent callers
+// share one query. The errors are the errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
 func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	for {
 		s.mu.Lock()

@@ -20,11 +20,11 @@ const (
 )
 
 // KeepFresh queries the server until ctx is done. It queries the server before the last result becomes too old, and
-// shortly after the server reports that its list has changed. others contains further Servers for the same MCP server.
-// KeepFresh also queries those of them that have been queried before. It sends a value to the channel places before
-// each query and receives a value from the channel after the query, so that the channel's capacity limits the number of
-// concurrent queries. While idle returns true, KeepFresh makes no queries. A query that is running when ctx is done
-// continues until its own timeout. Only one goroutine may call KeepFresh for a server.
+// shortly after the server reports that its list has changed. The parameter others contains further Servers for the
+// same MCP server. KeepFresh also queries those of them that have been queried before. It sends a value to the channel
+// places before each query and receives a value from the channel after the query, so that the channel's capacity limits
+// the number of concurrent queries. While the function idle returns true, KeepFresh makes no queries. A query that is
+// running when ctx is done continues until its own timeout. Only one goroutine may call KeepFresh for a server.
 func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Result // the last result; nil if the last attempt failed
@@ -88,7 +88,7 @@ func (s *Server) failedBefore(at time.Time) bool {
 	return s.failed.Before(at)
 }
 
-// refreshOnce queries the server, and those Servers in others that have been queried before.
+// refreshOnce queries the server. It also queries those Servers in the list others that have been queried before.
 func (s *Server) refreshOnce(ctx context.Context, age time.Duration, others []*Server) (*Result, error) {
 	found, err := s.Get(ctx, age)
 	if err != nil { // the others would also fail

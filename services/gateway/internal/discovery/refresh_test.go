@@ -242,8 +242,8 @@ func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	})
 }
 
-// KeepFresh queries no server while idle returns true. After that, it queries only those Servers in others that have
-// been queried before.
+// While the function idle returns true, KeepFresh queries no server. After that, it queries those Servers in the list
+// others that have been queried before, and not the rest of them.
 func TestKeepFresh_AsksNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// AbilitiesFor returns those of the client's capabilities that the gateway declares to the server.
+// AbilitiesFor returns the client's capabilities that the gateway also declares to the server.
 func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
@@ -39,8 +39,9 @@ func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities removes from abilities those whose methods the policy denies to the caller on that server. It returns
-// what the gateway declares to the server. For a gRPC server, which cannot send requests, it returns nil.
+// FilterAbilities removes the abilities whose methods the policy denies to the caller on that server. It returns the
+// remaining abilities, which the gateway declares to the server. For a gRPC server, which cannot send requests, it
+// returns nil.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil

@@ -15,7 +15,7 @@ type Addressing interface {
 	ClientID(raw []byte) []byte
 	// Rename returns the edits that replace the server's names with the client's names in a message from the server.
 	// The parameter others contains edits to the same message. The returned edits don't overlap them. Rename may wait
-	// for one of the caller's time slices, so the calling goroutine must not hold one.
+	// for one of the caller's time slices (turns to use the processor), so the calling goroutine must not hold one.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the edits that replace the server's names with the client's names in a request from the
 	// server.

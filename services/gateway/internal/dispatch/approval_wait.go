@@ -102,8 +102,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states contains, for each state of an approval, the texts in the tool's result. name is the name of the state, text
-// describes the state, and then is advice for the caller.
+// states contains, for each state of an approval, the texts in the tool's result. The field name is the name of the
+// state, the field text describes the state, and the field then is advice for the caller.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},

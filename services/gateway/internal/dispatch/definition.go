@@ -31,7 +31,7 @@ const (
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
 // reportTools reports the tools in a server's answer to the catalog, and returns the catalog's response. A cached
-// response is used only if it is not older than age.
+// response is used only if it is not older than the duration age.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
@@ -66,9 +66,10 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 	return nil
 }
 
-// Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and now is false,
-// Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the digest
-// of the listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
+// Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and the parameter
+// now is false, Definition returns that digest. Otherwise Definition lists the server's tools in this session and
+// returns the digest of the listed definition. It returns nil if the server does not list the tool, or if the message
+// is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil

@@ -22,9 +22,9 @@ func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.MethodNeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// CountExempt counts a message for which no rule is needed. The message is counted under method, which must be one of a fixed
-// set of names. CountExempt returns nil if the message is admitted. If the caller has sent too many messages, CountExempt returns
-// the response to this message.
+// CountExempt counts a message for which no rule is needed. The message is counted under the name in the parameter
+// method, which must be one of a fixed set of names. CountExempt returns nil if the message is admitted. If the caller
+// has sent too many messages, CountExempt returns the response to this message.
 func (x *Exchange) CountExempt(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -47,7 +47,7 @@ func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.ID()), nil)
 }
 
-// WithClientID appends an edit to edits that replaces the id in the server's answer with the id of the client's
+// WithClientID appends to edits one more edit, which replaces the id in the server's answer with the id of the client's
 // request. The answer has the id of the gateway's own request.
 func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []jsonrpc.Edit {
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})

@@ -60,7 +60,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
-// listing parses the list in an answer. It uses one of the caller's time slices.
+// listing parses the list in an answer. It uses one of the caller's time slices, which are turns to use the processor.
 func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {

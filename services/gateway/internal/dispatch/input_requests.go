@@ -194,8 +194,8 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	return x.decide(ctx, m, attempt.Call{FromServer: fromServer})
 }
 
-// decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set, and
-// decide sets the others.
+// decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set. The
+// function decide sets all other fields.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()

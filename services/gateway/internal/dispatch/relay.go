@@ -22,7 +22,7 @@ import (
 // the client has disconnected.
 const KeepAliveInterval = 25 * time.Second
 
-// Relay forwards those messages that a server sends before its answer and that the client may receive. It is safe for
+// Relay forwards the messages that a server sends before its answer, if the client may receive them. It is safe for
 // concurrent use.
 type Relay struct {
 	exchange *Exchange
@@ -58,8 +58,8 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
-	// A message that belongs to another subscription is dropped. Otherwise the client could believe that it belongs to
-	// this one.
+	// A message that belongs to another subscription is dropped. Otherwise the client could believe that the message
+	// belongs to the stream's own subscription.
 	case o.Subscription != nil && !x.Addressing.IsSubscribed(m):
 	case isSubscribedTo(m, o.Subscription) && x.mayReceive(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
@@ -68,8 +68,9 @@ func (o *Relay) Deliver(event upstream.Event) error {
 }
 
 // parseMessage parses a server's message. It returns the message and the bytes to forward. Both results are nil if raw
-// contains no message. For a large message, two steps each need one of the caller's time slices: parsing the message,
-// and replacing names in it. The first time slice ends before the second begins, because a goroutine must not hold two.
+// contains no message. For a large message, two steps each need one of the caller's time slices (turns to use the
+// processor): parsing the message, and replacing names in it. The first time slice ends before the second begins,
+// because a goroutine must not hold two.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
@@ -93,8 +94,8 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// readServerMessage parses a server's message in one of the caller's time slices. It returns [ErrUnread] if the caller
-// has disconnected or has too many messages that wait for a time slice.
+// readServerMessage parses a server's message in one of the caller's time slices, which are turns to use the processor.
+// It returns [ErrUnread] if the caller has disconnected or has too many messages that wait for a time slice.
 func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
@@ -149,8 +150,8 @@ func (x *Exchange) allowsNotification(notification string) bool {
 // SendMessage sends a message to the client before the answer. It returns an error if the message could not be sent.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
-// sendEvent sends a message with the id and retry time of event. If message, id and retry time are all empty, it sends
-// nothing.
+// sendEvent sends a message with the id and retry time of the given event. If the message, the id and the retry time
+// are all empty, sendEvent sends nothing.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.exchange.Addressing.Event(event)
 	if session.IsReplayID(event.ID) { // the gateway would treat this id as one of its own

@@ -45,7 +45,7 @@ type Response struct {
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
 // Copy returns the body as one new slice. It makes a copy because the memory of the body is reused after the request
-// has ended. If the body has more than most bytes, Copy returns nil and true.
+// has ended. If the body is larger than the parameter most, in bytes, Copy returns nil and true.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {
 		return nil, true

@@ -37,7 +37,7 @@ func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gate
 	return g, gatewaytest.Call("safe", "").In(g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll}))
 }
 
-// reply returns a message in the same session as another message.
+// reply returns a message with the given body in the same session as the message to.
 func reply(to gatewaytest.Message, body string) gatewaytest.Message {
 	to.Body = body
 	return to

@@ -66,7 +66,8 @@ func unknownUntilDefined(g *gatewaytest.Gateway) {
 	}
 }
 
-// pages makes the server list one tool on each page. next returns the cursor for the page after the given page.
+// pages makes the server list one tool on each page. The function next returns the cursor for the page after the given
+// page.
 func pages(s *gatewaytest.Server, next func(page int) string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

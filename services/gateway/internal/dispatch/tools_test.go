@@ -21,7 +21,7 @@ import (
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
 
 // lists sets the server's answer to tools/list in clients' sessions. The answer contains the given tools and, after
-// them, the JSON members in more.
+// them, the JSON members in the parameter more.
 func lists(s *gatewaytest.Server, tools, more string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

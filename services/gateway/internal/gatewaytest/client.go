@@ -146,8 +146,8 @@ func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (
 	return resp
 }
 
-// Inside sends a message as a service inside the gateway does. event receives the messages before the response. If
-// event is nil, the service accepts no such messages.
+// Inside sends a message as a service inside the gateway does. The function event receives the messages before the
+// response. If event is nil, the service accepts no such messages.
 func (g *Gateway) Inside(m Message, event func(message []byte)) protocol.InternalResponse {
 	g.t.Helper()
 	return g.Request(g.t.Context(), m, dispatch.NewCallback(event)).Do([]byte(m.Body))

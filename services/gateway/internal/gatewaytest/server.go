@@ -19,7 +19,7 @@ const (
 	Initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
 	// Discovered is the result of server/discover.
 	Discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
-	// Tools is a server's tool list. Clients that call the tool region must repeat its argument r in a header.
+	// Tools is a server's tool list. Clients that call the tool "region" must repeat its argument "r" in a header.
 	Tools = `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"pay","inputSchema":{"type":"object"}},` +
 		`{"name":"region","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`
 )
@@ -34,7 +34,8 @@ type Server struct {
 	// Discovery answers all requests in the gateway's own sessions. If it is nil, these requests are answered in the
 	// same way as clients' requests.
 	Discovery func(upstream.Request) (upstream.Answer, error)
-	// Request answers requests in clients' sessions. To send a message before its answer, it calls events.
+	// Request answers requests in clients' sessions. To send a message before the answer, Request calls its parameter
+	// events.
 	Request func(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
 	// Listen serves a session's stream. If Listen is nil, the server has no streams.
 	Listen func(ctx context.Context, to upstream.Listener) error
@@ -97,12 +98,12 @@ func NewModernServer(t testing.TB) *Server {
 	return s
 }
 
-// Result returns the answer to a request, with this raw result.
+// Result returns an answer to the request r. The parameter result is the raw result in the answer.
 func Result(r upstream.Request, result string) upstream.Answer {
 	return Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }
 
-// ErrorAnswer returns the answer to a request, with this raw error.
+// ErrorAnswer returns an answer to the request r. The parameter raw is the raw error in the answer.
 func ErrorAnswer(r upstream.Request, raw string) upstream.Answer {
 	return Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":` + raw + `}`)
 }

@@ -33,11 +33,12 @@ const (
 	maxDialed = 3
 )
 
-// ErrNeverSent is wrapped by the error of a request if certainly no byte of the request's body was sent.
+// ErrNeverSent means that certainly no byte of a request's body was sent. The errors that [Client.Send] and
+// [Client.SendWhen] return wrap it.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// ErrUnreached is wrapped, together with ErrNeverSent, by the error of a request for which no connection could be
-// established.
+// ErrUnreached means that no connection could be established for a request. The error of the request then wraps both
+// ErrUnreached and ErrNeverSent.
 var ErrUnreached = errors.New("there is no connection")
 
 type neverSentError struct{ error }
@@ -80,8 +81,9 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 }
 
 // SendWhen is like [Client.Send], but calls begin as soon as there is a connection, immediately before it sends the
-// request. If begin returns an error, nothing is sent, and SendWhen returns an error that wraps it. If the connection
-// can no longer be used when begin returns, SendWhen calls begin again for another connection. begin may be nil.
+// request. If begin returns an error, nothing is sent, and SendWhen returns an error that wraps begin's error. If the
+// connection can no longer be used when begin returns, SendWhen calls begin again for another connection. The parameter
+// begin may be nil.
 func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -141,8 +143,8 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 	return resp, err
 }
 
-// gatedBody is the body of a request. It calls begin when its first byte is read. net/http reads this byte as soon as
-// it has a connection for the request. If begin returns an error, reading the body fails.
+// gatedBody is the body of a request. It calls the function begin when its first byte is read. net/http reads this byte
+// as soon as it has a connection for the request. If begin returns an error, reading the body fails.
 type gatedBody struct {
 	io.ReadCloser
 	begin   func() error
@@ -194,9 +196,9 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-// getConn returns a connection that is still usable after begin has returned nil. Because begin may take a long time,
-// the server may close the connection meanwhile. getConn therefore checks the connection again after begin has
-// returned. If the connection is no longer usable, getConn tries another one and calls begin again.
+// getConn returns a connection that is still usable after the function begin has returned nil. Because begin may take a
+// long time, the server may close the connection meanwhile. getConn therefore checks the connection again after begin
+// has returned. If the connection is no longer usable, getConn tries another one and calls begin again.
 func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, error) {
 	for dialed := 0; ; {
 		c := w.popUsable()
@@ -241,8 +243,8 @@ func (w *Client) popUsable() *clientConn {
 	return nil
 }
 
-// callBegin calls begin unless begin is nil. It returns begin's error, or the cause of ctx if ctx is done when begin
-// returns.
+// callBegin calls the function begin unless it is nil. It returns begin's error, or the cause of ctx if ctx is done
+// when begin returns.
 func callBegin(ctx context.Context, begin func() error) error {
 	if begin == nil {
 		return nil

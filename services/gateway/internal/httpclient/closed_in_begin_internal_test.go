@@ -103,8 +103,8 @@ func TestSendWhen_UsesAnotherConnectionIfTheServerClosesTheFirstDuringBegin(t *t
 	}
 }
 
-// The server closes the connection while begin runs. The client calls begin again. This time, begin does not allow the
-// request, so nothing is sent.
+// The server closes the connection while the function begin is running. The client calls begin again. This time, begin
+// does not allow the request, so nothing is sent.
 func TestSendWhen_SendsNothingIfTheSecondBeginFails(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -122,8 +122,8 @@ func TestSendWhen_SendsNothingIfTheSecondBeginFails(t *testing.T) {
 	}
 }
 
-// The server sends a response while begin runs, before it has received the request. The client must not treat that
-// response as the answer to the request.
+// The server sends a response while the function begin is running, before it has received the request. The client must
+// not treat that response as the answer to the request.
 func TestSendWhen_IgnoresAResponseThatArrivesDuringBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -143,7 +143,7 @@ func TestSendWhen_IgnoresAResponseThatArrivesDuringBegin(t *testing.T) {
 	}
 }
 
-// Whenever begin runs, the server closes the connection. The request is not sent.
+// The server closes the connection each time that the function begin is running. The request is not sent.
 func TestSendWhen_GivesUpIfTheServerClosesEachConnectionDuringBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)
@@ -165,8 +165,8 @@ func TestSendWhen_GivesUpIfTheServerClosesEachConnectionDuringBegin(t *testing.T
 	}
 }
 
-// Over TLS, net/http manages the connection. If the server closes the connection while begin runs, the request fails
-// and is not sent on another connection.
+// Over TLS, net/http manages the connection. If the server closes the connection while the function begin is running,
+// the request fails and is not sent on another connection.
 func TestSendWhen_NeverSendsTwiceOverTLS(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
@@ -202,8 +202,9 @@ func TestSendWhen_NeverSendsTwiceOverTLS(t *testing.T) {
 	}
 }
 
-// A connection has been idle for too long, or the server has closed it. The client opens a new connection, and begin
-// does not allow the request. The client must not call begin for the old connection, and must not keep that connection.
+// A connection has been idle for too long, or the server has closed it. The client opens a new connection, and the
+// function begin does not allow the request. The client must not call begin for the old connection, and must not keep
+// that connection.
 func TestSendWhen_KeepsNoUnusableConnectionIfBeginFails(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*clientConn, net.Conn){
@@ -243,8 +244,8 @@ func TestSendWhen_KeepsNoUnusableConnectionIfBeginFails(t *testing.T) {
 	}
 }
 
-// begin does not allow the request, so the client does not use the connection. The connection's idle time must not be
-// reset.
+// The function begin does not allow the request, so the client does not use the connection. The connection's idle time
+// must not be reset.
 func TestSendWhen_ConnectionGetsNoYoungerIfBeginFails(t *testing.T) {
 	t.Parallel()
 	_, client, head := newEchoServer(t)
@@ -265,8 +266,8 @@ func TestSendWhen_ConnectionGetsNoYoungerIfBeginFails(t *testing.T) {
 	}
 }
 
-// The server closes the connection while begin runs, and begin does not allow the request. The client closes its end of
-// the connection, too.
+// The server closes the connection while the function begin is running, and begin does not allow the request. The
+// client closes its end of the connection, too.
 func TestSendWhen_ClosesAConnectionThatEndsDuringAFailedBegin(t *testing.T) {
 	t.Parallel()
 	server, client, head := newEchoServer(t)

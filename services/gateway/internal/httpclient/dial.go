@@ -42,8 +42,8 @@ type Options struct {
 	Roots *x509.CertPool
 }
 
-// New returns a client for one configured endpoint. The client never connects to an address that the configured name
-// must not resolve to. This is a link-local address, or a private address if the name is public.
+// New returns a client for one configured endpoint. The client never connects to a link-local address. If the
+// configured name is public, the client does not connect to private addresses either.
 //
 // With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
 // the proxy resolves names. New returns an error if the endpoint's address is refused. It also returns an error if a

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// A request is sent by this package, by net/http because the request is large, or over TLS. If begin returns an error,
-// the server receives no body. The next request succeeds.
+// A request is sent by this package, by net/http because the request is large, or over TLS. If the function begin
+// returns an error, the server receives no body. The next request succeeds.
 func TestSendWhen_SendsNothingWhenBeginFails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

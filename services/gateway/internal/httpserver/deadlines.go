@@ -7,9 +7,9 @@ import (
 
 const (
 	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. Once the gateway has
-	// spent a total of writeTimeout waiting for the client, the client must read at an average rate of at least
-	// minRate, in bytes per second. Other time does not count. There is no timeout for the whole answer, because a call
-	// may take long.
+	// waited for the client for a total of writeTimeout, the client must read at an average rate of at least minRate,
+	// in bytes per second. Only the time during which the gateway waits for the client counts. There is no timeout for
+	// the whole answer, because a call may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
 	minRate      = 64 << 10

@@ -115,7 +115,8 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := removeItems(nil, a.Raw, hidden)
-	// A reserved member inside a hidden tool needs no edit of its own, because it is removed with the tool.
+	// A member that only the gateway may send needs no edit of its own if it is inside a hidden tool, because it is
+	// removed with the tool.
 	var visible []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -128,9 +129,9 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return removeItems(edits, a.Raw, visible)
 }
 
-// WithID returns a copy of a response that has another raw id and to which the edits of [Answer.Clean] are applied,
-// with a nil hide. All other bytes are unchanged. Every span refers to the new position, so the copy need not be
-// parsed. If the message is not a response, WithID returns [ErrSplice].
+// WithID returns a copy of a response with the given raw id. The edits that [Answer.Clean] returns for a nil hide are
+// applied to the copy. All other bytes are unchanged. The spans of the copy refer to its new bytes, so the copy need
+// not be parsed. If the message is not a response, WithID returns [ErrSplice].
 func (a *Answer) WithID(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice

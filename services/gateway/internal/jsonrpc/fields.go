@@ -19,9 +19,9 @@ const (
 // revision, requests with these methods need no URI, because the methods are unknown.
 const withoutSessions = "2026-07-28"
 
-// These tables contain protocol fields, with their folded spelling as the key. If a message's key folds to one of these
-// fields, it must be equal to that field, because a parser that ignores case would mistake any other spelling for the
-// field.
+// These tables contain protocol fields. The key of each entry is the field in the form that [Fold] returns. If a
+// message's key has the same folded form as one of these fields, the key must be equal to that field, because a parser
+// that ignores case would mistake any other spelling for the field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 

@@ -74,7 +74,7 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 }
 
 // replacedValue returns the value that a trace member of m has after it is replaced with text. It returns "" if m does
-// not have the member, or if text has more than most bytes.
+// not have the member, or if text is longer than the maximum length in bytes, which is the parameter most.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -113,10 +113,10 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// WithoutClientMeta converts a request to the form that a server with sessions expects. It removes the _meta members
-// that describe the client and the revision, because a session declares them once. From a repeated request, it also
-// removes the client's responses and the server's state (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All
-// other bytes are unchanged. The result is parsed again.
+// WithoutClientMeta converts a request to the form that a server that uses sessions expects. It removes the _meta
+// members that describe the client and the revision, because a session declares them once. From a repeated request, it
+// also removes the client's responses and the server's state (MCP 2026-07-28, Requests and Multi Round-Trip Requests).
+// All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := removeItems(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))

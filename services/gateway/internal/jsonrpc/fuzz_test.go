@@ -17,8 +17,8 @@ import (
 )
 
 // The fuzz tests compare the parser with the standard package encoding/json. That package ignores the case of keys, and
-// uses the last member if an object has the same key twice. If the parser accepts a message, both must read the same
-// content from it.
+// uses the last member if an object has the same key twice. If the parser accepts a message, the parser and
+// encoding/json must read the same content from the message.
 
 // decode decodes raw with encoding/json. Numbers keep their original spelling.
 func decode(t *testing.T, raw []byte, into any) {

@@ -44,7 +44,8 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns usual in n of n+1 cases on average. Otherwise it returns one of the strings in others.
+// pick returns the string usual in n of n+1 cases on average. In the other cases it returns one of the strings in the
+// list others.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual

@@ -149,7 +149,7 @@ func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 			t.Errorf("a duplicate %d levels down: got %v", depth, got)
 		}
 	}
-	// A duplicate is found at any two positions, in objects with many keys and with few keys.
+	// Two equal keys are detected at any two positions, in objects with many keys and in objects with few keys.
 	for _, width := range []int{2, 8, 15, 16, 17, 18, 31, 33, 64, 1000} {
 		for _, twice := range [][2]int{{0, width - 1}, {0, 1}, {width - 2, width - 1}, {width / 2, width - 1}} {
 			if twice[0] == twice[1] {

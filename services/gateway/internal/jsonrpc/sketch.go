@@ -131,8 +131,9 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID removes the quotes from an answer's id if the id is a string that contains sent, the request's raw id, in
-// decimal form. It modifies a.Raw. UnquoteID reports whether the id then equals sent.
+// UnquoteID removes the quotes from an answer's id if the id is a string that contains the id of the request in decimal
+// form. The parameter sent is the raw id of the request. UnquoteID modifies a.Raw. It reports whether the answer's id
+// then equals the request's id.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {

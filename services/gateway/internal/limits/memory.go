@@ -262,8 +262,8 @@ func (h *Memory) Transfer(to *Memory) bool {
 }
 
 // Admit waits until no answer for the owner's principals or person is waiting for memory. It returns [ErrMemory] if ctx
-// is done or the timeout expires first. It must be called before a request that has a response is executed. Otherwise
-// the request could be executed although its result cannot be delivered.
+// is done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
+// Otherwise the request could be executed although its result cannot be delivered.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })

@@ -277,7 +277,8 @@ func TestTransfer_MovesBytes(t *testing.T) {
 	}
 }
 
-// A Memory transfers its bytes to another Memory of the same owner while a third Memory waits for the quota.
+// A Memory transfers its bytes to another Memory of the same owner while a third Memory waits for the quota. The
+// transfer succeeds, because it needs no additional bytes.
 func TestTransfer_MovesBytesThatAreThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -50,8 +50,8 @@ type Requests struct {
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns an empty Requests. The memory of request bodies is charged to the budget bodies, and the memory
-// of answers is charged to the budget answers. Both budgets are required.
+// NewRequests returns an empty Requests. The parameter bodies is the budget for the memory of request bodies, and the
+// parameter answers is the budget for the memory of answers. Both budgets are required.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")

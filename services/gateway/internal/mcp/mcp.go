@@ -84,8 +84,8 @@ func LogLevels() []string {
 }
 
 // MethodForNotification returns the method to which a server's notification is related, or "" if the notification is
-// unknown. The gateway forwards the notification only to clients that may use that method. It is a method that clients
-// call, except for elicitation/create, which servers call.
+// unknown. The gateway forwards the notification only to clients that may use the returned method. Clients call this
+// method, unless it is elicitation/create, which servers call.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -259,16 +259,16 @@ const (
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// These are values of resultType. They mean that the result is final, that the result contains requests to the client,
-// or that the result is a task whose own result follows later. After a result that contains requests, the client
-// repeats its own request.
+// These are values of resultType. ResultComplete means that the result is final. The next value means that the result
+// contains requests to the client, which afterwards repeats its own request. The last value means that the result is a
+// task whose own result follows later.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
 	ResultTask          = "task"
 )
 
-// Supported returns the revisions with sessions that the gateway supports, with the newest first.
+// Supported returns the revisions that use sessions and that the gateway supports, with the newest first.
 func Supported() []string {
 	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // A client sends notifications with invented method names to the URL for all servers. Each notification is refused and
-// recorded as a refusal. None is counted as a message for which no rule is needed.
+// recorded as a refusal. The notifications are not counted as messages that need no rule.
 func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

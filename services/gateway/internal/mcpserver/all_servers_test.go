@@ -342,7 +342,7 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 }
 
 // An aggregate session has a member session for each server that it uses. A member session lasts as long as its
-// aggregate session. They count as one session.
+// aggregate session. An aggregate session and its member sessions count as one session.
 func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -160,7 +160,8 @@ func TestConfirmationForm_IsNotSentAgainToAClientThatNeverAnswers(t *testing.T) 
 }
 
 // The user answers a form after the gateway has refused the call because no answer arrived in time. From then on, the
-// gateway sends forms to the client again, and holds its calls for the whole time.
+// gateway sends forms to the client again, and holds the client's calls for as long as it is configured to, here two
+// hours.
 func TestConfirmationForm_IsSentAgainAfterALateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -91,8 +91,8 @@ func newHookMemory() *hookMemory {
 }
 
 // once returns the verdict on an event. Several hooks may be registered for one call and send events with the same id.
-// once calls judge only for the first of these events, and returns the same verdict for the others. For an event
-// without an id, once always calls judge.
+// once calls the function judge only for the first of these events, and returns the same verdict for the others. For an
+// event without an id, once always calls judge.
 func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client string, event hookEvent, judge func() hookVerdict) hookVerdict {
 	if event.ID == "" {
 		return judge()

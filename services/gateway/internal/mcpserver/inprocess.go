@@ -20,7 +20,8 @@ import (
 
 // These errors are returned by [Server.Do]. Compare with errors.Is.
 var (
-	// ErrServer means that no server with that name is configured, or that the policy hides the server from the caller.
+	// ErrServer means that no server with the requested name is configured, or that the policy hides the server from
+	// the caller.
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")

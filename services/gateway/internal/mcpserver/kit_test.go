@@ -36,8 +36,7 @@ type testGateway struct {
 	tokens   *authn.Tokens
 	listener *pipeListener
 	client   *http.Client
-	// files is the server that the URL path in the field path addresses. notes is a second server, or nil if there is
-	// none.
+	// files is the server whose URL path is in the field path. notes is a second server, or nil if there is none.
 	files, notes *gatewaytest.Server
 	path         string
 	// hosts contains the clients for which the gateway evaluates calls to the client's built-in tools.

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newEventGateway returns a gateway whose policy allows the methods in open. The gateway's server sends exactly the
-// given events on its stream.
+// newEventGateway returns a gateway whose policy allows the methods in the parameter open. The gateway's server sends
+// exactly the given events on its stream.
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)

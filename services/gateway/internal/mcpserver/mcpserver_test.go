@@ -168,7 +168,7 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
 			{"Origin": {"https://app.example"}}, {"Origin": {"http://localhost:3000"}}, {"Origin": {"http://[::1]:3000"}},
 		} {
-			// The request is refused only because it has no session, and not because of these headers.
+			// The request is refused only because it has no session, and not because of the headers in h.
 			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 {
 				t.Errorf("%v: %d %s", h, got.status, got.body)
 			}

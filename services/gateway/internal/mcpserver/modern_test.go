@@ -19,8 +19,8 @@ import (
 // everything contains the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
-// newModernGateway returns a gateway whose policy allows the methods in open. The gateway's server supports only
-// revision 2026-07-28. newModernGateway must be called inside a synctest bubble.
+// newModernGateway returns a gateway whose policy allows the methods in the parameter open. The gateway's server
+// supports only revision 2026-07-28. newModernGateway must be called inside a synctest bubble.
 func newModernGateway(t *testing.T, open ...string) *testGateway {
 	t.Helper()
 	w := newTestGatewayWithTransport(t, "http")
@@ -365,8 +365,8 @@ func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	})
 }
 
-// A server does not support revision 2026-07-28, but many clients use it. The gateway probes the server once, and then
-// uses a session with the server. The probes are not recorded as refusals.
+// A server does not support revision 2026-07-28, but many clients use that revision. The gateway probes the server
+// once, and then uses a session with the server. The probes are not recorded as refusals.
 func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

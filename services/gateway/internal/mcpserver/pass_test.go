@@ -172,9 +172,9 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	})
 }
 
-// Case X4. If no rule can allow any request from a caller, the gateway answers initialize and tools/list with what it
-// has discovered about the server itself. All callers share this discovery. If a server is unavailable, the gateway
-// tries the discovery again later.
+// Case X4. If no rule can allow any request from a caller, the gateway answers initialize and tools/list with what the
+// gateway itself has discovered about the server. The gateway discovers the server once for all callers. If a server is
+// unavailable, the gateway tries the discovery again later.
 func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

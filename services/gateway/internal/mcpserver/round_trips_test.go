@@ -74,7 +74,8 @@ func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	})
 }
 
-// A call waits for its approval in a second round trip. When an approver decides, the call is answered immediately.
+// A call waits for its approval in a second round trip. As soon as an approver has decided on the approval, the call is
+// answered.
 func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

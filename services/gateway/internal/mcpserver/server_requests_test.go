@@ -22,8 +22,8 @@ import (
 const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// newServerRequestGateway returns a gateway whose policy allows the methods in open. Before its server answers a call,
-// it runs the function ask, which sends requests to the client.
+// newServerRequestGateway returns a gateway whose policy allows the methods in the parameter open. Before the gateway's
+// server answers a call, it runs the function ask, which sends requests to the client.
 func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)

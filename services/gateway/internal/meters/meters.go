@@ -1,5 +1,5 @@
 // Package meters defines the gateway's metrics. Every attribute has a fixed list of values. Strings from clients and
-// servers are unbounded and may be secret, so any value that is not in the list is recorded as the value other.
+// servers are unbounded and may be secret, so any value that is not in the list is recorded as `_OTHER`.
 package meters
 
 import (
@@ -26,7 +26,7 @@ const other = "_OTHER"
 // unlisted is the state under which every approval state that is not in the attribute's list is counted.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
-// methods are the values of the method attribute: the MCP methods and other.
+// methods contains the values of the method attribute: the MCP methods and the value other.
 var methods = append(mcpmethod.All(), other)
 
 // These are the error types for a message to which a server has given no usable answer. They mean that the message was
@@ -175,8 +175,8 @@ func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. A value that is not in its attribute's list is replaced with
-// other.
+// attributesOf returns the attributes of an operation. A value that is not in its attribute's list is replaced with the
+// value other.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -234,7 +234,8 @@ func (m *Meters) CountObserved(ctx context.Context, effect string) {
 	m.observed.Add(ctx, 1, m.effects[effect]...)
 }
 
-// CountRedacted counts n values that redactions have replaced. name is the name of a detector, "path" or "whole".
+// CountRedacted counts n values that redactions have replaced. The parameter name is either the name of a detector, or
+// "path" or "whole".
 func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
 	m.redacted.Add(ctx, n, m.redactions[name]...)
 }

@@ -23,7 +23,8 @@ func stopped() *policyv1.Decision {
 	}
 }
 
-// beginAfter makes connecting to the server take the given time. At the beginning of that time, it calls change.
+// beginAfter makes connecting to the server take the given time. At the beginning of that time, the function change is
+// called.
 func (w *testPipeline) beginAfter(wait time.Duration, change func()) {
 	w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
 		change()

@@ -45,8 +45,8 @@ func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]strin
 	}
 }
 
-// The person who uses the agent answers a form. The answer counts if the approval's terms allow that person to decide.
-// Approvers may decide while the person still sees the form.
+// The person who uses the agent answers a form. The answer counts if that person may decide on the approval. Approvers
+// may decide on it while the person still sees the form.
 func TestConfirm_AsksTheUser(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -138,8 +138,8 @@ func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	})
 }
 
-// The gateway does not ask the person who uses the agent if the form cannot show the complete call, or if the
-// approval's terms do not allow that person to decide.
+// The gateway does not show a form to the person who uses the agent if the form cannot contain the complete call, or if
+// that person may not decide on the approval.
 func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *testPipeline){

@@ -94,8 +94,8 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// serverNotice is how much earlier than the gateway a server may notice that a call's deadline has passed, if the
-// server knows the deadline.
+// serverNotice is a tolerance. A server that knows a call's deadline may report the timeout slightly earlier than the
+// gateway notices it. If the server reports a timeout more than serverNotice earlier, the timeout is the server's own.
 const serverNotice = time.Second
 
 // send sends an allowed request to the server. No other function sends callers' requests.

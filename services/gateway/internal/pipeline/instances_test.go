@@ -12,8 +12,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// setInstances makes the fake ratelimit service grant all reservations. The nth response names the nth of the given
-// instances. All further responses name the last one.
+// setInstances makes the fake ratelimit service grant all reservations. The nth response contains the nth of the given
+// instances. All further responses contain the last instance.
 func (w *testPipeline) setInstances(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks the policy service to evaluate a call. A call may be denied because its tool's definition is not accepted,
-// although the gateway has never listed the server's tools itself. In that case, judge lists them and asks the policy
-// service again. If the tools cannot be listed, the gateway does not know whether the definition is accepted, and the
-// call is refused for that reason.
+// judge asks the policy service to evaluate a call. A call may be denied because its tool's definition is not accepted.
+// If the gateway itself has never listed the server's tools, judge then lists them and asks the policy service again.
+// If the tools cannot be listed, the gateway does not know whether the definition is accepted, and the call is refused
+// for that reason.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	a, refused := p.judgeDefinition(ctx, a)
 	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {

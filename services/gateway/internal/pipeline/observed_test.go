@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// observeLimit adds a limit to a decision. The limit belongs to the rule slow in the document draft and is only
+// observeLimit adds a limit to a decision. The limit belongs to the rule "slow" in the document "draft" and is only
 // recorded (mode: observe).
 func observeLimit(d *policyv1.Decision) *policyv1.Decision {
 	l := limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
@@ -28,7 +28,7 @@ func observeLimit(d *policyv1.Decision) *policyv1.Decision {
 	return d
 }
 
-// observeDenial adds a denial to a decision. The denial comes from the rule no in the document draft and is only
+// observeDenial adds a denial to a decision. The denial comes from the rule "no" in the document "draft" and is only
 // recorded (mode: observe).
 func observeDenial(d *policyv1.Decision) *policyv1.Decision {
 	d.Observed = &policyv1.Observation{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: &policyv1.RuleRef{Document: "draft", Rule: "no"}}
@@ -42,8 +42,8 @@ func (w *testPipeline) leaseByBucket() {
 	}
 }
 
-// exceedObserved makes the fake limiter refuse to reserve the limit that is only recorded (mode: observe). It grants
-// other reservations.
+// exceedObserved makes the fake limiter refuse reservations for the limit that is only recorded (mode: observe). The
+// fake limiter grants other reservations.
 func (w *testPipeline) exceedObserved() {
 	w.leaseByBucket()
 	grant := w.reserve

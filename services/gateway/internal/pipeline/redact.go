@@ -38,8 +38,8 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// addRedactions adds redactions of results to the call's redactor. They come from the decision that the policy service
-// made for the claim of an approval. That decision contains no new redactions of arguments, because otherwise the
+// addRedactions adds redactions of results to the call's redactor. The policy service returned these redactions in its
+// decision for the claim of an approval. That decision contains no new redactions of arguments, because otherwise the
 // approval would not have been claimed.
 func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	if list := a.Decision.GetRedactions(); !a.Redactor.Makes(list) {

@@ -52,7 +52,7 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			// For a package manager, the program comes after a command such as run.
+			// For a package manager, the program comes after a command such as "run".
 			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")

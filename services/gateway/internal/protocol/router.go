@@ -34,8 +34,8 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
-	// Hosts are servers that represent the tools that clients have themselves, by name. Only requests from clients'
-	// hooks can use them.
+	// Hosts contains, by name, the servers that represent clients' own tools. Only requests from clients' hooks can use
+	// these servers.
 	Hosts map[string]*servers.Server
 	// InFlight counts the requests in flight.
 	InFlight *limits.Requests
@@ -60,7 +60,7 @@ type Router struct {
 	Deps
 
 	pieces bodyreader.Pieces
-	// Background counts the requests in flight whose answers no client waits for.
+	// Background counts the requests in flight that come from mesh services or from tasks.
 	Background Background
 }
 
@@ -94,7 +94,7 @@ func (b *Background) Begin() bool {
 	return true
 }
 
-// Done ends the counting of a request that Begin has counted.
+// Done removes a request from the count after the request has ended. [Background.Begin] must have counted it.
 func (b *Background) Done() { b.running.Done() }
 
 // Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is

@@ -185,7 +185,7 @@ func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 }
 
 // At the URL for all servers, a request with includeContext is not refused, because the gateway replaces the value with
-// none.
+// "none".
 func TestCheck_ContextIsNotRefusedAtAllServers(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", sampling())

@@ -96,9 +96,9 @@ func hasObject(object []byte, name string) bool {
 	return false
 }
 
-// redact searches a part of the message. The part is at the span at of raw. It returns a copy of raw in which the
-// values that were found are replaced, and the number of replacements under each name. If nothing is found, it returns
-// raw itself and no numbers.
+// redact searches one part of the message raw. The parameter at is the span of this part in raw, and the parameter in
+// says which part it is. redact returns a copy of raw in which the values that were found are replaced, and the number
+// of replacements under each name. If nothing is found, it returns raw itself and no numbers.
 func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
 	if r.timeslice != nil {
 		end, err := r.timeslice(len(raw))

@@ -231,8 +231,8 @@ func TestEvents_AreReplacedOrDropped(t *testing.T) {
 	}
 }
 
-// A server chooses names and values that resemble those that MCP defines and that redactions never replace. Redactions
-// replace the server's names and values nevertheless.
+// Redactions never replace certain names and values that MCP defines. A server sends names and values that only
+// resemble them. Redactions replace these names and values.
 func TestMessages_OnlyMembersOfMCPAreKept(t *testing.T) {
 	t.Parallel()
 	for _, result := range []string{

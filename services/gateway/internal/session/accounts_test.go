@@ -110,7 +110,7 @@ func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 }
 
 // Agents share the session limit with the principal that has created them and with the person for whom they work. At
-// the limit, a new session replaces that one of these sessions which has been idle for the longest time. It does not
+// the limit, a new session replaces the one of their sessions that has been idle for the longest time. It does not
 // close other principals' sessions. If all sessions are in use, the new session is refused.
 func TestAdd_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()

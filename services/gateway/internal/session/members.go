@@ -28,9 +28,9 @@ type Members struct {
 	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls use with the id of the server's member session. If there is no member session, or use returns an
-// error, UseMember creates a member session by calling makes, and calls use with the new id. Only one goroutine at a
-// time opens a session.
+// UseMember calls the function use with the id of the server's member session. If there is no member session, or use
+// returns an error, UseMember creates a member session by calling the function makes, and calls use with the new id.
+// Only one goroutine at a time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
@@ -91,8 +91,8 @@ func (m *Members) IDs() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// UpdateListState replaces the recorded list state with the result of change. The list state describes the servers'
-// lists at the time of the last notification to the client.
+// UpdateListState replaces the recorded list state with the result of the function change. The list state describes the
+// servers' lists at the time of the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

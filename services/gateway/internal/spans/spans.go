@@ -70,7 +70,7 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 }
 
 // Client returns a client's trace context. It comes from the message's `_meta`. If `_meta` contains no trace context,
-// it comes from header, which is the value of the traceparent header and may be empty.
+// it comes from the parameter header, which is the value of the traceparent header and may be empty.
 func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {

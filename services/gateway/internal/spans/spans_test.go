@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// described calls describe with a span, and returns the attributes and the status that describe has set on it.
+// described calls the function describe with a span, and returns the attributes and the status that describe has set on
+// the span.
 func described(t *testing.T, describe func(trace.Span)) (map[string]string, sdktrace.Status) {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()

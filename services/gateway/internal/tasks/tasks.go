@@ -240,8 +240,9 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval. The approval expires at the time expires. Add returns nil if there are
-// too many tasks or there is not enough memory.
+// Add stores a call that waits for an approval. The parameter approval is the id of the approval, and the parameter
+// expires is the time at which the approval expires. Add returns nil if there are too many tasks or there is not enough
+// memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +272,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storageTime returns how long a task is stored if its approval expires at the time expires.
+// storageTime returns how long a task is stored. The parameter expires is the time at which the task's approval
+// expires.
 func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {

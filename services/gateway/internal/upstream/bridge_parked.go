@@ -133,8 +133,8 @@ func (b *stateless) refuse(id []byte) {
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
-// sendResponses sends the client's responses to the server. The policy service will evaluate those of the server's
-// requests again that are still unanswered.
+// sendResponses sends the client's responses to the server. If some of the server's requests are still unanswered, the
+// policy service will evaluate these requests again.
 func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte

@@ -123,8 +123,8 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 }
 
-// sentBefore returns the error for a request that has failed after the server has received an earlier round trip of it.
-// The error does not match [ErrNeverSent], even if the last round trip was never sent.
+// sentBefore returns the error for a request of which the server has received an earlier round trip. The error does not
+// match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {

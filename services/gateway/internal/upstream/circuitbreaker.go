@@ -42,7 +42,7 @@ type circuitBreaker struct {
 	until    time.Time
 }
 
-// do calls request, unless requests are paused or too many are in flight.
+// do calls the function request, unless requests are paused or too many are in flight.
 func (h *circuitBreaker) do(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
@@ -66,8 +66,8 @@ func (h *circuitBreaker) begin() error {
 }
 
 // end records that a request has ended. It uses err to update the count of failed connections. Any answer shows that
-// the server is reachable. The result of a request is ignored if the request was cancelled, or if it was not sent for a
-// reason other than the connection.
+// the server is reachable. The result of a request is ignored if the request was cancelled, or if something other than
+// the connection prevented the request from being sent.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -182,8 +182,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of text, truncated to most bytes. If text contains no allowed
-// character, it returns "unknown".
+// cleanClientText returns the allowed characters of text. The parameter most is the maximum length of the result in
+// bytes. If text contains no allowed character, cleanClientText returns "unknown".
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {

@@ -29,7 +29,7 @@ type late struct {
 	built Transport
 	// underWay is the attempt in progress, or nil if there is none.
 	underWay *lateAttempt
-	// failure is the error of the last attempt, which ended at the time failed.
+	// failure is the error of the last attempt. The field failed is the time at which that attempt ended.
 	failure error
 	failed  time.Time
 }
@@ -42,9 +42,9 @@ type lateAttempt struct {
 	err   error
 }
 
-// Late returns a transport of the given kind. It calls build when a session is opened. If build fails, it is called
-// again for a later session. One call to build serves all sessions that wait for it. The errors of build should wrap a
-// [CauseError]. The context that build receives is cancelled when the transport is closed.
+// Late returns a transport of the given kind. The transport calls the function build when a session is opened. If build
+// fails, it is called again for a later session. One call to build serves all sessions that wait for it. The errors of
+// build should wrap a [CauseError]. The context that build receives is cancelled when the transport is closed.
 func Late(kind string, build func(ctx context.Context) (Transport, error)) Transport {
 	closing, stop := context.WithCancelCause(context.Background())
 	return &late{kind: kind, build: build, closing: closing, stop: stop}

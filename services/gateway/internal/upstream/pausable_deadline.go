@@ -25,10 +25,10 @@ type PausableDeadline struct {
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts to measure the time of a call. It must be called once. When the server has worked for the duration
-// limit, Begin's timer calls end with the cause [context.DeadlineExceeded], unless stop was called before. Each
-// progress report restarts this duration, but the total working time is limited to most. If most is less than limit,
-// the total is limited to limit.
+// Begin starts to measure the time of a call. It must be called once. When the server's working time reaches the
+// parameter limit, the function end is called with the cause [context.DeadlineExceeded], unless the returned function
+// stop was called before. Each progress report restarts this working time. The total working time is limited to the
+// parameter most, or to limit if most is less than limit.
 func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

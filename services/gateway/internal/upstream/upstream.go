@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Errors of a [Session]. They describe the state of a request without a usable answer. Compare with errors.Is.
+// These are errors of a [Session]. They describe the state of a request without a usable answer. Compare with
+// errors.Is.
 var (
 	// ErrNeverSent means that the request certainly never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
@@ -40,8 +41,8 @@ const (
 	MaxStream = 64 << 20
 )
 
-// Errors of requests that the gateway or the client has ended. They say nothing about the state of the server. They may
-// be wrapped in other errors, so compare with errors.Is.
+// These are errors of requests that the gateway or the client has ended. They say nothing about the state of the
+// server. They may be wrapped in other errors, so compare with errors.Is.
 var (
 	// ErrClosed means that the session was closed.
 	ErrClosed = errors.New("the session was closed")
@@ -106,11 +107,11 @@ type Starter interface {
 
 // A Conn is one session over a [Transport]. Only a [Session] uses it. It is safe for concurrent use.
 type Conn interface {
-	// Request sends a request and returns the answer. Until the answer arrives, it calls events with the server's
-	// messages, in order. These are notifications that belong to the request, and requests from the server. The caller
-	// must ensure that each request from the server gets a response. Request itself responds to pings. If events is
-	// nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or
-	// [ErrNoAnswer].
+	// Request sends a request and returns the answer. Until the answer arrives, it calls the function events with the
+	// server's messages, in order. These are notifications that belong to the request, and requests from the server.
+	// The caller must ensure that each request from the server gets a response. Request itself responds to pings. If
+	// events is nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent],
+	// [ErrTimeout] or [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
 	// Notify sends a notification, or the response to a server's request. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error

@@ -34,7 +34,7 @@ const (
 	retryAfter = 5 * time.Second
 )
 
-// Errors of the methods of [Visibility]. Compare with errors.Is.
+// These are errors that methods of [Visibility] return. Compare with errors.Is.
 var (
 	// ErrPolicy means that the policy service has not answered. The caller must be treated as if the policy allowed
 	// nothing.

@@ -38,7 +38,7 @@ type caller struct {
 // CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
 // service of the mesh with and without a principal, each kind of token, no token, and an unknown token. The requests
 // satisfy the contracts. Callers that the contract does not list must be refused. Other callers must receive
-// UNIMPLEMENTED, except from the methods whose full names are in implemented.
+// UNIMPLEMENTED, except from the methods whose full names the parameter implemented contains.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)

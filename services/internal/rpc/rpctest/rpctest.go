@@ -65,8 +65,8 @@ func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Serve
 	return s
 }
 
-// pipe connects a service with the role from to the server. If that service signs principals, the connection has a
-// signer.
+// pipe connects a service to the server. The parameter from is the mesh role of that service. If the service signs
+// principals, the connection has a signer.
 func pipe(t testing.TB, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
 	t.Helper()
 	id, err := pki.Ephemeral(from)

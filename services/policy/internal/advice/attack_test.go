@@ -70,8 +70,7 @@ func TestEntries_AreComplete(t *testing.T) {
 	}
 }
 
-// kinds returns the references in a form whose alphabetical order is grouped by list: references to the OWASP MCP list
-// come first.
+// kinds changes references so that sorting them groups them by list: references to the OWASP MCP list come first.
 func kinds(references []string) []string {
 	out := make([]string, 0, len(references))
 	for _, r := range references {

@@ -51,8 +51,7 @@ type principal struct {
 	Chain   []principal `json:"chain"`
 }
 
-// statuses maps the names that the test files use for statuses to the statuses. An empty name means that the tool is
-// callable.
+// statuses maps the names of statuses in the test files to the statuses. An empty name means that the tool is callable.
 var statuses = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
 // checkValues fails the test if the attempt contains an unknown value.

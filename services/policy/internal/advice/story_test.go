@@ -76,7 +76,8 @@ func compiled(t *testing.T, texts ...string) *engine.Set {
 	return set
 }
 
-// check returns a message for each attempt in the story whose result is wrong when set evaluates the calls.
+// check returns a message for each attempt in the story that has the wrong result. The parameter set contains the
+// policies that evaluate the calls.
 func (s *story) check(set *engine.Set) []string {
 	var wrong []string
 	say := func(a *attempt, format string, args ...any) {
@@ -113,8 +114,9 @@ func (s story) undefended() story {
 	return s
 }
 
-// Every entry has a story. The entry's rule stops all attacks in the story, and allows all ordinary attempts. If an
-// entry has no rule, the status of the tool's definition (such as changed) must stop the attacks.
+// Every entry has a story, which is an archive of attempts. The entry's rule stops all attacks in the story, and allows
+// all ordinary attempts. If an entry has no rule, the status of the tool's definition (such as changed) must stop the
+// attacks.
 func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {

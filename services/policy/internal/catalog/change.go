@@ -73,8 +73,8 @@ func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
 	return next
 }
 
-// acceptWaiting accepts the waiting definitions for which the function may returns true. It returns the changed server
-// and the number of accepted definitions. If the number is zero, it returns the same server.
+// acceptWaiting accepts the waiting definitions that the given predicate allows. It returns the changed server and the
+// number of accepted definitions. If the number is zero, it returns the same server.
 func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
 	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {
@@ -122,9 +122,9 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine puts a tool in quarantine if stop is true, and ends the quarantine otherwise. If name is empty, it puts
-// the whole server in quarantine or ends the server's quarantine. SetQuarantine returns the same server if nothing
-// changes.
+// SetQuarantine puts a tool in quarantine if the parameter stop is true, and ends the quarantine otherwise. If name is
+// empty, it puts the whole server in quarantine or ends the server's quarantine. SetQuarantine returns the same server
+// if nothing changes.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {

@@ -23,9 +23,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting compares the state s with the state later. It returns the sorted names of the tools that have a
-// definition that waits for all sessions in the state later, but had no such definition in s. A definition waits for
-// all sessions if it waits for an operator's decision and the gateway itself has listed it.
+// NewlyWaiting compares the state s with a later state of the server. It returns the sorted names of the tools that
+// have a definition that waits for all sessions in the later state, but had no such definition in s. A definition waits
+// for all sessions if it waits for an operator's decision and the gateway itself has listed it.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

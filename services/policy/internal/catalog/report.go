@@ -88,13 +88,13 @@ type reportRun struct {
 	first, newVersion bool
 	// skeletonCounts contains the number of tool names with each [Skeleton].
 	skeletonCounts map[string]int
-	// waiting is the total size, in bytes, of the definitions that wait for a decision. added is the number of new
-	// tools.
+	// waiting is the total size, in bytes, of the definitions that wait for a decision. The field added is the number
+	// of new tools.
 	waiting, added int
 }
 
 // Report updates the server's state with a reported list. The function text returns a stored definition. Report returns
-// an error only if text returns an error.
+// an error only if this function returns an error.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]

@@ -106,9 +106,9 @@ func TestClassify_AgreesWithLabels(t *testing.T) {
 	}
 }
 
-// agreement contains the minimum shares of the results for a set of tools. strict is the share that must be equal to
-// the label. within is the share that must be equal to the label or one of its alternatives. safe is the share that
-// must be equal to one of these, or be a stricter category.
+// agreement contains the minimum shares of the results for a set of tools. The field strict is the share that must be
+// equal to the label. The field within is the share that must be equal to the label or one of its alternatives. The
+// field safe is the share that must be equal to one of these, or be a stricter category.
 type agreement struct {
 	strict, within, safe float64
 	// executeAsRead allows the classifier to classify tools as Read even if their label is Execute.

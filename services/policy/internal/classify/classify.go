@@ -75,8 +75,8 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 	return out
 }
 
-// weigh returns the category and the confidence. The category is the strictest one that has more than half as much
-// evidence as the category with the most evidence. If the confidence is below [Unsure], weigh returns the strictest
+// weigh returns the category and the confidence. The category is the strictest one with enough evidence: more than half
+// as much as the category with the most evidence. If the confidence is below [Unsure], weigh returns the strictest
 // category that has any evidence. If there is no evidence, weigh returns Execute, because a tool with unknown effects
 // may do whatever its arguments say.
 func (c *finding) weigh() (mcpv1.Category, float64) {

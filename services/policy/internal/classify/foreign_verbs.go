@@ -12,8 +12,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// endings maps each mark in translations to the verb endings that it represents. It contains no endings of participles
-// ("eliminado", "gelöscht"), because participles describe things.
+// endings maps each mark in [translations] to the verb endings that it represents. It contains no endings of
+// participles ("eliminado", "gelöscht"), because participles describe things.
 var endings = map[byte][]string{
 	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
 	'f': {"e", "er", "ez", "ent", "ant", "ation", "s", "t", "re"},

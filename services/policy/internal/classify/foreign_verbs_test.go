@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// TestClassify_DescriptionsInOtherLanguages checks, for each known language, that dangerous tools with meaningless
-// names are not classified as Read, and that tools that read are classified as Read with certainty.
+// TestClassify_DescriptionsInOtherLanguages uses descriptions in each known language. Dangerous tools with meaningless
+// names must not be classified as Read. Tools that read must be classified as Read with certainty.
 func TestClassify_DescriptionsInOtherLanguages(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,

@@ -77,7 +77,7 @@ func (c *finding) onlyDeletes() bool {
 	return c.inName != nil && c.inText != nil && c.inName.base == "delete" && c.inText.base == "delete"
 }
 
-// hasParameterWord reports whether the name of a parameter contains one of the words in the set any.
+// hasParameterWord reports whether the name of a parameter contains one of the given words.
 func (c *finding) hasParameterWord(any map[string]bool) bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, any) })
 }
@@ -178,7 +178,7 @@ func verbText(s *foundVerb) string {
 	return s.base
 }
 
-// isAbout reports whether the name or the description contains one of the words in the set any.
+// isAbout reports whether the name or the description contains one of the given words.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return containsNear(c.name, len(c.name), any) || containsNear(c.text, len(c.text), any)
 }

@@ -14,7 +14,7 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories. The phrase counts only if the category of the leading verb is one of them.
+	// The field of lists categories. The phrase counts only if the category of the leading verb is one of them.
 	of []mcpv1.Category
 }
 
@@ -139,8 +139,8 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weights of all evidence for whose category the function which returns true. It is used when
-// stronger evidence contradicts them.
+// reduceWeights reduces the weights of all evidence whose category the given predicate accepts. It is used when
+// stronger evidence contradicts this evidence.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {

@@ -54,7 +54,7 @@ const (
 	ideogram = 3
 )
 
-// count adds the number of letters of each script in a text to letters.
+// count counts the letters of each script in a text. It adds the numbers to the counts in letters.
 func count(letters *[scripts]int, text string) {
 	for _, r := range text {
 		switch s := scriptOf(r); s { //nolint:exhaustive // all others count as one letter

@@ -88,7 +88,7 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. any contains the form's trigger words, separated by |.
+// newForm returns a form for folded texts. The parameter any contains the form's trigger words, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// steered returns a definition with the given text at a location. at is the name of the location, which is a place
-// where a server can put text.
+// steered returns a definition with the given text at a location. The parameter at is the name of the location, which
+// is a place where a server can put text.
 func steered(t testing.TB, at, text string) classify.Tool {
 	t.Helper()
 	a := map[string]any{"type": "number", "description": "The first number."}

@@ -149,7 +149,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	return []weightedVerb{best}
 }
 
-// countsMore reports whether the verb a of a tool's name counts more than the verb b.
+// countsMore reports whether a counts more than b. Both are verbs in a tool's name.
 func (c *finding) countsMore(a, b weightedVerb) bool {
 	rank := func(w weightedVerb) int {
 		switch w.offset {
@@ -332,8 +332,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// containsNear reports whether one of the first words of a list is in the set any. It looks at as many words as within
-// says.
+// containsNear reports whether one of the first words of a list is in the given set. The parameter within is the number
+// of words to look at.
 func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -368,8 +368,8 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context changes the sense of a verb if one of the next few words is in the set words and none of them is in the set
-// unless.
+// context changes the sense of a verb, depending on the words after the verb. One of the next few words must be in the
+// set words, and no word nearby may be in the set unless. See inContext.
 type context struct {
 	verbs         map[string]bool
 	within        int

@@ -13,7 +13,7 @@ type word struct {
 	offset int
 	// raw is the word as it is written in the text.
 	raw string
-	// first is true if the word begins a sentence. after is the text between the previous word and this word.
+	// first is true if the word begins a sentence. The field after is the text between the previous word and this word.
 	first bool
 	after string
 }

@@ -39,9 +39,9 @@ const (
 // A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
 // returns an error.
 type Condition struct {
-	// program evaluates the expression. It is nil for the zero Condition. costly returns a program that evaluates the
-	// expression too, but fails if the evaluation would take too long. The functions costly and traced create their
-	// programs when they are first called.
+	// program evaluates the expression. It is nil for the zero Condition. The function costly returns a program that
+	// evaluates the expression too, but fails if the evaluation would take too long. The functions costly and traced
+	// create their programs when they are first called.
 	program cel.Program
 	costly  func() (cel.Program, error)
 	// traced returns a program that evaluates every part of the expression, and records the values of the parts.
@@ -51,8 +51,8 @@ type Condition struct {
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// reads describes which arguments the expression reads. It is nil if the evaluation does not fail because of other
-	// arguments, which the expression does not read.
+	// reads describes which arguments the expression reads. It is nil if arguments that the expression does not read
+	// can't make the evaluation fail.
 	reads *shape
 	// anyArgs is true if the arguments may contain keys that are not in the tool's schema.
 	anyArgs bool
@@ -173,8 +173,8 @@ func isTooCostly(err error) bool {
 	return ok && cancelled.Cause == interpreter.CostLimitExceeded
 }
 
-// checkKeys returns an error if the arguments contain a key that the condition does not read, but that the server may
-// read instead of a key that the condition reads.
+// checkKeys returns an error if the arguments contain a key that the server may read instead of a key that the
+// condition reads.
 func (c *Condition) checkKeys(in *Input) error {
 	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
 		return nil

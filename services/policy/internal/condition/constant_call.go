@@ -11,10 +11,10 @@ import (
 type constantCall struct {
 	interpreter.InterpretableCall
 
-	// of is the first argument, or nil if the result of the call is constant.
+	// The field of is the first argument, or nil if the result of the call is constant.
 	of interpreter.InterpretableV2
-	// compute returns the result for the given value of the first argument. The value is nil if of is nil. compute must
-	// return errors and unknown values unchanged.
+	// compute returns the result for the given value of the first argument. This value is nil if the field of is nil.
+	// compute must return errors and unknown values unchanged.
 	compute func(ref.Val) ref.Val
 }
 

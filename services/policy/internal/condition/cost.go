@@ -24,7 +24,7 @@ const (
 	// bytes. Up to this limit, the cost of an evaluation is not computed. Without loops, each call visits each byte at
 	// most once, so the evaluation takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
 	maxUntracked = 64 << 10
-	// matchCalls is how many function calls one call to the function matches counts as.
+	// matchCalls is the number of function calls that one call to `matches` counts as.
 	matchCalls = 32
 	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
 	// arguments.
@@ -73,8 +73,8 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 	return &cost
 }
 
-// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call to the
-// function matches counts as [matchCalls] calls.
+// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call to
+// `matches` counts as [matchCalls] calls.
 func countCalls(checked *cel.Ast) int {
 	calls, loops := 0, false
 	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -94,7 +94,7 @@ func countCalls(checked *cel.Ast) int {
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
-// plus the sizes of its elements. sizeOf stops counting when the size reaches the limit most.
+// plus the sizes of its elements. sizeOf stops counting when the size reaches the given limit.
 func sizeOf(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

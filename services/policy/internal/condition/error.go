@@ -21,7 +21,7 @@ type TextError struct {
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
 // suggestions contains suggestions for CEL's error messages. A suggestion applies to all messages that contain the
-// string part.
+// string in its field part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -76,7 +76,7 @@ func problemAt(at common.Location, text, message, suggestion string) *TextError 
 	return p
 }
 
-// notBefore matches a text that ends with the word not.
+// notBefore matches a text that ends with the word "not".
 var notBefore = regexp.MustCompile(`\bnot\s+$`)
 
 // around returns the parts of a line before and after a location. Both parts are empty if the location is invalid.

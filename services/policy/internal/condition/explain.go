@@ -98,8 +98,8 @@ func (t *tracedEvaluation) values() (out []string) {
 	return out
 }
 
-// visitReads calls visit for each expression that reads a variable or a part of the arguments. It does not visit the
-// parts of such an expression, or the bodies of loops.
+// visitReads calls the function visit for each expression that reads a variable or a part of the arguments. It does not
+// visit the parts of such an expression, or the bodies of loops.
 func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	if isRead(e) {
 		visit(e)
@@ -249,7 +249,7 @@ func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok 
 	return !decides, ok && ok2
 }
 
-// visitLeaves calls visit for the largest parts of an expression that are not built with &&, ||, ! or ?:.
+// visitLeaves calls the function visit for the largest parts of an expression that are not built with &&, ||, ! or ?:.
 func visitLeaves(e ast.Expr, visit func(ast.Expr)) {
 	if !isBoolean(e) {
 		visit(e)

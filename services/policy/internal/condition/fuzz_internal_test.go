@@ -92,8 +92,8 @@ func checkEvaluations(t *testing.T, c *Condition, in *Input) {
 	}
 }
 
-// TestCompile_CountsCalls checks the counted number of calls in a condition. The more calls a condition contains, the
-// shorter the params must be for the cost of an evaluation not to be computed.
+// TestCompile_CountsCalls checks the counted number of calls in a condition. If a condition contains more calls, the
+// cost of its evaluation is computed even for shorter params.
 func TestCompile_CountsCalls(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{

@@ -21,14 +21,15 @@ const (
 	VariableCaller
 	// VariableTool contains the variables whose names start with "tool.".
 	VariableTool
-	// VariableNow contains the variable now.
+	// VariableNow contains the variable with the name "now".
 	VariableNow
 )
 
 // Input contains the values of a condition's variables. Evaluate does not modify an Input. If a variable has no value
 // and the result of the condition depends on the variable, the evaluation fails.
 type Input struct {
-	// Args is the value of args. If ArgsError is not nil, args has no value, and ArgsError is the reason.
+	// Args is the value of the variable args. If ArgsError is not nil, this variable has no value, and ArgsError is the
+	// reason.
 	Args      Arguments
 	ArgsError error
 	// Properties contains the sorted names of the arguments that the tool's schema allows. It is empty if the schema
@@ -42,7 +43,7 @@ type Input struct {
 	Chain  []Caller
 	// Class contains the values of the variables whose names start with "tool.".
 	Class Class
-	// Now is the value of the variable now. If Now is the zero time, the variable has no value.
+	// Now is the value of the variable with the name "now". If Now is the zero time, this variable has no value.
 	Now time.Time
 	// Unknown contains the variables whose values are not known yet, for example while tools are listed.
 	Unknown Variables

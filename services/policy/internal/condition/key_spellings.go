@@ -24,7 +24,7 @@ var errTooManyKeys = errors.New("the arguments have too many keys to check")
 type shape struct {
 	// keys contains the keys that the expression reads by name in this object.
 	keys []readKey
-	// each is the shape that applies to every value in the object or list.
+	// The field each is the shape that applies to every value in the object or list.
 	each *shape
 }
 
@@ -44,15 +44,15 @@ func newShape(p *location) *shape {
 	return s
 }
 
-// A readKey is a key that an expression reads by name. folded is the result of fold for the name, and below is the
-// shape of the key's value.
+// A readKey is a key that an expression reads by name. The field folded is the result of the function fold for the
+// name. The field below is the shape of the key's value.
 type readKey struct {
 	name, folded string
 	below        *shape
 }
 
-// find returns the shape of the value of the key name. If the expression does not read this key, but reads a key that
-// differs from it only by case, `_` or `-`, alike is the name of the key that the expression reads.
+// find returns the shape of the value of the key with the given name. If the expression does not read this key, but
+// reads a key that differs from it only by case, `_` or `-`, the result alike is the name of that other key.
 func (s *shape) find(name string) (below *shape, alike string) {
 	for i := range s.keys {
 		if s.keys[i].name == name {
@@ -71,9 +71,9 @@ func (s *shape) find(name string) (below *shape, alike string) {
 	return nil, alike
 }
 
-// check returns an error if an object in value has a key that differs only by case, `_` or `-` from a key that the
-// expression reads. A server might accept that spelling, and would then use a value that the condition has not tested.
-// left is the number of keys and elements that may still be checked.
+// check returns an error if an object in the given value has a key that differs only by case, `_` or `-` from a key
+// that the expression reads. A server might accept that spelling, and would then use a value that the condition has not
+// tested. The parameter left is the number of keys and elements that may still be checked.
 func (s *shape) check(value ref.Val, left *int) error {
 	if s == nil {
 		return nil
@@ -114,8 +114,8 @@ func (s *shape) checkObject(o *object, left *int) error {
 	return nil
 }
 
-// checkProperties returns an error if the arguments contain a name that is not in properties. It accepts all names if
-// properties is empty.
+// checkProperties returns an error if the arguments contain a name that is not in the list properties. It accepts all
+// names if this list is empty.
 func checkProperties(arguments ref.Val, properties []string) error {
 	if len(properties) == 0 {
 		return nil

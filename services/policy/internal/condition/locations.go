@@ -13,8 +13,8 @@ type location struct {
 	// name is the last key in the path to the location. The elements of a list have a location with the same name as
 	// the list.
 	name string
-	// keys contains the locations of the values that the expression reads by name. each is the location of all values
-	// that the expression reads without a name. each is nil if there are no such values.
+	// The field keys contains the locations of the values that the expression reads by name. The field each is the
+	// location of all values that the expression reads without a name. It is nil if there are no such values.
 	keys map[string]*location
 	each *location
 }
@@ -44,8 +44,8 @@ type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the places in the arguments that an expression reads.
 type tracer struct {
-	// tested is called for each expression that tests a part of a string. from contains the locations that the operands
-	// of the expression can come from.
+	// tested is called for each expression that tests a part of a string. The parameter from contains the locations
+	// that the operands of the expression can come from.
 	tested func(e ast.Expr, from []*location)
 }
 

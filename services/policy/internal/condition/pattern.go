@@ -11,7 +11,8 @@ func anchored(pattern *syntax.Regexp) bool {
 	return hasAnchor(pattern, syntax.OpBeginText, 0) && hasAnchor(pattern, syntax.OpEndText, -1)
 }
 
-// hasAnchor reports whether a pattern has an anchor at its first position (end is 0) or its last position (end is -1).
+// hasAnchor reports whether a pattern has the given anchor at its first position (if the parameter end is 0) or at its
+// last position (if end is -1).
 func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	switch pattern.Op { //nolint:exhaustive // the other operators match characters
 	case anchor:

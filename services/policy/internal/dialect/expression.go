@@ -56,10 +56,11 @@ func expression(c *conditionForm, to side) (string, error) {
 	return fail(fmt.Sprintf("the operator %s with this value can't be translated exactly", c.Op), "write a condition for it")
 }
 
-// An argument is a value in the arguments of a call. keys is the path to the value.
+// An argument is a value in the arguments of a call. The field keys is the path to the value.
 type argument struct{ keys []string }
 
-// identifier matches keys that conditions can read with a dot. Keys that are also in keywords are exceptions.
+// identifier matches keys that conditions can read with a dot. Keys that are also in the list keywords must be quoted
+// instead.
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 var keywords = []string{
@@ -268,8 +269,8 @@ func textMember(in bool, x string, list *literal, to side) string {
 	return "!(" + text + ")"
 }
 
-// contains translates a test that a text contains another text, or that a list contains a text as an element. If to is
-// atLeast, the translated expression can't be evaluated for lists.
+// contains translates a test that a text contains another text, or that a list contains a text as an element. If the
+// parameter to is atLeast, the translated expression can't be evaluated for lists.
 func contains(x string, v *literal, to side) string {
 	text := strconv.Quote(v.text)
 	switch {

@@ -104,8 +104,8 @@ func (r *reader) operatorRules(at, tool string, rules []operatorRule) (out []rul
 	return out
 }
 
-// operatorRule converts a rule to the common form out. If the rule is not valid in the source format, operatorRule
-// reports a problem and returns false.
+// operatorRule converts a rule to the common form, and stores the result in out. If the rule is not valid in the source
+// format, operatorRule reports a problem and returns false.
 func (r *reader) operatorRule(at string, form *operatorRule, out *rule) bool {
 	action := "evaluate"
 	if form.Action != nil {

@@ -44,7 +44,7 @@ type rule struct {
 	// message is shown to the caller whose call is denied.
 	message string
 	limits  []limit
-	// per lists the dimensions by which the limits are counted, as YAML.
+	// The field per lists the dimensions by which the limits are counted, as YAML.
 	per string
 }
 

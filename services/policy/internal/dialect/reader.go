@@ -39,8 +39,8 @@ func problemsOf(err error) (out []Problem) {
 	return out
 }
 
-// decode decodes the source and records the problems. It returns false if there is a problem outside the key tools and
-// the key all_tools, or if there are too many problems.
+// decode decodes the source and records the problems. It returns false if there is a problem outside the values of the
+// keys `tools` and `all_tools`, or if there are too many problems.
 func (r *reader) decode(into any) bool {
 	err := r.source.Decode(into)
 	if err == nil {
@@ -65,7 +65,7 @@ func (r *reader) isBroken(at string) bool {
 }
 
 // isBrokenItself reports whether the value at the given path can't be decoded. It ignores problems in the elements of
-// the list with the key inner.
+// the list whose key is the parameter inner.
 func (r *reader) isBrokenItself(at, inner string) bool {
 	return slices.ContainsFunc(r.broken, func(path string) bool {
 		rest, below := strings.CutPrefix(path, at)

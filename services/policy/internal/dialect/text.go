@@ -54,8 +54,8 @@ func (r *outRule) write(out *bytes.Buffer) {
 	}
 }
 
-// plain matches texts that have the same meaning in YAML without quotes. The texts that the expression words matches
-// are exceptions.
+// plain matches texts that usually have the same meaning in YAML without quotes. A text that the expression in the
+// variable words also matches must be quoted nevertheless.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*(?:[ .][A-Za-z0-9_-]+)*$`)
 
 // words matches texts that some YAML parsers do not treat as strings.

@@ -17,14 +17,15 @@ import (
 type translator struct {
 	policy   *policy
 	problems []Problem
-	// entries contains the entries under `tools` in the document, in order. rules contains the document's rules.
+	// entries contains the entries under `tools` in the document, in order. The field rules contains the document's
+	// rules.
 	entries []entry
 	rules   []outRule
-	// hidden contains the names of the hidden tools. names contains the names of the rules.
+	// hidden contains the names of the hidden tools. The field names contains the names of the rules.
 	hidden, names map[string]bool
 }
 
-// An entry is an entry under tools.
+// An entry is an entry under `tools` in the translated document.
 type entry struct{ tool, action string }
 
 // An outRule is a rule in the translated document. It denies calls, unless it has limits.

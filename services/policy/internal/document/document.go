@@ -92,9 +92,9 @@ type Set struct {
 	Tests []Test
 }
 
-// ParseSet parses documents that will be active together. now is the current time. If people is not nil, ParseSet also
-// checks whether there are enough people to approve calls. The error is a [strictyaml.Errors] with every problem in
-// every file.
+// ParseSet parses documents that will be active together. The parameter now is the current time. If the parameter
+// people is not nil, ParseSet also checks whether there are enough people to approve calls. The error is a
+// [strictyaml.Errors] with every problem in every file.
 func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}

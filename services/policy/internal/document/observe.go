@@ -7,8 +7,8 @@ import (
 )
 
 // observe checks the keys mode and until at the given path. It returns the time until which the rule or document is not
-// enforced but only recorded (mode: observe). The time is zero if the rule or document is enforced. kind is "rule" or
-// "document".
+// enforced but only recorded (mode: observe). The time is zero if the rule or document is enforced. The parameter kind
+// is "rule" or "document".
 func (r *reader) observe(at, kind, mode string, until observe.Until) time.Time {
 	key := func(name string) string {
 		if at == "" {

@@ -97,8 +97,8 @@ func (r *reader) match(at string, m *match) engine.Match {
 	}
 }
 
-// rule converts the keys that entries under `tools` and rules have in common. per lists the dimensions for limits that
-// do not specify any dimensions.
+// rule converts the keys that entries under `tools` and rules have in common. The parameter per lists the dimensions
+// for limits that do not specify any dimensions.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
 	r.checkFilled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")

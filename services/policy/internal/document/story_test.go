@@ -52,8 +52,7 @@ type storyFacts struct {
 	Definition jsontext.Value `json:"definition"`
 }
 
-// statuses maps the names that the test files use for statuses to the statuses. An empty name means that the tool is
-// callable.
+// statuses maps the names of statuses in the test files to the statuses. An empty name means that the tool is callable.
 var statuses = map[string]engine.Status{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }

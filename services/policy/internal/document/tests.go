@@ -35,8 +35,8 @@ type TestResult struct {
 }
 
 // RunTests runs the tests in all documents against the whole set, as if every rule were enforced. It returns at most
-// 100 problems, one for each test that fails. If the tests take longer than the duration within, it returns a problem
-// for the document whose tests took most of the time. It stops with an error if ctx is done.
+// 100 problems, one for each test that fails. If the tests take longer than the limit in the parameter within, it
+// returns a problem for the document whose tests took most of the time. It stops with an error if ctx is done.
 func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
 	var failed strictyaml.Errors
 	late, err := s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(_ *Test, failure *strictyaml.Problem) bool {
@@ -51,8 +51,8 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 	return failed, err
 }
 
-// TestResults is like [Set.RunTests], but returns the result of each test that was run. late is nil unless the tests
-// take longer than the duration within.
+// TestResults is like [Set.RunTests], but returns the result of each test that was run. The result late is nil unless
+// the tests take longer than the limit in the parameter within.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
@@ -62,7 +62,8 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 }
 
 // eachTest runs tests and calls the function each with the result of each test, until the function returns false. If
-// the tests take longer than the duration within, late is a problem for the document whose tests took most of the time.
+// the tests take longer than the limit in the parameter within, the result late is a problem for the document whose
+// tests took most of the time.
 func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
@@ -221,8 +222,7 @@ func describeCondition(rule string, c *engine.Check) string {
 }
 
 // whyNot describes why the rule that the test wants did not determine the decision. It does not repeat how the
-// condition of the rule that determined it was evaluated. If the wanted rule does not exist, whyNot returns a
-// suggestion.
+// condition of the deciding rule was evaluated. If the wanted rule does not exist, whyNot returns a suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
 	if len(rules) == 0 { // the call is refused before any rule is evaluated
 		return "", ""

@@ -26,7 +26,7 @@ var testCodes = []string{
 	string(engine.ApprovalRequired), string(engine.ToolUnknown), string(engine.ToolNameInvalid),
 }
 
-// tests converts the tests in the form.
+// tests converts the tests from the YAML form of a document.
 func (r *reader) tests(f *form, d *engine.Document) []Test {
 	r.checkFilled("tests", f.Tests == nil || len(f.Tests) > 0, "remove it")
 	if len(f.Tests) > MaxTests {

@@ -15,8 +15,8 @@ type Access struct {
 	// CouldList reports whether a tool of the server could be visible to the caller; see [Set.Visible].
 	CouldList bool
 	// PromptsAlike is true if all prompts of the server are treated alike, because no rule that applies to the caller
-	// or a principal in the delegation chain distinguishes them by name. ResourcesAlike is the same for the server's
-	// resources and their URIs.
+	// or a principal in the delegation chain distinguishes them by name. ResourcesAlike has the same meaning for the
+	// server's resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
 }
 
@@ -96,8 +96,8 @@ type denials struct {
 	// allowing contains the rules that allow calls by the caller or a principal in the delegation chain, or that
 	// require approval for such calls.
 	allowing []*rule
-	// prefixes contains the denied prefixes. Each name that starts with a denied prefix is denied. keys contains the
-	// keys of the other denied patterns; see [glob.key].
+	// prefixes contains the denied prefixes. Each name that starts with a denied prefix is denied. The field keys
+	// contains the keys of the other denied patterns; see [glob.key].
 	prefixes map[string]bool
 	keys     map[string]bool
 	// shortest and longest are the minimum and the maximum length of a denied prefix, in bytes.
@@ -106,8 +106,8 @@ type denials struct {
 	hidesName bool
 }
 
-// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The function
-// names returns the patterns that are collected from a rule.
+// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The
+// parameter names is a function that returns the patterns to collect from a rule.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {

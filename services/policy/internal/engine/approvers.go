@@ -83,8 +83,8 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if there are too few approvers for some callers. able contains the names of the people
-// who may approve calls, by tenant.
+// checkCallers returns a warning if there are too few approvers for some callers. The parameter able contains the names
+// of the people who may approve calls, by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -104,8 +104,8 @@ func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) 
 	}, true
 }
 
-// countFor returns how many of the people in able may approve or refuse the calls of a caller. Callers may not approve
-// their own calls.
+// countFor returns how many of the people in the list able may approve or refuse the calls of a caller. Callers may not
+// approve their own calls.
 func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)
 	if _, found := slices.BinarySearch(able, c.Name); found {

@@ -5,9 +5,9 @@ package engine
 const maxTried = 400
 
 // combine considers the conditions whose results are unknown. Each result can be true, false, or a failed evaluation.
-// It calls try for combinations of these results. The function try makes decisions, and may evaluate further
-// conditions. If the number of conditions with unknown results is not larger than most, combine tries every combination
-// and returns true.
+// It calls the function try for combinations of these results. This function makes decisions, and may evaluate further
+// conditions. If the number of conditions with unknown results is not larger than the parameter most, combine tries
+// every combination and returns true.
 //
 // Otherwise combine returns false, and tries at most [maxTried] combinations: all conditions false, all conditions
 // true, and the combinations that differ from these in one or two conditions. If a rule applies only for certain
@@ -24,8 +24,8 @@ func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	return true
 }
 
-// combineSome tries combinations in which at most two conditions are not false, and combinations in which at most two
-// conditions are not true.
+// combineSome tries the combinations in which all conditions, except for at most two, are false. It also tries the
+// combinations in which all conditions, except for at most two, are true.
 func (e *evaluations) combineSome(try func()) {
 	left := maxTried
 	with := func(assumed, failing uint) {

@@ -40,10 +40,10 @@ func (c *Change) Opens() bool { return rankOf(&c.After) > rankOf(&c.Before) }
 // were allowed need approval.
 func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 
-// Compare returns the differences between the decisions that two sets make on all calls that differ from call only in
-// their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their effects differ, if
-// only one of them hides the tool, or if their limits, redactions or approval terms differ. Reasons and codes are not
-// compared.
+// Compare returns the differences between the decisions that two sets make on all calls that differ from the given call
+// only in their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their effects
+// differ, if only one of them hides the tool, or if their limits, redactions or approval terms differ. Reasons and
+// codes are not compared.
 //
 // A condition that occurs in both sets has the same result in both decisions. Different conditions are assumed to be
 // independent of each other, so a reported change may be impossible. If complete is false, there may be further
@@ -65,9 +65,9 @@ type comparer struct {
 	full bool
 }
 
-// compareAll compares the decisions on a call for all possible results of conditions. The parameter was is the call
-// before the change, and the parameter is is the call after the change. The two calls are equal, or differ in the
-// classification and status of the tool.
+// compareAll compares the decisions on a call for all possible results of conditions. The parameters was and is contain
+// the call before the change and the call after it. The two calls are equal, or differ in the classification and status
+// of the tool.
 func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	was.evaluations = &evaluations{input: was.conditionInput()}
 	is.evaluations = was.evaluations

@@ -15,16 +15,17 @@ type FactsComparer struct {
 	limits bool
 }
 
-// NewFactsComparer returns a comparer for a set. documents are the documents from which the set was compiled.
+// NewFactsComparer returns a comparer for a set. The parameter documents contains the documents from which the set was
+// compiled.
 func NewFactsComparer(set *Set, documents []Document) *FactsComparer {
 	return &FactsComparer{set: set, limits: mayExceedLimits(documents)}
 }
 
 // Compare compares the decisions before and after a change to the facts about a tool. It returns the differences for
-// all calls that differ from call only in their arguments and the time. The facts before and after the change are about
-// the same definition, so their Arguments are equal. The results have the same meaning as those of the function
-// [Compare]. If the tool's class changes, a condition that reads both the arguments and the class is assumed to have
-// independent results before and after the change.
+// all calls that differ from the given call only in their arguments and the time. The facts before and after the change
+// are about the same definition, so their Arguments are equal. The results have the same meaning as those of the
+// function [Compare]. If the tool's class changes, a condition that reads both the arguments and the class is assumed
+// to have independent results before and after the change.
 func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" {

@@ -312,8 +312,8 @@ type fallback struct {
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
 
-// add adds the default of a document that applies to the servers home. Documents must be added in the order of their
-// names.
+// add adds the default of a document. The parameter home contains patterns for the servers that the document applies
+// to. It is nil if the document applies to every server. Documents must be added in the order of their names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
 	if d.Default == DefaultByRisk {

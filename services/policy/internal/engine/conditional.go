@@ -12,11 +12,11 @@ const maxOpen = 4
 // evaluations contains the results of conditions for one call.
 type evaluations struct {
 	input condition.Input
-	// The slice results initially uses the array space, so that a few results need no further allocation.
+	// The field results initially uses the memory of the field space, so that a few results need no further allocation.
 	results []evaluated
 	space   [4]evaluated
-	// open is the number of results that are unknown. assumed contains one bit for each unknown result. The bit is the
-	// result that is assumed while a decision is made.
+	// open is the number of results that are unknown. The field assumed contains one bit for each unknown result. The
+	// bit is the result that is assumed while a decision is made.
 	open, assumed uint
 	// failing contains one bit for each unknown result. If the bit is set, it is assumed that the condition can't be
 	// evaluated.
@@ -27,7 +27,8 @@ type evaluations struct {
 	// condition that reads arguments is unknown, because the condition fails for arguments with look-alike keys. This
 	// is true even if the values of the arguments do not affect the result.
 	anyArguments bool
-	// classes contains the tool's classes for which conditions were evaluated. class is the index of the current class.
+	// classes contains the tool's classes for which conditions were evaluated. The field class is the index of the
+	// current class.
 	classes []condition.Class
 	class   int
 }
@@ -41,7 +42,7 @@ type evaluated struct {
 	result condition.Result
 	err    error
 	// open is true if the result depends on unknown values. This is the case if result is [condition.Unknown], or if
-	// the condition either has the given result or fails. If open is true, bit is the position of this result in
+	// the condition may either have this result or fail. If open is true, bit is the position of this result in
 	// evaluations.assumed and evaluations.failing.
 	open bool
 	bit  uint

@@ -111,7 +111,8 @@ type verdict struct {
 	// hint is a rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
 	hint *rule
 	// inexact is a rule with ActionRequireApproval that does not match the call's URI exactly. It matches only because
-	// a server could interpret the URI as a URI that the rule matches. inexact is set only if no rule admits the call.
+	// a server could interpret the URI as a URI that the rule matches. The field inexact is set only if no rule admits
+	// the call.
 	inexact *rule
 	// conflict contains two rules whose lists of approvers have no group in common. Both are nil if there is no conflict.
 	conflict [2]*rule

@@ -65,8 +65,8 @@ func TestEvaluatesConditions_OnlyForRulesThatMatchTheCall(t *testing.T) {
 	}
 }
 
-// TestVisible_OfManyOpenConditions checks a tool with more conditions on arguments than those for which Visible tries
-// all combinations of results.
+// TestVisible_OfManyOpenConditions checks a tool whose rules have so many conditions on arguments that Visible does not
+// try all combinations of their results.
 func TestVisible_OfManyOpenConditions(t *testing.T) {
 	t.Parallel()
 	var open []engine.Rule
@@ -200,8 +200,9 @@ func TestCompile_TagsHaveALength(t *testing.T) {
 	}
 }
 
-// TestAccess_PatternsWithDifferentEndsAreDifferent checks two patterns, one allowed and one denied, that differ only
-// after the first wildcard. The allowed pattern must still count.
+// TestAccess_PatternsWithDifferentEndsAreDifferent checks two patterns, one allowed and one denied. If the denied
+// pattern does not cover every name that the allowed pattern matches, CouldAllow must be true, even if the patterns
+// differ only after the first wildcard.
 func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// oldDigest is the digest of a rule that was computed by a version that did not support the newer keys.
+// oldDigest is the digest of the rule in the test below. It was computed by an earlier version, in which rules had
+// fewer keys.
 const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
 
 func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
@@ -49,8 +50,8 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 	}
 }
 
-// TestRuleDigest_IsStableForRulesWithoutNewerKeys checks that an upgrade does not change the digest of a rule that uses
-// no newer keys. The rule's approvals therefore remain valid.
+// TestRuleDigest_IsStableForRulesWithoutNewerKeys checks that the digest of a rule stays the same after an upgrade that
+// adds keys to rules, if the rule uses none of the added keys. The rule's approvals therefore remain valid.
 func TestRuleDigest_IsStableForRulesWithoutNewerKeys(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{

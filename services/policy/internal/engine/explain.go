@@ -122,7 +122,8 @@ func (r *rule) consider(call *Call, chain int) ConsideredRule {
 	return c
 }
 
-// checkWhen evaluates the condition of a rule for the principal with the index chain.
+// checkWhen evaluates the condition of a rule for one principal of the call. The parameter chain is the index of the
+// principal.
 func (r *rule) checkWhen(call *Call, chain int) Check {
 	c := Check{Name: "when", Want: r.condition()}
 	if r.Otherwise {
@@ -189,7 +190,8 @@ func (r *rule) checkProperties(call *Call, check func(name string, want []string
 	check("annotations", r.Match.hintTexts(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// checkGrant evaluates the condition of the rule's grant for the principal with the index chain.
+// checkGrant evaluates the condition of the rule's grant for one principal of the call. The parameter chain is the
+// index of the principal.
 func (r *rule) checkGrant(call *Call, chain int) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	result, err := call.evaluate(r.where, chain)

@@ -56,8 +56,8 @@ func (s Status) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
 }
 
-// refusal returns the code and the message of the refusal of a call to the tool. server is the tool's server. The code
-// is empty if the tool is [Callable].
+// refusal returns the code and the message with which a call to a tool with this status is refused. The parameter
+// server is the tool's server. The code is empty if the tool is [Callable].
 func (s Status) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
@@ -86,8 +86,8 @@ func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether a grant covers the tool only if it has Critical. A tool without a classification is
-// dangerous.
+// dangerous reports whether a grant covers the tool only if the grant's field Critical is true. A tool without a
+// classification is dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }

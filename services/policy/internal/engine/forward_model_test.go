@@ -30,8 +30,7 @@ func drawForward(t *rapid.T, r *engine.Rule) {
 	}
 }
 
-// modelForward changes a decision that was made without timeouts and checks of arguments. The result takes timeouts and
-// these checks into account.
+// modelForward applies timeouts and checks of arguments to a decision that was made without them.
 func modelForward(d *engine.Decision, documents []engine.Document, call engine.Call) {
 	if d.Effect == engine.Deny {
 		return

@@ -8,10 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// FuzzDecide replaces a condition with its result. A condition that is true or false must lead to the same decision as
-// the condition `true` or `false`. If a condition can't be evaluated, the call may be allowed only if both the decision
-// with `true` and the decision with `false` allow it, and may require approval only if at least one of these decisions
-// requires approval. If the call is allowed or requires approval, it must have the limits of both decisions.
+// FuzzDecide compares the decision that a rule with a condition leads to with the decisions for the constant conditions
+// `true` and `false`. If the condition is true for the call, the decision must be the same as with `true`. If it is
+// false, the decision must be the same as with `false`.
+//
+// If the condition can't be evaluated, the call may be allowed only if the decisions with `true` and with `false` both
+// allow it. The call may require approval only if at least one of these decisions requires approval. Unless the call is
+// denied, it must have the limits of both decisions.
 func FuzzDecide(f *testing.F) {
 	for i, when := range []string{
 		`args.n == 1`, `args.n < 3 && args.?ok.orValue(false) == true`, `decimal(args.n) > decimal("100")`, `path.within(args.path, "/srv")`,
@@ -61,8 +64,8 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// decideWith makes a decision on a call with rules that have the condition when. form is a number that selects the
-// rules. decideWith returns false if the rules do not compile.
+// decideWith makes a decision on a call with rules whose condition is the parameter when. The parameter form is a
+// number that selects the rules. decideWith returns false if the rules do not compile.
 func decideWith(t *testing.T, when string, form uint16, call engine.Call) (engine.Decision, bool) {
 	t.Helper()
 	pick := func(n uint16) uint16 { defer func() { form /= n }(); return form % n }

@@ -2,8 +2,8 @@ package engine
 
 import "slices"
 
-// contains reports whether g matches every text that o matches. The result false is not exact: g may nevertheless match
-// all of these texts.
+// contains reports whether g matches every text that o matches. If the result is false, g may nevertheless match all of
+// these texts.
 func (g *glob) contains(o *glob) bool {
 	switch {
 	case o.exact:
@@ -14,8 +14,8 @@ func (g *glob) contains(o *glob) bool {
 	return g.key() == o.key()
 }
 
-// contains reports whether ps matches every text that other matches. The result false is not exact: ps may nevertheless
-// match all of these texts.
+// contains reports whether ps matches every text that other matches. If the result is false, ps may nevertheless match
+// all of these texts.
 func (ps patterns) contains(other patterns) bool {
 	if len(ps) == 0 {
 		return true

@@ -76,8 +76,8 @@ func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError
 	return faults
 }
 
-// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If field is empty,
-// pattern is the name of an entry under `tools`.
+// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If the parameter
+// field is empty, pattern is the name of an entry under `tools`.
 func (in Inventory) checkTool(rule int, field, pattern string, servers []string) []ParseError {
 	g, _, _ := compileGlob(pattern) // the document has no errors
 	if field == "" {

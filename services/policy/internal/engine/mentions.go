@@ -81,7 +81,8 @@ func needsRule(method string) bool {
 	return method != MethodToolsCall && !slices.Contains(mcpmethod.WithoutRule(), method)
 }
 
-// namedCalls returns one call for each of the names that calls with this method can have.
+// namedCalls returns copies of a call, one for each prompt name or URI that the call can have. If the call's method
+// uses neither, it returns one copy without a name.
 func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	names := []Mention{{}}
 	switch call.nameKind() {
@@ -231,8 +232,8 @@ type mentions struct {
 	seen map[string]bool
 }
 
-// newMentions returns mentions that contain other, an example of the names that do not occur in documents. If other is
-// empty, the mentions contain no example.
+// newMentions returns mentions that contain the parameter other, which is an example of the names that do not occur in
+// documents. If the parameter is empty, the mentions contain no example.
 func newMentions(other string) *mentions {
 	m := &mentions{seen: make(map[string]bool)}
 	if other != "" {

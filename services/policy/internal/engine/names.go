@@ -217,7 +217,7 @@ func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bo
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
-// couldAllow implements CouldAllow for calls whose name or URI begins with start.
+// couldAllow implements CouldAllow for calls whose name or URI begins with the text start.
 func (s *Set) couldAllow(call *Call, start string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
@@ -248,7 +248,8 @@ func (s *Set) couldAllow(call *Call, start string) bool {
 	return true
 }
 
-// mayAdmit reports whether a rule that allows calls or requires approval may admit a URI that begins with start.
+// mayAdmit reports whether a rule that allows calls or requires approval may admit a URI that begins with the text
+// start.
 func (r *rule) mayAdmit(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
@@ -256,7 +257,7 @@ func (r *rule) mayAdmit(start string) bool {
 }
 
 // deniesAll reports whether a rule that denies calls matches every call with the given method whose name or URI begins
-// with start.
+// with the text start.
 func (r *rule) deniesAll(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
@@ -270,9 +271,9 @@ func (r *rule) deniesAll(method, start string) bool {
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// namesAlike reports whether the rules for a server treat all names alike. prompts is true if no rule that applies to
-// the caller or its delegation chain distinguishes prompts by name. resources is true if no such rule distinguishes
-// resources by URI.
+// namesAlike reports whether the rules for a server treat all names alike. The result prompts is true if no rule that
+// applies to the caller or its delegation chain distinguishes prompts by name. The result resources is true if no such
+// rule distinguishes resources by URI.
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

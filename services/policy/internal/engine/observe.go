@@ -77,8 +77,9 @@ type observation struct {
 	observedHomes, enforcedHomes []patterns
 }
 
-// observedAt reports whether observe mode is active at now if it lasts until the given time. If until is zero, observe
-// mode is never active. If now is zero, the time is unknown, and observe mode is not active.
+// observedAt reports whether observe mode is active at now if it lasts until the given time. If the parameter until is
+// zero, observe mode is never active. If the parameter now is zero, the time is unknown, and observe mode is not
+// active.
 func observedAt(until, now time.Time) bool { return !now.IsZero() && now.Before(until) }
 
 // withoutObserved returns only the documents and the rules that are enforced at now.
@@ -96,8 +97,8 @@ func withoutObserved(documents []Document, now time.Time) []Document {
 	return out
 }
 
-// observe initializes the fields of s that describe which parts of the policy are in observe mode. documents are all
-// documents of s.
+// observe initializes the fields of s that describe which parts of the policy are in observe mode. The parameter
+// documents are all documents of s.
 func (s *Set) observe(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) {
 	if s.observed = observedParts(documents, options); len(s.observed) == 0 {
 		return
@@ -266,9 +267,9 @@ func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// observationOf returns the observation for a decision. would is the decision that would be made if everything were
-// enforced. The observation is nil if both decisions have the same result. If both allow the call, only additional
-// limits count as a difference.
+// observationOf returns the observation for the decision d. The parameter would is the decision that would be made if
+// everything were enforced. The observation is nil if both decisions have the same result. If both allow the call, only
+// additional limits count as a difference.
 func observationOf(d, would *Decision) *Observation {
 	o := &Observation{Effect: would.Effect, Code: would.Code, Message: would.Message, Rule: would.Rule}
 	if d.Effect != Allow || would.Effect != Allow {

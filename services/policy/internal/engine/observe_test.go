@@ -161,8 +161,8 @@ func TestCompile_ObservesNothingByDefault(t *testing.T) {
 }
 
 // TestDecide_ObserveOpensOnlyPolicy checks calls that are refused even if every rule and default allows them. Every set
-// must refuse these calls, no matter what is in observe mode. The code must be the same, or the code of a refusal by a
-// rule or default.
+// must refuse these calls, no matter what is in observe mode. The code of the refusal must be the code that a set that
+// allows everything returns, or the code of a refusal by a rule or default.
 func TestDecide_ObserveOpensOnlyPolicy(t *testing.T) {
 	t.Parallel()
 	open := mustCompileAll(t)

@@ -31,11 +31,13 @@ func MayOpen(before, after []Document) (out []RuleRef) {
 
 // A keeper compares rules before and after a change to documents, and finds those that stay the same.
 type keeper struct {
-	// observes is true if a document may be in observe mode after the change. A server is in observe mode if all
-	// documents that apply to it are, so any enforced document may be what restricts calls to it.
+	// observes is true if a document may be in observe mode after the change. A server is in observe mode if every
+	// document that applies to it is in observe mode. Any enforced document may therefore be the reason that calls to
+	// the server are restricted.
 	observes bool
 	// approvers is true if, before the change, calls may have been refused because lists of approvers have no group in
-	// common. limits is true if, before the change, calls may have been refused because too many limits apply.
+	// common. The field limits is true if, before the change, calls may have been refused because too many limits
+	// apply.
 	approvers, limits bool
 }
 
@@ -69,8 +71,8 @@ func mayExceedLimits(documents []Document) bool {
 	return limits*(MaxChain+1) > MaxLimits
 }
 
-// A changedRule is a rule or a default. permits reports whether it allows calls or requires approval for them.
-// restricts reports whether it refuses calls or requires approval for them.
+// A changedRule is a rule or a default. The field permits reports whether it allows calls or requires approval for
+// them. The field restricts reports whether it refuses calls or requires approval for them.
 type changedRule struct {
 	ref                RuleRef
 	permits, restricts bool

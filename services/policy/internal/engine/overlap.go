@@ -99,8 +99,8 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. The result false is not exact: r may nevertheless match
-// all of these calls.
+// covers reports whether r matches every call that o matches. If the result is false, r may nevertheless match all of
+// these calls.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false

@@ -247,8 +247,9 @@ func drawFacts(t *rapid.T) engine.Facts {
 	return f
 }
 
-// byDefault reports whether a default determined the decision, or would have determined it if a rule that allows calls
-// did not exist. The condition of this rule failed.
+// byDefault reports whether a default determined the decision. It also returns true if the call was denied because the
+// condition of a rule that allows calls could not be evaluated. Without that rule, a default would have determined the
+// decision.
 func byDefault(documents []engine.Document, d engine.Decision) bool {
 	if d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" {
 		return true
@@ -319,8 +320,8 @@ func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) b
 }
 
 // checkTerms fails the test if the stricter set makes approval easier. It also fails the test if a call becomes
-// idempotent that was not idempotent before. Both checks are made only if ruled is true, which means that rules and no
-// default determined the decision before.
+// idempotent that was not idempotent before. Both checks are made only if the parameter ruled is true, which means that
+// rules and no default determined the decision before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
 		if easier := easierTerm(before.Approval, after.Approval); easier != "" {

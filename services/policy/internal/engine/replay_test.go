@@ -200,8 +200,8 @@ func TestReplay_NamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// manyConditions returns rules with more conditions than those for which Replay tries all combinations. Each of these
-// rules alone could determine the decision.
+// manyConditions returns rules with so many conditions that Replay does not try all combinations of their results. Each
+// of these rules alone could determine the decision.
 func manyConditions() (out []engine.Rule) {
 	for i := range 6 {
 		out = append(out, engine.Rule{Name: fmt.Sprintf("r%d", i), Match: engine.Match{Tool: []string{"t"}}, When: fmt.Sprintf("args.n == %d", i), Action: engine.ActionAllow})

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// errAssumedFailure is the error of a condition for which a decision assumes that its evaluation fails.
+// errAssumedFailure is the error of a condition whose evaluation is assumed to fail.
 var errAssumedFailure = errors.New("its arguments are not known")
 
-// errAssumedArguments is the error for arguments if a decision assumes that they violate the tool's input schema.
+// errAssumedArguments is the error of arguments that are assumed to violate the tool's input schema.
 var errAssumedArguments = errors.New("the arguments do not satisfy the tool's input schema, or the schema is not known or can't be used")
 
 // maxCases is the maximum number of cases in a [ToolAccess] that is incomplete.

@@ -231,15 +231,15 @@ func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.C
 // readCheck collects the tools whose schemas do not fit the way in which a condition reads an argument.
 type readCheck struct {
 	read *condition.ArgumentRead
-	// known is the number of tools that have the argument. names contains the names of the arguments of the other
-	// tools.
+	// known is the number of tools that have the argument. The field names contains the names of the arguments of the
+	// other tools.
 	known int
 	names []string
-	// without contains the tools that do not have the argument. optional contains the tools whose calls may omit the
-	// argument.
+	// without contains the tools that do not have the argument. The field optional contains the tools whose calls may
+	// omit the argument.
 	without, optional []string
-	// types contains the types of the argument. mistyped contains the tools whose argument has types other than those
-	// that the condition's use of the argument accepts.
+	// types contains the types of the argument. The field mistyped contains the tools whose argument has types other
+	// than those that the condition's use of the argument accepts.
 	types, mistyped []string
 	use             string
 }
@@ -353,7 +353,8 @@ func (c *listChecker) checkDangerous() {
 	}
 }
 
-// An overlapKey identifies a rule in a document. If rule is -1, it identifies the default of the document.
+// An overlapKey identifies a rule in a document. If the field rule is -1, the key identifies the default of the
+// document.
 type overlapKey struct{ document, rule int }
 
 // onlyBroadly returns the rule for all tools, or the default, that allows a tool if nothing else allows it. It returns

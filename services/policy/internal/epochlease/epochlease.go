@@ -34,7 +34,7 @@ func New() *Register {
 // A Holder is a gateway that receives epochs in numbered responses. It may hold leases on them.
 type Holder struct {
 	register *Register
-	// last is the number of the last response. taken is the number of the newest response that the holder has
+	// last is the number of the last response. The field taken is the number of the newest response that the holder has
 	// acknowledged.
 	last, taken uint64
 	// grants contains one grant for each epoch, ordered by epoch.
@@ -43,8 +43,8 @@ type Holder struct {
 	left bool
 }
 
-// A grant is a lease on the decisions of an epoch. response is the number of the newest response that contained the
-// epoch. until is the time at which the lease expires, or zero if no lease was granted.
+// A grant is a lease on the decisions of an epoch. The field response is the number of the newest response that
+// contained the epoch. The field until is the time at which the lease expires, or zero if no lease was granted.
 type grant struct {
 	response, epoch uint64
 	until           time.Time
@@ -71,9 +71,9 @@ func (h *Holder) Leave() {
 	h.left = true
 }
 
-// Record records the next response to the holder and returns its number. While the register is locked, Record calls
-// active, which returns the current epoch and the time at which the lease expires. If this time is zero, the lease is
-// not extended.
+// Record records the next response to the holder and returns its number. While the register is locked, Record calls the
+// function active, which returns the current epoch and the time at which the lease expires. If this time is zero, the
+// lease is not extended.
 //
 // Because of the lock, Record and [Register.OlderUntil] run one after the other. If the active epoch changes before
 // OlderUntil is called, either this response contains the new epoch, or OlderUntil takes this lease into account.

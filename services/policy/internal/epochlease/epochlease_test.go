@@ -15,8 +15,8 @@ import (
 type gateway struct {
 	*epochlease.Holder
 	queue []response
-	// epoch is the epoch that the gateway uses. until is the time at which the lease on this epoch expires. taken is
-	// the number of the last received response.
+	// epoch is the epoch that the gateway uses. The field until is the time at which the lease on this epoch expires.
+	// The field taken is the number of the last received response.
 	epoch uint64
 	until time.Time
 	taken uint64

@@ -26,9 +26,9 @@ const (
 // errTooMuchWork means that a check needs more steps than allowed.
 var errTooMuchWork = errors.New("the check against the tool's input schema takes too long: send fewer or shorter arguments")
 
-// Check checks the arguments in the params of a call, which must be a JSON object. If params is empty or has no member
-// `arguments`, the arguments are the empty object. The error describes one problem. It contains names and kinds, but no
-// values from the arguments or the schema.
+// Check checks the arguments in the params of a call, which must be a JSON object. If the parameter params is empty or
+// has no member `arguments`, the arguments are the empty object. The error describes one problem. It contains names and
+// kinds, but no values from the arguments or the schema.
 func (s *Schema) Check(params string) error {
 	arguments, err := readArguments(params)
 	if err != nil {
@@ -93,8 +93,8 @@ type checker struct {
 	// left is the number of remaining steps. If it is negative, the result of the check is [errTooMuchWork].
 	left int
 	work gosched.Work
-	// nesting is the number of schemas that are currently applied inside each other. endless is true if nesting
-	// exceeded [maxNesting].
+	// nesting is the number of schemas that are currently applied inside each other. The field endless is true if
+	// nesting exceeded [maxNesting].
 	nesting int
 	endless bool
 	// path is the path of the value that is being checked.

@@ -17,8 +17,8 @@
 // # Bounds
 //
 // Schemas come from servers that are not trusted, and arguments come from callers that are not trusted. The size of
-// both is limited, and so is the number of steps in a check. Applying a schema to a value is one step. Each part of
-// longer work is also a step, for example each 64 bytes of a compared string. With nested `anyOf`, the number of times
-// that a schema is applied to a value can grow exponentially with the length of the schema. If there are not enough
-// steps, the arguments are refused.
+// both is limited, and so is the number of steps in a check. Applying a schema to a value is one step. An operation
+// that takes longer counts as several steps, for example one step for each 64 bytes of a compared string. With nested
+// `anyOf`, the number of times that a schema is applied to a value can grow exponentially with the length of the
+// schema. If there are not enough steps, the arguments are refused.
 package inputschema

@@ -10,8 +10,8 @@ import (
 type failure struct {
 	path []segment
 	why  string
-	// If the value has the wrong kind, kinds contains the allowed kinds, and is contains the value's kind. Otherwise
-	// kinds is zero.
+	// If the value has the wrong kind, the field "kinds" contains the allowed kinds, and the field "is" contains the
+	// kind of the value. Otherwise kinds is zero.
 	kinds, is kind
 }
 

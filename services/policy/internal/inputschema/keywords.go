@@ -225,8 +225,8 @@ func (c *checker) checkDependencies(n *node, v *value) *failure {
 	return nil
 }
 
-// checkUnevaluated applies the keywords unevaluatedProperties and unevaluatedItems. start is the number of marks that
-// existed before the schema was applied.
+// checkUnevaluated applies the keywords unevaluatedProperties and unevaluatedItems. The parameter start is the number
+// of marks that existed before the schema was applied.
 func (c *checker) checkUnevaluated(n *node, v *value, start int) *failure {
 	sub := n.unevaluatedItems
 	if v.kind == kindObject {

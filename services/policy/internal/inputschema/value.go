@@ -53,9 +53,9 @@ type value struct {
 	// number is the exact value of a number. It is nil if it has not been needed yet.
 	number *big.Rat
 
-	// declared, declaresAll and restricted are set when an object has been checked. declared says, for each member,
-	// whether the schema declares the member. declaresAll is true if the schema declares every member. restricted is
-	// true if undeclared members are refused.
+	// declared, declaresAll and restricted are set when an object has been checked. The field declared says, for each
+	// member, whether the schema declares the member. declaresAll is true if the schema declares every member. The
+	// field restricted is true if undeclared members are refused.
 	declared                []bool
 	declaresAll, restricted bool
 }

@@ -105,7 +105,7 @@ func toASCII(name string) (string, error) {
 }
 
 // letterProfile returns the profile for host names with non-ASCII letters, which is UTS #46 as the WHATWG standard uses
-// it. If transitional is true, it returns the earlier form of UTS #46, which maps ß to ss.
+// it. If the parameter transitional is true, it returns the earlier form of UTS #46, which maps ß to ss.
 func letterProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }

@@ -32,11 +32,11 @@ var (
 	errNoExt   = errors.New("has a last segment whose only dots are at its start: some readers take it for an extension")
 )
 
-// ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty string, and if readers interpret the
-// string differently. They differ about:
+// ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty string, and if well-known programs
+// interpret the string differently. The programs differ about:
 //   - unprintable characters, `\`, and `%` before two hexadecimal digits
 //   - `~`, a drive, the scheme of a URL or two slashes at the start
-//   - a segment that only some readers interpret as `.` or `..`, or as another segment
+//   - a segment that only some programs interpret as `.` or `..`, or as another segment
 //   - a `..` that leads above the start of the path
 func ParsePath(text string) (Path, error) {
 	if err := checkText(text, MaxBytes); err != nil {
@@ -95,7 +95,7 @@ func checkStart(segment string) error {
 	return nil
 }
 
-// checkFileName returns an error if some readers interpret a segment of a path as a different segment. Windows ignores
+// checkFileName returns an error if some programs interpret a segment of a path as a different segment. Windows ignores
 // dots at the end of a segment. In a segment that contains `:$`, Windows treats the part before `:$` as the name of a
 // file or folder.
 func checkFileName(segment string) error {
@@ -111,7 +111,7 @@ func checkFileName(segment string) error {
 	return nil
 }
 
-// checkSegment returns an error if some readers interpret a segment of a path as a different segment.
+// checkSegment returns an error if some programs interpret a segment of a path as a different segment.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -176,8 +176,8 @@ func (p Path) Base() (string, error) {
 }
 
 // Ext returns the part of the last segment that starts at the segment's last dot, or "" if there is no dot. It returns
-// an error for names such as ".profile", because some readers treat the whole name as the extension. It also returns an
-// error for characters that some readers treat as a dot.
+// an error for names such as ".profile", because some programs treat the whole name as the extension. It also returns
+// an error for characters that some programs treat as a dot.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {

@@ -114,7 +114,7 @@ func TestPath_BaseAndExt(t *testing.T) {
 	}
 }
 
-// TestPath_ExtFailsIfReadersDisagree checks names for which readers find different extensions. Case P14.
+// TestPath_ExtFailsIfReadersDisagree checks names for which well-known programs find different extensions. Case P14.
 func TestPath_ExtFailsIfReadersDisagree(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// pieces contains parts of URLs, including parts that readers interpret differently.
+// pieces contains parts of URLs, including parts that well-known programs interpret differently.
 var pieces = [][]string{
 	{"https", "http", "HTTP", "ftp", "wss", "s3", "file", "javascript", "h\tttp", ""},
 	{"://", "://", "://", ":", ":/", ":///", ":\\\\", ":/\\", "//", ":// "},
@@ -76,7 +76,7 @@ func madeURL(random *rand.Rand) string {
 	return made
 }
 
-// A reading contains the parts of a URL as a reader interprets it. The zero reading means that the reader refuses the
+// A reading contains the parts of a URL as one parser interprets it. The zero reading means that the parser refuses the
 // URL.
 type reading struct{ scheme, host, port, path string }
 

@@ -25,13 +25,13 @@ var (
 // CheckResource returns nil if the URI of a resource is plain. Otherwise it returns the reason why the URI is not
 // plain. The URI may have any scheme.
 //
-// Readers interpret a plain URI in the same way, with two exceptions: some readers remove or add the parts that
+// Servers interpret a plain URI in the same way, with two exceptions: some servers remove or add the parts that
 // [Readings] describes, and some ignore case. A plain URI conforms to RFC 3986 and has:
 //   - a scheme in lower case
 //   - no fragment
-//   - no percent-encoding that is not needed, or that some readers decode to a separator
-//   - no segments that some readers remove
-//   - no parts before the path that some readers ignore
+//   - no percent-encoding that is not needed, or that some servers decode to a separator
+//   - no segments that some servers remove
+//   - no parts before the path that some servers ignore
 func CheckResource(uri string) error {
 	if err := checkText(uri, MaxBytes); err != nil {
 		return err
@@ -198,8 +198,8 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns the given URI or URI template, and the other URIs that some readers interpret it as. Some readers
-// remove the user before the host, or the port. Some readers remove or add a final slash. Some readers remove other
+// Readings returns the given URI or URI template, and the other URIs that some servers interpret it as. Some servers
+// remove the user before the host, or the port. Some servers remove or add a final slash. Some servers remove other
 // parts: the query, the parameters of segments, the names of file streams, or a fragment. Some do this even if the
 // character at the start of such a part is percent-encoded.
 func Readings(uri string) []string {

@@ -137,7 +137,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respell returns another spelling of a URI. Some readers interpret this spelling as the given URI.
+// respell returns another spelling of a URI. Some servers interpret this spelling as the given URI.
 func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }
@@ -183,8 +183,8 @@ func respell(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// Another spelling of a URI either is not plain, or its readings include the original URI. Otherwise the other spelling
-// could bypass a rule that denies the URI.
+// Another spelling of a URI either is not plain, or the result of Readings for it includes the original URI. Otherwise
+// the other spelling could bypass a rule that denies the URI.
 func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,11 +1,11 @@
 package locator_test
 
-// A trick is a string that some readers could interpret in a different way from what a rule expects. want is the
-// expected result. It is empty if an error is expected.
+// A trick is a string that some programs could interpret in a different way from what a rule expects. The field want is
+// the expected result. It is empty if an error is expected.
 type trick struct{ text, want string }
 
-// pathTricks contains paths, each with a root. want says whether the path is within the root. It is empty if an error
-// is expected.
+// pathTricks contains paths, each with a root. The field want says whether the path is within the root. It is empty if
+// an error is expected.
 var pathTricks = []struct{ text, root, want string }{
 	// These are plain paths, for comparison.
 	{"/srv/a/b.txt", "/srv", "true"},

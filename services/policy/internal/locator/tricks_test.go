@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// texts contains the strings that a reader parses in one run.
+// texts contains the strings that a program parses in one run.
 type texts struct {
 	Paths []string `json:"paths"`
 	URLs  []string `json:"urls"`
@@ -32,13 +32,14 @@ type texts struct {
 }
 
 type (
-	// readPath contains the result of a reader for a path: the cleaned path, its last segment and its extension.
+	// readPath is how a program in Go, Node or Python parses a path: the cleaned path, its last segment and its
+	// extension.
 	readPath struct {
 		Clean string `json:"clean"`
 		Base  string `json:"base"`
 		Ext   string `json:"ext"`
 	}
-	// readURL contains the parts of a URL as a reader interprets it.
+	// readURL contains the parts of a URL as a program in Go, Node or Python interprets it.
 	readURL struct {
 		Scheme string `json:"scheme"`
 		User   string `json:"user"`
@@ -48,8 +49,8 @@ type (
 	}
 )
 
-// readings contains, for each string, the results of the readers by the name of the reader. If a reader refuses the
-// string, its result is missing.
+// readings contains one map for each string. The map contains the result of each program by the program's name. If a
+// program refuses the string, the map has no entry for the program.
 type readings struct {
 	Paths []map[string]readPath `json:"paths"`
 	URLs  []map[string]readURL  `json:"urls"`
@@ -57,8 +58,8 @@ type readings struct {
 	Mails []map[string]string   `json:"mails"`
 }
 
-// readAll returns the readings by programs in Go, in Node, and in Python if it is installed. Each program runs once for
-// all strings.
+// readAll returns how programs in Go, in Node, and in Python if it is installed, interpret the strings. Each program
+// runs once for all strings.
 func readAll(t *testing.T, given texts) readings {
 	t.Helper()
 	out := readByGo(given)
@@ -94,7 +95,7 @@ func readBy(t *testing.T, given texts, program, script string) readings {
 	return out
 }
 
-// merge adds the readings of other readers for the same strings.
+// merge adds the results of other programs for the same strings.
 func (r *readings) merge(others readings) {
 	mergeAll(r.Paths, others.Paths)
 	mergeAll(r.URLs, others.URLs)
@@ -150,7 +151,8 @@ func isBelow(clean, root string) bool {
 	return clean == root || strings.HasPrefix(clean, root+"/")
 }
 
-// checkReadPath compares the results of Within, Base and Ext for a path with the results of the other readers.
+// checkReadPath compares the results of Within, Base and Ext for a path with the results of programs in Go, Node and
+// Python.
 func checkReadPath(t *testing.T, text, root string, read map[string]readPath) {
 	t.Helper()
 	in, err := within(text, root)
@@ -180,8 +182,8 @@ func checkReadPath(t *testing.T, text, root string, read map[string]readPath) {
 	}
 }
 
-// checkReadURL compares the parts that ParseURL returns with the results of the other readers. The path must also stay
-// the same when a reader has decoded and cleaned it.
+// checkReadURL compares the parts that ParseURL returns with the results of programs in Go, Node and Python. The path
+// must also stay the same when a program has decoded and cleaned it.
 func checkReadURL(t *testing.T, text string, read map[string]readURL) {
 	t.Helper()
 	u, err := locator.ParseURL(text)
@@ -207,7 +209,7 @@ func inASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// checkReadIP compares the address that ParseIP returns with the address that the other readers return.
+// checkReadIP compares the address that ParseIP returns with the address that programs in Go, Node and Python return.
 func checkReadIP(t *testing.T, text string, read map[string]string) {
 	t.Helper()
 	address, err := locator.ParseIP(text)
@@ -222,7 +224,8 @@ func checkReadIP(t *testing.T, text string, read map[string]string) {
 	}
 }
 
-// checkReadMail compares the domain that EmailDomain returns with the domain that the other readers return.
+// checkReadMail compares the domain that EmailDomain returns with the domain that programs in Go, Node and Python
+// return.
 func checkReadMail(t *testing.T, text string, read map[string]string) {
 	t.Helper()
 	domain, err := locator.EmailDomain(text)
@@ -236,9 +239,9 @@ func checkReadMail(t *testing.T, text string, read map[string]string) {
 	}
 }
 
-// TestTricks_NoReaderResolvesAStringOtherwise checks the results for strings that could mislead a rule. It also runs
-// the readers in Go, Node and Python. If a function returns a value for a string, all readers that accept the string
-// must return the same value. Case P14.
+// TestTricks_NoReaderResolvesAStringOtherwise checks the results for strings that could mislead a rule. It also parses
+// the strings with programs in Go, Node and Python. If a function returns a value for a string, all programs that
+// accept the string must return the same value. Case P14.
 func TestTricks_NoReaderResolvesAStringOtherwise(t *testing.T) {
 	t.Parallel()
 	var given texts
@@ -277,7 +280,7 @@ func TestTricks_NoReaderResolvesAStringOtherwise(t *testing.T) {
 	}
 }
 
-// wantResult checks the result for a string. If want is empty, an error is expected.
+// wantResult checks the result for a string. If the parameter want is empty, an error is expected.
 func wantResult(t *testing.T, text, want, got string, err error) {
 	t.Helper()
 	switch {

@@ -43,13 +43,13 @@ var (
 )
 
 // ParseURL parses an absolute URL with a host, of at most [MaxBytes]. It returns an error if RFC 3986, the WHATWG
-// standard and well-known readers interpret the string differently. They differ about:
+// standard and well-known programs interpret the string differently. They can differ about:
 //   - a user before the host
 //   - `\`, white space and unprintable characters
 //   - more or less than two slashes before the host
 //   - a host that is not a plain name, or an IP address in an unusual spelling
 //   - port 0, and a colon without a port
-//   - a path with parts that some readers remove or decode
+//   - a path with parts that some programs remove or decode
 func ParseURL(text string) (URL, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return URL{}, err
@@ -107,7 +107,7 @@ func (u *URL) readAuthority(text string) error {
 	return nil
 }
 
-// readPort returns the port in text. If text is empty, it returns the default port of the scheme.
+// readPort returns the port in text. If the parameter text is empty, it returns the default port of the scheme.
 func (u *URL) readPort(text string) (int, error) {
 	if text == "" {
 		return schemes[u.Scheme], nil

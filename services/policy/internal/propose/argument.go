@@ -18,8 +18,8 @@ import (
 // argument is an argument of a tool, with its values in the observed calls.
 type argument struct {
 	name string
-	// values contains one value for each call that has the argument, except for values that were redacted. replaced is
-	// the number of redacted values.
+	// values contains one value for each call that has the argument, except for values that were redacted. The field
+	// replaced is the number of redacted values.
 	values   []jsontext.Value
 	replaced int
 }
@@ -44,7 +44,7 @@ func (a *argument) read() (value, present, absent string) {
 	return "args[" + quoted + "]", quoted + " in args", "!(" + quoted + " in args)"
 }
 
-// bound returns the bound for the argument. calls is the number of observed calls.
+// bound returns the bound for the argument. The parameter calls is the number of observed calls.
 func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	out := Bound{Argument: a.name}
 	if a.replaced > 0 {
@@ -68,8 +68,8 @@ func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	return out
 }
 
-// valueBound returns a condition that limits the value of the expression value, and a note about the condition. If
-// there is no bound, the condition is empty, and the note says why.
+// valueBound returns a condition that limits the value of an expression, and a note about the condition. The parameter
+// value is the expression. If there is no bound, the condition is empty, and the note says why.
 func (a *argument) valueBound(value, home string) (text, note string) {
 	kind := a.values[0].Kind()
 	for _, v := range a.values {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/propose"
 )
 
-// times returns n calls for each of the given arguments.
+// times returns n calls with each of the given arguments.
 func times(n int, arguments ...string) (out []propose.Call) {
 	for _, one := range arguments {
 		for range n {
@@ -258,7 +258,7 @@ func TestBounds_FitACondition(t *testing.T) {
 	}
 }
 
-// A call has too many arguments. Bounds returns no bounds and no error.
+// A call has too many arguments. Bounds returns a single entry, which says that there are no bounds.
 func TestBounds_ManyArguments(t *testing.T) {
 	t.Parallel()
 	var members []string

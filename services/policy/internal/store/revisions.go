@@ -52,8 +52,8 @@ type Revision struct {
 	Approval, ApprovedBy string
 }
 
-// Follows reports whether the active revision can be r now if it was before at an earlier time and the store has lost
-// no revision since then.
+// Follows reports whether r can be the active revision if the parameter before was the active revision earlier and the
+// store has lost no revision since then.
 func (r *Revision) Follows(before *Revision) bool {
 	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
 }
@@ -116,7 +116,8 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now. If the clock was set back, it returns the time before plus one microsecond instead.
+// laterThan returns now if it is later than the parameter before. Otherwise the clock was set back, and laterThan
+// returns the earlier time plus one microsecond.
 func laterThan(before, now time.Time) time.Time {
 	if now.After(before) {
 		return now
@@ -201,8 +202,8 @@ func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, e
 	return documents, err
 }
 
-// FindRevision returns the newest activation of the documents whose ID begins with prefix. prefix must contain only
-// lower-case hexadecimal digits. The error can be [ErrRevisionUnknown], [ErrRevisionAmbiguous] or
+// FindRevision returns the newest activation of the documents whose ID begins with prefix. The parameter prefix must
+// contain only lower-case hexadecimal digits. The error can be [ErrRevisionUnknown], [ErrRevisionAmbiguous] or
 // [sqlstore.ErrUnavailable].
 func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -230,8 +231,8 @@ func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision
 	return found, err
 }
 
-// Revisions returns at most limit activations whose number is less than below, the newest first. If below is 0, the
-// result starts with the active revision.
+// Revisions returns at most limit activations whose number is less than the parameter below, the newest first. If below
+// is 0, the result starts with the active revision.
 func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)

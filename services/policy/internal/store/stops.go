@@ -52,8 +52,8 @@ func (s StopSet) Engine() engine.Stops {
 }
 
 // StopCalls stores a stop. The store sets the time. If the operators of the same tenant already have a stop in force
-// with the same selector, nothing changes, existed is true, and stop is the earlier stop. set contains all stops in
-// force. The error can be [ErrStopsFull] or [sqlstore.ErrUnavailable].
+// with the same selector, nothing changes, existed is true, and stop is the earlier stop. The result set contains all
+// stops in force. The error can be [ErrStopsFull] or [sqlstore.ErrUnavailable].
 func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bool, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stop, existed = want, false
@@ -96,8 +96,8 @@ type Resume struct {
 	AnyTenant                bool
 }
 
-// ResumeCalls ends the stops with the given selector, and returns them. set contains all stops that are still in force.
-// ResumeCalls returns [sqlstore.ErrUnavailable] if the store is unavailable.
+// ResumeCalls ends the stops with the given selector, and returns them. The result set contains all stops that are
+// still in force. ResumeCalls returns [sqlstore.ErrUnavailable] if the store is unavailable.
 func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		ended = nil

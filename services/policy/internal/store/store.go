@@ -95,8 +95,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify reclassifies the tools of a server. texts contains the JSON of the tools' definitions. reclassify modifies
-// its argument server, so no other goroutine may use that server.
+// reclassify reclassifies the tools of a server. The parameter texts contains the JSON of the tools' definitions.
+// reclassify modifies its argument server, so no other goroutine may use that server.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {

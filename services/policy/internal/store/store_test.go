@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// eachStore runs story with SQLite and with PostgreSQL. Each call of the function open opens a store with the same
-// tables.
+// eachStore runs the function story with SQLite and with PostgreSQL. Each call of the function open opens a store with
+// the same tables.
 func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 	t.Helper()
 	t.Parallel()

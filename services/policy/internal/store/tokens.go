@@ -60,7 +60,7 @@ type TokenSet struct {
 	Valid, Ended []Token
 }
 
-// CreateToken stores a token. The store sets the time of creation. set contains all tokens. The error can be
+// CreateToken stores a token. The store sets the time of creation. The result set contains all tokens. The error can be
 // [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -137,8 +137,9 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	return t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
 }
 
-// RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. set
-// contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is selected.
+// RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. The
+// result set contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is
+// selected.
 func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		revoked, set = nil, TokenSet{}
@@ -196,7 +197,8 @@ func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSe
 	return tokenSet(ctx, tx)
 }
 
-// UseTokens stores when tokens were last used. uses maps the names of tokens to times. UseTokens ignores unknown names.
+// UseTokens stores when tokens were last used. The parameter uses maps the names of tokens to times. UseTokens ignores
+// unknown names.
 func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for name, used := range uses {

@@ -138,7 +138,7 @@ func (b *buckets) of(name string) uint8 {
 }
 
 // refs returns references to the limits' buckets, and the set of these buckets' shards. It appends the references to
-// the slice into, which saves an allocation if that slice has enough capacity.
+// the parameter into, which saves an allocation if this slice has enough capacity.
 func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet) {
 	var set shardSet
 	for i := range limits {

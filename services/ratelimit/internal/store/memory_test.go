@@ -38,7 +38,7 @@ func limitPerMinute(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
-// reserve reserves limits with the given key for ten minutes. The key is also the name of the owner.
+// reserve reserves units of limits for ten minutes, with the given key. The key is also the name of the owner.
 func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Result, error) {
 	t.Helper()
 	return reserveFor(t, m, key, key, limits...)
@@ -49,7 +49,8 @@ func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...stor
 	return m.Reserve(t.Context(), store.ReserveRequest{Owner: owner, Key: key, Limits: limits, Lifetime: 10 * time.Minute})
 }
 
-// mustReserve reserves limits, and fails the test unless they are granted (want is true) or refused (want is false).
+// mustReserve tries to reserve units of limits. It fails the test unless the units are granted (if the parameter want
+// is true) or refused (if it is false).
 func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Result {
 	t.Helper()
 	result, err := reserve(t, m, key, limits...)

@@ -146,7 +146,7 @@ func (g *Log) freed(e *entry) time.Duration {
 	return e.at + g.length + 1
 }
 
-// neverFits reports whether cost does not fit under the limit even in an empty log.
+// neverFits reports whether the cost can't be taken even from an empty log.
 func (g *Log) neverFits(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }

@@ -190,7 +190,7 @@ func (w *Writer) replace(f *file, before, after []byte) error {
 	return w.settle(f.path, temp, before, after)
 }
 
-// exchangeOrRename moves the file temp to path. exchanged is true if the old file is now at temp.
+// exchangeOrRename moves the file temp to path. The result exchanged is true if the old file is now at temp.
 func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error) {
 	if !w.renameOnly {
 		if err = exchange(temp, path); !errors.Is(err, errors.ErrUnsupported) {
@@ -200,10 +200,10 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 	return false, os.Rename(temp, path)
 }
 
-// settle waits, and then checks that no other program has changed the file. temp is the path of the old file, or empty
-// if the old file no longer exists. If another program wrote to the old file after it was compared, settle restores the
-// old file. settle takes no context: the new file is already in place, so the old file must not be removed without this
-// check.
+// settle waits, and then checks that no other program has changed the file. The parameter temp is the path of the old
+// file, or empty if the old file no longer exists. If another program wrote to the old file after it was compared,
+// settle restores the old file. settle takes no context: the new file is already in place, so the old file must not be
+// removed without this check.
 func (w *Writer) settle(path, temp string, before, after []byte) error {
 	if temp != "" {
 		if err := sameContent(temp, before); err != nil {

@@ -64,7 +64,8 @@ func (w *Writer) open(path string) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A temporary file that Create left may still be a hard link to the file.
+	// A killed Create may have left a temporary file that is a hard link to the file. It is removed first, because
+	// checkOwner refuses a file that has several hard links.
 	if err := (&file{path: target}).removeLeftovers(); err != nil {
 		return nil, err
 	}
@@ -131,8 +132,8 @@ func (f *file) write(before, after []byte, reached func(string)) (name string, e
 	return name, nil
 }
 
-// copyMode gives the temporary file the mode and the group of the file that it replaces, and removes its access control
-// list. If the process may not set the group, the group gets no permissions.
+// copyMode removes the access control list of the temporary file. It gives the temporary file the mode and the group of
+// the file that is replaced. If the process may not set the group, the group gets no permissions.
 func (f *file) copyMode(out *os.File) error {
 	if err := removeACL(out); err != nil {
 		return err

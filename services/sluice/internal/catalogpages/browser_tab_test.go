@@ -92,8 +92,8 @@ func (b *browser) setWindow(width int, scheme string) {
 	}}, nil)
 }
 
-// screenshot stores a picture of the beginning of the page, or of its end if end is true. most is the maximum height of
-// the picture in pixels.
+// screenshot stores a picture of the beginning of the page, or of the end of the page if the parameter end is true. The
+// parameter most is the maximum height of the picture in pixels.
 func (b *browser) screenshot(file string, most float64, end bool) {
 	b.t.Helper()
 	var size struct{ Width, Height float64 }

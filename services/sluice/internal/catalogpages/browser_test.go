@@ -80,8 +80,8 @@ func TestBrowser_SearchWorksByKeyboard(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// historyEntry returns the id of an entry of the browser's history. steps is the number of steps from the current
-// entry.
+// historyEntry returns the id of an entry of the browser's history. The parameter steps is the number of steps from the
+// current entry.
 func (b *browser) historyEntry(steps int) int {
 	b.t.Helper()
 	var history struct {
@@ -240,7 +240,7 @@ func TestBrowser_PagesAreReadable(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// A printed page shows all answers, and no controls.
+// A printed page shows the answers to all questions, and no controls.
 func TestBrowser_PrintedPageHasNoControls(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)

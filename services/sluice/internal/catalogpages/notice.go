@@ -14,7 +14,7 @@ type notice struct {
 	Text  []prose
 }
 
-// Tags that the catalog adds to tools with a deceptive definition.
+// These are the tags that the catalog adds to tools with a deceptive definition.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"

@@ -16,8 +16,8 @@ type run struct {
 	Hidden bool
 }
 
-// runs splits a string into visible parts and escapes. If lines is true, line breaks are kept and a tab becomes four
-// spaces. Otherwise both become escapes.
+// runs splits a string into visible parts and escapes. If the parameter lines is true, line breaks are kept and a tab
+// becomes four spaces. Otherwise both become escapes.
 func runs(text string, lines bool) []run {
 	if lines {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\t", "    ")

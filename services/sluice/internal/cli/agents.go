@@ -33,8 +33,8 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls do with a client of the wasmagent service and with a context. The parameter within is the timeout of
-// the context.
+// withAgents calls the function do with a context and a client of the wasmagent service. The parameter within is the
+// timeout of the context.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -244,7 +244,7 @@ func (t *tool) agentsList() *cobra.Command {
 	return c
 }
 
-// allAgents returns the agents of all pages. If ended is true, it also returns ended agents.
+// allAgents returns the agents of all pages. If the parameter ended is true, it also returns ended agents.
 func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
 	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
 	if ended {

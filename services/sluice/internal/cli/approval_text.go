@@ -78,8 +78,8 @@ func timeOfDay(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// shownApproval is an approval with its complete view, which the service returns in parts. params contains the params
-// from all parts, and digest is the digest of the view.
+// shownApproval is an approval with its complete view, which the service returns in parts. The field params contains
+// the params from all parts, and digest is the digest of the view.
 type shownApproval struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder

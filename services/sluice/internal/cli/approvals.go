@@ -74,8 +74,8 @@ func (t *tool) approvalsList() *cobra.Command {
 	return c
 }
 
-// statesOf returns the states with these names. If there are no names, it returns nil if all is true, and otherwise the
-// states of approvals that have not ended.
+// statesOf returns the states with these names. If there are no names, it returns nil if the parameter all is true, and
+// otherwise the states of approvals that have not ended.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {
 		names = []string{"pending", "approved", "claimed", "outcome_unknown"}

@@ -22,13 +22,13 @@ type approvalCommand struct {
 	commands *notices.Commands
 	// open contains the approvals that have not ended, by their ids.
 	open map[string]*openApproval
-	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first.
-	// reported is the number of waiting approvals in the last message.
+	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first. The
+	// field reported is the number of waiting approvals in the last message.
 	waiting  []string
 	reported int
 }
 
-// openApproval is an approval that has not ended. told is true if a run of the command was queued for it.
+// openApproval is an approval that has not ended. The field told is true if a run of the command was queued for it.
 type openApproval struct {
 	*approvalv1.Approval
 

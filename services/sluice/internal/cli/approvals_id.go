@@ -18,7 +18,8 @@ const (
 
 func (t *tool) listApprovalsCommand() string { return t.command("approvals list --all") }
 
-// resolveApprovalID returns the identifier of the only approval whose identifier begins with given.
+// resolveApprovalID returns the identifier of the only approval whose identifier begins with the text given by a
+// person.
 func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (string, error) {
 	switch _, err := uuid.Parse(given); {
 	case err == nil:
@@ -35,7 +36,7 @@ func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.Approval
 	return t.onlyID(found, given)
 }
 
-// onlyID returns the identifier in found, or an error unless there is exactly one.
+// onlyID returns the only identifier in the slice found. It returns an error unless the slice has exactly one element.
 func (t *tool) onlyID(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
@@ -47,7 +48,7 @@ func (t *tool) onlyID(found []string, given string) (string, error) {
 	}
 }
 
-// idsWithPrefix returns the identifiers with the prefix text, among all approvals that the person may see.
+// idsWithPrefix returns the identifiers that begin with the given text, among all approvals that the person may see.
 func (t *tool) idsWithPrefix(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
 	req := &approvalv1.ListApprovalsRequest{PageSize: idPageSize}
 	for {

@@ -20,7 +20,8 @@ import (
 // errNotConfirmed is returned if the person's answer is not yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
-// errNoTerminal is returned by a command that must ask the person if there is no terminal and --yes is not set.
+// errNoTerminal is the error of a command that must ask the person for confirmation, but has no terminal and was run
+// without --yes.
 var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to agree in advance")
 
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {

@@ -31,8 +31,8 @@ func (t *tool) errTokenConfigured(f *config.File, role string) error {
 	return fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them, or name a client of your own mesh with --as", role)
 }
 
-// agentNames returns the names of the agents' tokens in the configuration. In the mesh that init creates for a person,
-// these names are the ids of clients.
+// agentNames returns the names of the agents' tokens in the configuration. In the mesh that `init` creates for a
+// person, these names are the ids of clients.
 func agentNames(f *config.File) []string {
 	var out []string
 	for _, token := range f.Auth.Tokens {

@@ -40,7 +40,7 @@ the array in the result. With --run, the command starts a server that uses the s
 transport, with the environment of this command, lists the tools, and ends the server.`
 
 // withToolList adds flags that name a list of tools to a command: a file, or a server to start. The command then calls
-// do with the tools in this list.
+// the function do with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")

@@ -70,8 +70,8 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// readCatalog reads all pages of the catalog, or of one server if server is not empty. It reports its progress on
-// standard error every two seconds.
+// readCatalog reads all pages of the catalog, or of one server if the parameter server is not empty. It reports its
+// progress on standard error every two seconds.
 func (t *tool) readCatalog(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)

@@ -109,8 +109,8 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted returns servers, plus the servers that only faults contains. The catalog has no entry for a server if
-// none of its lists could be read.
+// withUnlisted adds to the given servers those that occur only in the parameter faults. The catalog has no entry for a
+// server if none of the server's lists could be read.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {

@@ -113,9 +113,9 @@ func (c *child) ends(now context.Context, within time.Duration) bool {
 	return false
 }
 
-// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after stopped is closed. It ignores
-// signals in the first repeatedSignal after that, because they may be repetitions of the signal that stopped the
-// command.
+// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after the channel stopped is closed.
+// For the duration repeatedSignal after that, it ignores signals, because they may be repetitions of the signal that
+// stopped the command.
 func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 1)

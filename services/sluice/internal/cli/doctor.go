@@ -101,8 +101,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
-			// The tools that clients bring themselves are skipped: their definitions are not pinned, and they stay in
-			// the catalog after the hook is removed.
+			// The built-in tools of clients are skipped: their definitions are not pinned, and they stay in the catalog
+			// after the hook is removed.
 			if n := h.pending[name]; n > 0 && !strings.HasPrefix(name, hosttools.Prefix) {
 				out = append(out, checkResult{stateWarning, "tools of " + name, pendingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
 			}
@@ -287,8 +287,8 @@ func agentSecret(f *config.File) string {
 	return ""
 }
 
-// checkServer checks one server. If secret, the agent's token, is not empty, checkServer also checks the list of tools
-// that the agent gets.
+// checkServer checks one server. If the agent's token in the parameter secret is not empty, checkServer also checks the
+// list of tools that the agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	if client, isHost := strings.CutPrefix(s.GetName(), hosttools.Prefix); isHost { // agents neither list nor call its tools

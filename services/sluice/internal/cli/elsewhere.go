@@ -80,8 +80,8 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 	return cfg, nil
 }
 
-// storedElsewhere returns a client's token for a remote mesh. authority is the mesh's own certificate authority, or nil
-// if the mesh has none.
+// storedElsewhere returns a client's token for a remote mesh. The result authority is the mesh's own certificate
+// authority, or nil if the mesh has none.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
 	raw, err := at.ReadToken(client)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 	return names, ctx.Err()
 }
 
-// maxElsewhereServers is the maximum number of servers that a remote mesh may list. With --add, init connects to each
+// maxElsewhereServers is the maximum number of servers that a remote mesh may list. With --add, `init` connects to each
 // of these servers.
 const maxElsewhereServers = 1000
 

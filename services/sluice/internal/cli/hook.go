@@ -210,7 +210,8 @@ func postHook(ctx context.Context, url, token string, body []byte) (verdict mesh
 	return verdict, nil
 }
 
-// rpcMessage returns the message of a JSON-RPC error. If raw is not a JSON-RPC error, it returns the beginning of raw.
+// rpcMessage returns the message of a JSON-RPC error. If the parameter raw is not a JSON-RPC error, it returns the
+// beginning of raw.
 func rpcMessage(raw []byte) string {
 	var answer struct {
 		Error struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// agree shows the changes that hook install is about to make, and asks the person whether to make them. If there are no
-// changes, agree does not ask.
+// agree shows the changes that `hook install` is about to make, and asks the person whether to make them. If there are
+// no changes, agree does not ask.
 func (h *hookTarget) agree(ctx context.Context) error {
 	settings, newSettings, err := h.Preview(h.paths.Data, h.programPath())
 	if err != nil {

@@ -216,8 +216,8 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure adds the client to the configuration of the mesh if present is true, and otherwise removes it. It also adds
-// missing tokens. It reports whether the configuration has changed.
+// configure adds the client to the configuration of the mesh if the parameter present is true, and otherwise removes
+// it. It also adds missing tokens. It reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
 	before, after, err := h.configuration(present)
 	if err != nil || bytes.Equal(before, after) {
@@ -254,8 +254,8 @@ func (h *hookTarget) configuration(present bool) (before, after []byte, err erro
 	return before, after, nil
 }
 
-// withHook returns the configuration with the client added to the list of hooks, or removed from it if present is
-// false.
+// withHook returns the configuration with the client added to the list of hooks, or removed from this list if the
+// parameter present is false.
 func withHook(content []byte, client string, present bool) ([]byte, error) {
 	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 	edit := configedit.Edit{Path: []string{"hooks", client}}
@@ -302,7 +302,7 @@ func (h *hookTarget) otherRecords() (bool, error) {
 }
 
 // removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if that policy is
-// unchanged since hook install wrote it.
+// unchanged since `hook install` wrote it.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -349,8 +349,8 @@ func (h *hookTarget) status(ctx context.Context) error {
 }
 
 // printPolicyNote prints a sentence if the client's policy differs from the policy that this version of Sluice writes.
-// An earlier version may have written the policy, or a person may have changed it. hook install does not replace such a
-// policy.
+// An earlier version may have written the policy, or a person may have changed it. `hook install` does not replace such
+// a policy.
 func (h *hookTarget) printPolicyNote() {
 	installed, err := os.ReadFile(h.policyPath())
 	if err != nil {

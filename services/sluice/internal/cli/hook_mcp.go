@@ -98,8 +98,8 @@ func startsOne(e hookevent.Event, entries []clientconfig.Entry) bool {
 	})
 }
 
-// parents returns a directory and all directories above it. If dir is not absolute, parents uses the working directory
-// instead.
+// parents returns a directory and all directories above it. If the parameter dir is not absolute, parents uses the
+// working directory instead.
 func parents(dir string) []string {
 	if !filepath.IsAbs(dir) {
 		dir, _ = os.Getwd() // without it, only the files of the user count

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// hookStatusTimeout is the maximum time for which hook status waits for the mesh.
+// hookStatusTimeout is the maximum time for which `hook status` waits for the mesh.
 const hookStatusTimeout = 20 * time.Second
 
 // allHookStatus prints the state of the hooks of all clients. It returns errSilent if a registered hook does not work,

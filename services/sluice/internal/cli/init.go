@@ -25,14 +25,14 @@ const observeFor = 24 * time.Hour
 type initFlags struct {
 	observe, yes, undo, check, managed bool
 	project                            string
-	// force is true if undo overwrites changes that were made to entries after init.
+	// force is true if undo overwrites changes that were made to entries after `init`.
 	force bool
 	// http is the URL of a remote mesh. tokenFile is the path of a file with a token for this mesh, and caFile is the
 	// path of a file with the mesh's certificate authority.
 	http, tokenFile, caFile string
 	// trustLoopback is true if the URL of the remote mesh may be an http URL of this machine.
 	trustLoopback bool
-	// add is true if init adds entries for those servers of the remote mesh for which clients have no entry.
+	// add is true if `init` adds entries for those servers of the remote mesh for which clients have no entry.
 	add bool
 }
 
@@ -119,7 +119,7 @@ func clientList() string {
 	return text
 }
 
-// clientsNamed returns the clients with these IDs, or all clients if ids is empty.
+// clientsNamed returns the clients with these IDs, or all clients if the parameter ids is empty.
 func clientsNamed(ids []string) ([]clientconfig.Client, error) {
 	if len(ids) == 0 {
 		return clientconfig.Clients(), nil
@@ -211,8 +211,8 @@ type setup struct {
 	secrets  *secretstore.Store
 }
 
-// scan reads the clients' files. If project is not empty, it also reads the files of that project. It determines which
-// entries already go through the mesh.
+// scan reads the clients' files. If the parameter project is not empty, it also reads the files of that project. It
+// determines which entries already go through the mesh.
 func (s *setup) scan(project string) []clientsetup.Found {
 	found := clientsetup.Scan(s.system, s.clients, project)
 	for _, f := range found {

@@ -28,7 +28,7 @@ type hider struct {
 	parts *strings.Replacer
 }
 
-// hideSecrets returns a hider for the secrets of all entries, including entries that init leaves as they are.
+// hideSecrets returns a hider for the secrets of all entries, including entries that `init` leaves as they are.
 func (s *setup) hideSecrets() hider {
 	var entries []clientconfig.Entry
 	for _, f := range s.plan.Files {
@@ -78,7 +78,8 @@ func (h hider) Replace(text string) string {
 	return h.parts.Replace(text)
 }
 
-// replaceDecoded hides value in text, even if some characters of value are escaped in text.
+// replaceDecoded hides a secret in a text, even if some characters of the secret are escaped in the text. The parameter
+// value is the secret.
 func replaceDecoded(text, value string) string {
 	text = strings.ReplaceAll(text, value, hidden)
 	decoded, at := decodeEscapes(text)
@@ -98,7 +99,7 @@ func replaceDecoded(text, value string) string {
 }
 
 // decodeEscapes replaces the escapes in JSON, TOML and YAML strings. For each byte of the result, and for the end of
-// the result, at contains the corresponding offset in text.
+// the result, the slice at contains the corresponding offset in text.
 func decodeEscapes(text string) (decoded string, at []int) {
 	var out []byte
 	for i := 0; i < len(text); {

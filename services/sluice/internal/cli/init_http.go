@@ -30,7 +30,7 @@ type elsewhereSetup struct {
 	// client is the ID of the client to which the token belongs.
 	client string
 	mesh   *meshElsewhere
-	// given is true if the token is new. authority is the new certificate authority, or nil if there is none.
+	// given is true if the token is new. The field authority is the new certificate authority, or nil if there is none.
 	given     bool
 	authority []byte
 	// compared maps the names of the servers in the plan to their comparisons.
@@ -202,7 +202,7 @@ func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
 	}
 }
 
-// makePlan finds and prints the entries of clients whose servers also exist in the remote mesh, so that init can
+// makePlan finds and prints the entries of clients whose servers also exist in the remote mesh, so that `init` can
 // replace them.
 func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	found := e.scan(e.flags.project)
@@ -223,7 +223,7 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	return nil
 }
 
-// storeToken is called if init has no entry to change. It replaces the stored token if a new token was given.
+// storeToken is called if `init` has no entry to change. It replaces the stored token if a new token was given.
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	_, noToken := os.Stat(e.at.Token(e.client))
 	switch {
@@ -289,7 +289,7 @@ func (e *elsewhereSetup) compare(ctx context.Context) error {
 	return nil
 }
 
-// isAdded reports whether the plan contains a server only because of entries that init adds.
+// isAdded reports whether the plan contains a server only because of entries that `init` adds.
 func (e *elsewhereSetup) isAdded(server string) bool {
 	return !slices.ContainsFunc(e.plan.Wraps, func(w clientsetup.Wrap) bool { return w.Server == server && !w.Added })
 }

@@ -95,7 +95,7 @@ func clientElsewhere(t *testing.T, out io.Writer, client string) *elsewhereSetup
 	return &elsewhereSetup{setup: &setup{tool: newTool("sluice", out, io.Discard), clients: []clientconfig.Client{{ID: client}}}, at: at, client: client}
 }
 
-// SLUICE_TOKEN may be an operator's token, so init does not use it. It does not use another client's token either.
+// SLUICE_TOKEN may be an operator's token, so `init` does not use it. It does not use another client's token either.
 func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
 	t.Setenv("SLUICE_TOKEN", "operator")
 	file := filepath.Join(t.TempDir(), "token")
@@ -124,7 +124,7 @@ func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
 	}
 }
 
-// A token belongs to one client, so init does not accept several clients.
+// A token belongs to one client, so `init` does not accept several clients.
 func TestNewElsewhere_NeedsOneClient(t *testing.T) {
 	t.Parallel()
 	for _, clients := range [][]clientconfig.Client{nil, clientconfig.Clients(), clientconfig.Clients()[:2]} {

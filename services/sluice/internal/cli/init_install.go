@@ -158,14 +158,14 @@ func (s *setup) entryProgram(f clientconfig.File) string {
 	return s.programPath()
 }
 
-// A meshFile is a file of the mesh that init writes.
+// A meshFile is a file of the mesh that `init` writes.
 type meshFile struct {
 	path   string
 	before []byte
 	after  []byte
 }
 
-// meshFiles returns the configuration and the policies that init writes. These files contain no secrets.
+// meshFiles returns the configuration and the policies that `init` writes. These files contain no secrets.
 func (s *setup) meshFiles() ([]meshFile, error) {
 	var out []meshFile
 	for _, t := range s.trials {
@@ -295,8 +295,8 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 	return s.prove(ctx)
 }
 
-// checkUnchanged returns an error if the content of a mesh file has changed since init read it. A person may have
-// changed the file while init waited for an answer.
+// checkUnchanged returns an error if the content of a mesh file has changed since `init` read it. A person may have
+// changed the file while `init` waited for an answer.
 func (s *setup) checkUnchanged(files []meshFile) error {
 	for _, f := range files {
 		now, err := os.ReadFile(f.path)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// While init waits for an answer, a person adds a server to the mesh's configuration. init then refuses to overwrite
-// the file.
+// While `init` waits for an answer, a person adds a server to the mesh's configuration. `init` then refuses to
+// overwrite the file.
 func TestCheckUnchanged_RefusesAFileThatWasChanged(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")

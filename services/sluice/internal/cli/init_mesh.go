@@ -14,7 +14,7 @@ import (
 // meshEndTimeout is the maximum time to wait for a mesh to exit.
 const meshEndTimeout = 40 * time.Second
 
-// checkMesh returns an error if the mesh is running and init can't restart it.
+// checkMesh returns an error if the mesh is running and `init` can't restart it.
 func (s *setup) checkMesh() error {
 	mesh, found, err := running.Find(s.paths.Data)
 	if err != nil || !found || mesh.OnDemand {

@@ -104,8 +104,8 @@ func TestUsersOfServers_NamesEachClientOnce(t *testing.T) {
 	}
 }
 
-// Two clients have different servers with the same name, and an entry uses values of environment variables. init prints
-// a note about each of these facts.
+// Two clients have different servers with the same name, and an entry uses values of environment variables. `init`
+// prints a note about each of these facts.
 func TestNotes_NameRenamedServersAndVariables(t *testing.T) {
 	t.Parallel()
 	files := []clientsetup.Found{

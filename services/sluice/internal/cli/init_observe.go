@@ -19,11 +19,11 @@ import (
 // An observation contains the servers for which `init --observe` makes the mesh record its decisions without enforcing
 // them (mode: observe).
 type observation struct {
-	// until is the time until which the mesh will observe the servers that it does not observe yet.
+	// until is the time at which observe mode will end for the servers for which this run sets `mode: observe`.
 	until time.Time
-	// enforced contains the configured servers that the mesh does not observe yet, sorted.
+	// enforced contains the configured servers that are not in observe mode yet, sorted.
 	enforced []string
-	// ends maps each server that the mesh already observes to the time at which this ends.
+	// ends maps each server that is already in observe mode to the time at which observe mode ends.
 	ends map[string]time.Time
 }
 
@@ -122,7 +122,7 @@ func (s *setup) printObserved() {
 	s.printNotObserved()
 }
 
-// printNotObserved prints the servers for which init can't set `mode: observe`, because it can't edit their
+// printNotObserved prints the servers for which `init` can't set `mode: observe`, because it can't edit their
 // configuration.
 func (s *setup) printNotObserved() {
 	if s.meshEdit == nil {
@@ -133,6 +133,6 @@ func (s *setup) printNotObserved() {
 	}
 }
 
-// observesMore reports whether init will set `mode: observe` for servers for which the mesh still enforces the
+// observesMore reports whether `init` will set `mode: observe` for servers for which the mesh still enforces the
 // policies.
 func (s *setup) observesMore() bool { return len(s.observed.enforced) > 0 }

@@ -32,7 +32,7 @@ func (p *progress) during(format string, args ...any) (ended func()) {
 	}
 }
 
-// do calls print while no other line is printed.
+// do calls the function print while no other line is printed.
 func (p *progress) do(print func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

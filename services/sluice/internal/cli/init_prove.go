@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// prove starts each entry that init has changed, as its client would, and lists the entry's tools. If all entries work,
-// it makes one call that the mesh refuses.
+// prove starts each entry that `init` has changed, as its client would, and lists the entry's tools. If all entries
+// work, it makes one call that the mesh refuses.
 func (s *setup) prove(ctx context.Context) error {
 	var failed []string
 	steps := &progress{print: s.printf}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// printPlan prints the entries that init found in the clients' files.
+// printPlan prints the entries that `init` found in the clients' files.
 func (s *setup) printPlan() {
 	p := s.plan
 	for _, f := range p.Files {
@@ -76,7 +76,7 @@ func leftText(l clientsetup.Left) string {
 	return fmt.Sprintf("%s: stays as it is, because it %s", l.Entry.Name, l.Reason)
 }
 
-// printLeft prints the entries that init leaves as they are.
+// printLeft prints the entries that `init` leaves as they are.
 func (s *setup) printLeft(left []clientsetup.Left) {
 	for _, l := range left {
 		s.printf("%s: %s", s.plan.Files[l.File].File.Client.Name, leftText(l))

@@ -45,7 +45,8 @@ type trial struct {
 }
 
 // tryServers lists the tools of each server both directly and through a temporary mesh in this process. It stops this
-// mesh afterwards. The data of the mesh is in s.trialDir. tryServers calls done after each server, unless ctx is done.
+// mesh afterwards. The data of the mesh is in s.trialDir. tryServers calls the function done after each server, unless
+// ctx is done.
 func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
 	mesh, err := s.startTrialMesh(ctx, servers)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // undo restores the clients' files. If no change to a client's file is left, undo also stops the mesh and removes what
-// init wrote for the mesh: configuration, policies, tokens and secrets. The journal stays.
+// `init` wrote for the mesh: configuration, policies, tokens and secrets. The journal stays.
 func (s *setup) undo(ctx context.Context) (err error) {
 	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
 		return err
@@ -64,7 +64,8 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	return nil
 }
 
-// undoOnlyHooks is called if init has left no changes to undo. It removes the hooks that hook install has registered.
+// undoOnlyHooks is called if `init` has left no changes to undo. It removes the hooks that `hook install` has
+// registered.
 func (s *setup) undoOnlyHooks(ctx context.Context) error {
 	if err := s.state.End(); err != nil { // a killed init may have left a temporary file
 		return err
@@ -98,7 +99,7 @@ func (s *setup) confirmUndo(ctx context.Context) error {
 	}
 }
 
-// oldKey returns the key that encrypts the original entries of clients' files. It returns nil if init was stopped
+// oldKey returns the key that encrypts the original entries of clients' files. It returns nil if `init` was stopped
 // before it changed a file.
 func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 	if s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store); err != nil {
@@ -194,7 +195,7 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh stops the mesh and removes what init has created for it. It keeps files that were changed since, and the
+// removeMesh stops the mesh and removes what `init` has created for it. It keeps files that were changed since, and the
 // records of the journal. If the configuration stays, the policies, tokens and secrets that the configuration uses also
 // stay.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
@@ -204,7 +205,7 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
-	// The configuration is removed first, so that a later init never finds the configuration without its policies.
+	// The configuration is removed first, so that a later `init` never finds the configuration without its policies.
 	mesh, err := s.state.UndoMesh(key, s.paths.Config)
 	if err != nil {
 		return err
@@ -331,7 +332,7 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 }
 
 // printStillWrapped prints the clients' entries that still go through the mesh to a server that the mesh no longer has.
-// One example is an entry that was renamed after init had changed it.
+// One example is an entry that was renamed after `init` had changed it.
 func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
 		for _, e := range f.Entries {

@@ -12,7 +12,7 @@ import (
 )
 
 // undoHooks prints the hooks of the clients whose files undo restores, and removes these hooks if the person agrees.
-// Without a mesh, the hooks would deny all calls. found is false if there are no hooks.
+// Without a mesh, the hooks would deny all calls. The result found is false if there are no hooks.
 func (s *setup) undoHooks(ctx context.Context) (found bool, err error) {
 	hooks, err := s.installedHooks()
 	if err != nil || len(hooks) == 0 {
@@ -41,7 +41,7 @@ func (s *setup) undoHooks(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// installedHooks returns the hooks that hook install has registered for the clients of this run.
+// installedHooks returns the hooks that `hook install` has registered for the clients of this run.
 func (s *setup) installedHooks() ([]*hookTarget, error) {
 	records, err := hooksetup.ReadRecords(s.paths.Data)
 	if err != nil {

@@ -30,9 +30,9 @@ type localFile struct {
 }
 
 // loadLocal returns the configuration that --config or SLUICE_CONFIG names. If neither is set, it returns the
-// configuration in the working directory, and describes this file in found. If there is no such file, it returns the
-// defaults. Only commands that send no token may call loadLocal, because the file could contain the address of another
-// machine.
+// configuration in the working directory, and describes this file in the result found. If there is no such file, it
+// returns the defaults. Only commands that send no token may call loadLocal, because the file could contain the address
+// of another machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.loadFile()
@@ -200,7 +200,7 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 	return slices.Compact(addresses), slices.Compact(secrets)
 }
 
-// forEachString calls do with every string in a value, including the keys of maps.
+// forEachString calls the function do with every string in a value, including the keys of maps.
 func forEachString(v reflect.Value, do func(string)) {
 	switch v.Kind() { //nolint:exhaustive // other kinds contain no strings
 	case reflect.String:

@@ -123,7 +123,7 @@ func (t *tool) namedMesh(config, data string) (*ownMesh, error) {
 	return &ownMesh{program: t.programPath(), paths: personal.Paths{Config: config, Data: data}, config: config, data: data}, nil
 }
 
-// find returns the running mesh. If start is true and no mesh is running, find starts one.
+// find returns the running mesh. If the parameter start is true and no mesh is running, find starts one.
 func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 	mesh, found, err := running.Find(m.data)
 	switch {

@@ -77,7 +77,7 @@ func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Findi
 	return resp.GetFindings(), documents, nil
 }
 
-// policyClient connects to the policy service of the running mesh. The caller must call done.
+// policyClient connects to the policy service of the running mesh. The caller must call the returned function done.
 func (t *tool) policyClient() (_ policyv1.PolicyServiceClient, done func(), _ error) {
 	f, err := t.load()
 	if err != nil {

@@ -117,8 +117,8 @@ it can be undone in the same way.`,
 	return c
 }
 
-// policyChange contains policy documents to apply. diff is the request that compares these documents with the active
-// documents.
+// policyChange contains policy documents to apply. The field diff is the request that compares these documents with the
+// active documents.
 type policyChange struct {
 	documents []*policyv1.Document
 	diff      *policyv1.DiffRevisionsRequest

@@ -155,8 +155,8 @@ func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsReque
 	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments())
 }
 
-// diffLive lets the running mesh compare documents. If since is not empty, it also compares the calls that were
-// recorded since that time.
+// diffLive lets the running mesh compare documents. If the parameter since is not empty, it also compares the calls
+// that were recorded since that time.
 func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest, since string) (*policyv1.DiffRevisionsResponse, error) {
 	if since != "" {
 		filter := &gatewayv1.DecisionFilter{WithoutProtocol: true, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}

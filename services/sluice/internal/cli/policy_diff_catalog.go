@@ -175,7 +175,8 @@ func howCompared(totals *policyv1.DiffTotals) string {
 		totals.GetTools(), noun, countOfCalls(totals.GetGenerated()))
 }
 
-// definitionsOf returns the tools that are in flips with more than one definition. The keys have the form server/tool.
+// definitionsOf returns the tools that occur with more than one definition in the parameter flips. The keys have the
+// form server/tool.
 func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	first, several := make(map[string]string), make(map[string]bool)
 	for _, f := range flips {

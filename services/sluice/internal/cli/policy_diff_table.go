@@ -164,7 +164,7 @@ func ruleOrDefault(d *policyv1.Decision) string {
 	return ruleName(d.GetRule())
 }
 
-// flipCallers describes the callers whose calls change their result. It returns "any caller" or the names of a few
+// flipCallers describes the callers for whose calls the result changes. It returns "any caller" or the names of a few
 // callers.
 func flipCallers(f *policyv1.Flip) string {
 	if f.GetAnyCaller() {

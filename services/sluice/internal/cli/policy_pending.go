@@ -39,8 +39,8 @@ func pendingOf(err error) (p pendingChange, ok bool) {
 }
 
 // sendChange applies documents and prints the result. If other people must approve the documents first, the result
-// depends on the parameter wait. If wait is true, sendChange waits for the approval. Otherwise it returns an error with
-// the exit code 3.
+// depends on the parameter wait. If the parameter wait is true, sendChange waits for the approval. Otherwise it returns
+// an error with the exit code 3.
 func (t *tool) sendChange(ctx context.Context, client policyv1.PolicyServiceClient, wait bool, req *policyv1.ApplyDocumentsRequest) error {
 	for {
 		resp, err := t.applyOnce(ctx, client, req)

@@ -152,7 +152,7 @@ func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *re
 	return c, end, nil
 }
 
-// ask sends a request, and calls add with each response up to the last response for this request.
+// ask sends a request, and calls the function add with each response up to the last response for this request.
 func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv1.ReplayDecisionsResponse)) error {
 	c.timeout.Reset(requestTimeout)
 	defer c.timeout.Stop()
@@ -218,8 +218,8 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments copies the recorded arguments of a tool call from rec to one. It does so only if the record contains the
-// arguments and no value in them was redacted.
+// addArguments copies the recorded arguments of a tool call from the parameter rec to the parameter one. It does so
+// only if the record contains the arguments and no value in them was redacted.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
 	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {

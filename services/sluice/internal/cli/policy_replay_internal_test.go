@@ -32,7 +32,7 @@ type fakeReplay struct {
 
 	pages   [][]*gatewayv1.Record
 	answers []*policyv1.ReplayDecisionsResponse
-	// before is called before the gateway returns a page.
+	// before is a function that is called each time before the gateway returns a page.
 	before func(page int) error
 	head   *policyv1.ReplayDecisionsResponse // the answer to the head; nil for an answer without findings
 	asked  []*policyv1.RecordedDecisions

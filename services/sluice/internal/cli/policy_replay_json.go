@@ -31,8 +31,8 @@ type replayJSON struct {
 	MayOpen int64 `json:"mayOpen"`
 	// Others contains the number of calls that were refused for a reason other than rules, by the code of the reason.
 	Others []otherCalls `json:"others"`
-	// Flips contains the rows for calls whose result changes, and UnknownCalls the rows for calls whose result is not
-	// known. WithoutRow is the number of calls that have no row, because there are too many rows.
+	// Flips contains the rows for calls whose result changes, and UnknownCalls contains the rows for calls whose result
+	// is not known. WithoutRow is the number of calls that have no row, because there are too many rows.
 	Flips        []jsontext.Value `json:"flips"`
 	UnknownCalls []jsontext.Value `json:"unknownCalls"`
 	WithoutRow   int64            `json:"withoutRow"`

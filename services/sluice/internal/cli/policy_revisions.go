@@ -101,8 +101,8 @@ func (p *policyDocuments) String() string {
 	return p.Revision.String()
 }
 
-// withPolicyClient calls do with a client of the policy service. The function do must set a timeout for each of its
-// requests, because do may also wait for a person.
+// withPolicyClient calls the function do with a client of the policy service. The function do must set a timeout for
+// each of its requests, because do may also wait for a person.
 func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {

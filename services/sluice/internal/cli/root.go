@@ -49,7 +49,7 @@ type tool struct {
 }
 
 // Main runs the command line and returns the exit code: 0 for success, 1 for a failure, and 2 for an invalid command
-// line. program is the name by which the process was called. launcher starts stdio servers.
+// line. The parameter program is the name by which the process was called. The parameter launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -99,8 +99,8 @@ type exitError struct {
 func (e exitError) Unwrap() error { return e.error }
 
 // selfName returns the name of this program for use in messages. If SLUICE_COMMAND is set, as in containers, it returns
-// that value. It returns program if that is a relative path, or if it is an absolute path and PATH contains no sluice.
-// Otherwise it returns "sluice".
+// that value. It returns the parameter program if this is a relative path, or if this is an absolute path and PATH
+// contains no program named sluice. Otherwise it returns "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name

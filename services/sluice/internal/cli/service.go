@@ -144,7 +144,7 @@ func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, pa
 }
 
 // startService starts the service of the operating system that runs the mesh. If a client has started the mesh,
-// startService first stops that mesh. active is true if the service was already running.
+// startService first stops that mesh. The parameter active is true if the service was already running.
 func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, active bool) error {
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout+meshStartTimeout)
 	defer cancel()

@@ -33,7 +33,7 @@ const (
 type session struct {
 	url, token string
 	http       *http.Client
-	// id is the Mcp-Session-Id. version is the revision of MCP that the server chose.
+	// id is the Mcp-Session-Id. The field version is the revision of MCP that the server chose.
 	id, version string
 }
 

@@ -60,8 +60,8 @@ func (t *tool) stdioHelp() string {
 	return stdioText(t.stdioEntry(args), t.stdioEntry(args, "--server", "demo"), note)
 }
 
-// stdioText returns the help text. The parameter all is the entry in a client's configuration for all servers, and one
-// is the entry for one server.
+// stdioText returns the help text. The parameter all is the entry in a client's configuration for all servers, and the
+// parameter one is the entry for one server.
 func stdioText(all, one, note string) string {
 	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and
 print the answers on standard output, one message on each line. Errors are printed on
@@ -86,7 +86,7 @@ another session.`
 }
 
 // meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the
-// working directory. found is false if no mesh has run in the working directory.
+// working directory. The result found is false if no mesh has run in the working directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file
@@ -152,7 +152,7 @@ func absolutePath(path string) string {
 	return path
 }
 
-// relayFlags contains the flags of stdio. config is true if --config was given.
+// relayFlags contains the flags of stdio. The field config is true if --config was given.
 type relayFlags struct {
 	server, as, url string
 	config          bool

@@ -172,7 +172,7 @@ and no other stop.`,
 	return c
 }
 
-// withPolicy calls do with a client of the policy service.
+// withPolicy calls the function do with a client of the policy service.
 func (t *tool) withPolicy(ctx context.Context, do func(ctx context.Context, f *config.File, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {

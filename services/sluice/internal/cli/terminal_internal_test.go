@@ -42,10 +42,11 @@ const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
-	// The commands in named print the position of a problem in a file, but not the content at that position.
+	// The list named contains the commands that print the position of a problem in a file, but not the content at that
+	// position.
 	named := []string{"config check", "policy import", "policy lint", "policy test", "journal verify"}
-	// The commands in own print no untrusted strings, or, like stdio, print output for a program. The command init,
-	// which reads files in HOME, is tested by package e2e/personal.
+	// The list own contains the commands that print no untrusted strings, or, like stdio, print output for a program.
+	// The command `init`, which reads files in HOME, is tested by package e2e/personal.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "hook install", "hook remove", "hook status", "init", "policy schema", "service install", "service remove", "service status", "setup", "start-mesh", "stdio", "token show", "up", "version"}
 	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
@@ -175,7 +176,8 @@ func hostileMesh(t *testing.T) string {
 	return dir
 }
 
-// hostileRPC answers a request to any gRPC method with one hostile message, or with an error if fails is true.
+// hostileRPC answers a request to any gRPC method with one hostile message, or with an error if the parameter fails is
+// true.
 func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	name, _ := grpc.MethodFromServerStream(ss)
 	if fails {
@@ -257,7 +259,8 @@ func hostileValue(field protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// hostileMCP answers a request for any MCP method with a hostile result, or with an error if fails is true.
+// hostileMCP answers a request for any MCP method with a hostile result, or with an error if the parameter fails is
+// true.
 func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
 	var m struct {
 		ID     json.RawMessage `json:"id"`

@@ -74,7 +74,7 @@ func (t tokenRecord) ended(now time.Time) string {
 	}
 }
 
-// withIdentity calls do with a client of the identity service.
+// withIdentity calls the function do with a client of the identity service.
 func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // readToolUses reads the journal's records of calls to a server's tools since the given time. It returns, by the name
-// of the tool, how the tool has been used. If since is nil, it reads the whole journal. It reports its progress on
-// standard error every two seconds.
+// of the tool, how the tool has been used. If the parameter since is nil, it reads the whole journal. It reports its
+// progress on standard error every two seconds.
 func (t *tool) readToolUses(ctx context.Context, server string, since *timestamppb.Timestamp) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {

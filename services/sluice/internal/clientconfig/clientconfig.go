@@ -127,8 +127,8 @@ func (s System) join(dir string, elem ...string) string {
 // home returns a path in the home directory.
 func (s System) home(elem ...string) string { return s.join(s.Home, elem...) }
 
-// env returns the value of an environment variable if the value is an absolute path. If it is not, env returns the
-// parameter otherwise.
+// env returns the value of an environment variable if the value is an absolute path. If the value is not an absolute
+// path, env returns the given fallback.
 func (s System) env(name, otherwise string) string {
 	value := s.Getenv(name)
 	windows := s.OS == "windows" && len(value) > 2 && value[1] == ':' && (value[2] == '\\' || value[2] == '/')

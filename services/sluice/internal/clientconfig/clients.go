@@ -70,8 +70,8 @@ func cline() Client {
 			data := s.env("CLINE_DATA_DIR", s.home(".cline", "data"))
 			return []string{
 				s.env("CLINE_MCP_SETTINGS_PATH", s.join(data, "settings", name)),
-				// These are the paths that earlier versions of the extension used. They did not yet share their file
-				// with the command line.
+				// These are the paths that earlier versions of the extension used. These versions did not yet share
+				// their file with the command line.
 				s.appData("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", name),
 			}
 		},

@@ -31,8 +31,8 @@ type dialect struct {
 	otherURL string
 	// otherType is a second key that may contain the type. It is used if the first key is missing.
 	otherType string
-	// disabled is a key that has the value true in disabled entries. enabled is a key that has the value false in
-	// disabled entries.
+	// disabled is a key that has the value true in disabled entries. The field enabled is a key that has the value
+	// false in disabled entries.
 	disabled, enabled string
 
 	// stdioType and httpType are the types that new entries get. If they are empty, new entries have no type.
@@ -42,7 +42,7 @@ type dialect struct {
 	bareURL Transport
 	// builtinTypes lists the types of entries that are part of the client itself.
 	builtinTypes []string
-	// unsupported maps keys to reasons. If an entry has such a key, init leaves the entry as it is, for this reason.
+	// unsupported maps keys to reasons. If an entry has such a key, `init` leaves the entry as it is, for this reason.
 	unsupported map[string]string
 	// added contains the members that a new entry must have in addition to the members that describe the server.
 	added configedit.Object

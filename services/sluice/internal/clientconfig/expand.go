@@ -11,7 +11,7 @@ type passed struct {
 }
 
 // Expand returns a value of the entry in which each reference is replaced with the value of the environment variable.
-// missing contains the names of variables that have no value and no default.
+// The result missing contains the names of variables that have no value and no default.
 func (e Entry) Expand(value string, getenv func(string) string) (expanded string, missing []string) {
 	if e.syntax.env == nil {
 		return value, nil
@@ -31,7 +31,7 @@ func (e Entry) Expand(value string, getenv func(string) string) (expanded string
 }
 
 // Settings returns the environment variables and the headers of the entry, with the values that the client would use.
-// missing contains the names of variables that have no value and no default.
+// The result missing contains the names of variables that have no value and no default.
 func (e Entry) Settings(getenv func(string) string) (env, headers []Pair, missing []string) {
 	expand := func(pairs []Pair) []Pair {
 		var out []Pair

@@ -29,9 +29,9 @@ var managedDirs = map[string]map[string]string{
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
 // Managed returns the administrator's settings file that restricts a client to those of the entries that go through the
-// mesh. The entries must belong to this client. Managed ignores entries that do not go through the mesh. program is the
-// path of the program that the file allows. Managed returns an error if the client has no such file on the system, or
-// if no entry goes through the mesh.
+// mesh. The entries must belong to this client. Managed ignores entries that do not go through the mesh. The parameter
+// program is the path of the program that the file allows. Managed returns an error if the client has no such file on
+// the system, or if no entry goes through the mesh.
 func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {
@@ -75,8 +75,8 @@ func joinFor(goos, dir, name string) string {
 	return dir + "/" + name
 }
 
-// managedJSON returns a settings file with the key mcpServers. If allowed is true, the file also lists the names of the
-// servers, because the client merges this file with the user's files.
+// managedJSON returns a settings file with the key mcpServers. If the parameter allowed is true, the file also lists
+// the names of the servers, because the client merges this file with the user's files.
 func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	type server struct {
 		Command string   `json:"command"`

@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// settle is the time after which Sluice reads a file again that it has changed. The client may have rewritten the file
-// meanwhile.
+// settle is the time after which Sluice reads a changed file again. The client may have rewritten the file meanwhile.
 const (
 	settle = 2 * time.Second
 	// settleEmpty is the minimum time before an empty or missing file is read again, because a client may be writing

@@ -94,8 +94,8 @@ func (v Environment) defineProgram(e clientconfig.Entry, env []clientconfig.Pair
 // publicVariables lists the variables whose values contain no secrets, so that they may be visible in commands.
 var publicVariables = []string{"HOME", "USERPROFILE", "USER", "USERNAME"}
 
-// variableIn returns the name of an environment variable to which value refers and whose content may be a secret. It
-// returns "" if there is no such variable.
+// variableIn returns the name of an environment variable to which the parameter value refers and whose content may be a
+// secret. It returns "" if there is no such variable.
 func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	var found string
 	_, _ = e.Expand(value, func(name string) string {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// RemoveLeftovers removes the temporary files that a killed init has left next to changed files of clients. These
+// RemoveLeftovers removes the temporary files that a killed `init` has left next to changed files of clients. These
 // temporary files may contain secrets.
 func (s *State) RemoveLeftovers(ctx context.Context) error {
 	done := make(map[string]bool)

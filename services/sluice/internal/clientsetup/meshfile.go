@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A MeshFile describes what init adds to the configuration of the mesh.
+// A MeshFile describes what `init` adds to the configuration of the mesh.
 type MeshFile struct {
 	// Data is the data directory, and User is the subject of the person's tokens.
 	Data, User string
@@ -63,8 +63,8 @@ type MeshEdit struct {
 	changes []*configedit.Change
 }
 
-// Edit returns the new content of the configuration. If old is empty, it creates a configuration. It keeps comments and
-// everything that is already configured.
+// Edit returns the new content of the configuration. If the parameter old is empty, it creates a configuration. It
+// keeps comments and everything that is already configured.
 func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	e, err := m.Change(old)
 	if err != nil {

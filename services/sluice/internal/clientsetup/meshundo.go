@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// A MeshChange is a change that init made to the mesh's configuration.
+// A MeshChange is a change that `init` made to the mesh's configuration.
 type MeshChange struct {
 	Path string `json:"path"`
 	// Created is true if there was no configuration before. In that case, the content before the first change is the
-	// header that init writes.
+	// header that `init` writes.
 	Created bool `json:"created,omitempty"`
 	// Manifests describes the changes in the order in which they were made. The field Old of each manifest is
 	// encrypted.
@@ -60,12 +60,12 @@ func RecordRewrite(data, path string, before, after []byte) error {
 type MeshUndone struct {
 	// Exists is true if the configuration still exists. Deleted is true if undo has deleted it.
 	Exists, Deleted bool
-	// Exact is true if the configuration has the same bytes as before init.
+	// Exact is true if the configuration has the same bytes as before `init`.
 	Exact bool
-	// Removed contains the entries that undo removed, such as servers.notes. Restored contains the entries that init
+	// Removed contains the entries that undo removed, such as servers.notes. Restored contains the entries that `init`
 	// had changed and undo restored.
 	Removed, Restored []string
-	// Kept contains the entries that stay because they were changed after init.
+	// Kept contains the entries that stay because they were changed after `init`.
 	Kept []string
 	// Rest contains the strings in the remaining configuration, such as references to secrets. Servers contains the
 	// names of the servers in the remaining configuration.
@@ -82,7 +82,7 @@ func (u MeshUndone) Refers(to string) bool {
 	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
 }
 
-// UndoMesh undoes the changes that init made to the mesh's configuration. It removes the file if only content that
+// UndoMesh undoes the changes that `init` made to the mesh's configuration. It removes the file if only content that
 // Sluice wrote is left and no hook needs the file. Entries that hooks need stay.
 func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 	undone, err := s.undoMesh(key, path)
@@ -144,12 +144,12 @@ func (s *State) createdMesh() bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created })
 }
 
-// onlyHeader reports whether a configuration contains only the header that init writes to a new file.
+// onlyHeader reports whether a configuration contains only the header that `init` writes to a new file.
 func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
 
-// withoutInit returns the configuration without the changes that init made. It keeps the tokens of clients that have
+// withoutInit returns the configuration without the changes that `init` made. It keeps the tokens of clients that have
 // hooks, and the tokens whose names are in the parameter keep. withoutInit sets the fields Exact and Kept of out.
 func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
 	keep = append(keep, out.Hooks...)

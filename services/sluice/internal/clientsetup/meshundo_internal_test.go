@@ -77,7 +77,7 @@ func (r *meshRun) file(client string, servers ...string) MeshFile {
 	return m
 }
 
-// init adds a client and servers, as `sluice init` does. If killed is true, it stops before it writes the
+// init adds a client and servers, as `sluice init` does. If the parameter killed is true, it stops before it writes the
 // configuration.
 func (r *meshRun) init(killed bool, client string, servers ...string) {
 	r.t.Helper()
@@ -123,8 +123,8 @@ func (r *meshRun) observe(names ...string) *MeshEdit {
 	return e
 }
 
-// hook adds a client to the hooks, as `sluice hook install` does. If present is false, it removes the client, as
-// `sluice hook remove` does.
+// hook adds a client to the hooks, as `sluice hook install` does. If the parameter present is false, it removes the
+// client, as `sluice hook remove` does.
 func (r *meshRun) hook(client string, present bool) {
 	r.t.Helper()
 	before := []byte(r.read())
@@ -157,7 +157,7 @@ func (r *meshRun) replace(old, with string) {
 
 // undoneMesh is a test case: a mesh whose configuration is changed before undo.
 type undoneMesh struct {
-	// before is the content before init, or empty if there is no configuration.
+	// before is the content before `init`, or empty if there is no configuration.
 	before string
 	run    func(r *meshRun)
 	// after is the content after undo. It is empty if the content is not compared. The content must contain the strings
@@ -172,7 +172,7 @@ type undoneMesh struct {
 	ours bool
 	// gone is true if a person has removed the configuration.
 	gone bool
-	// edited is true if a person has edited the configuration after init, so that undo can't be exact.
+	// edited is true if a person has edited the configuration after `init`, so that undo can't be exact.
 	edited bool
 }
 
@@ -239,8 +239,8 @@ func undoneMeshes() map[string]undoneMesh {
 	}
 }
 
-// Undo removes from the configuration only the entries that init wrote. If the configuration has no other entries, undo
-// removes the file.
+// Undo removes from the configuration only the entries that `init` wrote. If the configuration has no other entries,
+// undo removes the file.
 func TestUndoMesh_RemovesWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneMeshes() {

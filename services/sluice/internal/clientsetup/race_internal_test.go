@@ -31,9 +31,9 @@ type rewritten struct {
 	MCPServers  map[string]map[string]any `json:"mcpServers"`
 }
 
-// start reads the file, increments the counter, and writes the file. If the client writes in place while init exchanges
-// the file, the client writes to the old file. In that case, its change is missing until init has compared the old file
-// and restored it. Therefore start first waits until the file contains the last number that start wrote.
+// start reads the file, increments the counter, and writes the file. If the client writes in place while `init`
+// exchanges the file, the client writes to the old file. In that case, its change is missing until `init` has compared
+// the old file and restored it. Therefore start first waits until the file contains the last number that start wrote.
 func (c *rewriter) start() error {
 	last := fmt.Appendf(nil, `"numStartups": %d,`, c.starts)
 	var data []byte
@@ -55,7 +55,7 @@ func (c *rewriter) start() error {
 	return errors.Join(os.WriteFile(temp, after, 0o600), os.Rename(temp, c.path))
 }
 
-// setUp changes the entries of the client in a home directory, as init does. It reports whether all entries already
+// setUp changes the entries of the client in a home directory, as `init` does. It reports whether all entries already
 // went through the mesh.
 func setUp(t *testing.T, home string, s *State, key []byte) bool {
 	t.Helper()
@@ -81,8 +81,8 @@ func setUp(t *testing.T, home string, s *State, key []byte) bool {
 
 const program = "/opt/sluice"
 
-// servers contains the entries of the client before init. The variable wrapped contains the same entries after init has
-// changed them.
+// servers contains the entries of the client before `init`. The variable wrapped contains the same entries after `init`
+// has changed them.
 var (
 	servers = map[string]map[string]any{
 		"a": {"command": "one", "args": []any{"x", "y"}, "env": map[string]any{"LEVEL": "debug"}, "timeout": 5.0},
@@ -117,9 +117,9 @@ func rewrites(t *testing.T) int {
 	return n
 }
 
-// A client rewrites its file many times while init changes the same file. The client either renames another file or
-// writes in place. Afterwards, each entry has either its original form or the form that init writes, and the file
-// contains the last number of starts. Then init completes, and undo restores the entries.
+// A client rewrites its file many times while `init` changes the same file. The client either renames another file or
+// writes in place. Afterwards, each entry has either its original form or the form that `init` writes, and the file
+// contains the last number of starts. Then `init` completes, and undo restores the entries.
 func TestWrite_LosesNothingOfAClientThatRewritesItsFile(t *testing.T) {
 	t.Parallel()
 	for way, inPlace := range map[string]bool{"by rename": false, "in place": true} {
@@ -138,7 +138,7 @@ func TestWrite_LosesNothingOfAClientThatRewritesItsFile(t *testing.T) {
 	}
 }
 
-// rewriteDuring starts the client several times while init runs. It reports whether init changed all entries during
+// rewriteDuring starts the client several times while `init` runs. It reports whether `init` changed all entries during
 // this time.
 func rewriteDuring(t *testing.T, c *rewriter, home, data string) (during bool) {
 	t.Helper()

@@ -25,8 +25,8 @@ type Found struct {
 	Err error
 }
 
-// Scan reads the files of clients. It skips files that don't exist. If project is not empty, it also reads the files in
-// this directory.
+// Scan reads the files of clients. It skips files that don't exist. If the parameter project is not empty, it also
+// reads the files in this directory.
 func Scan(sys clientconfig.System, clients []clientconfig.Client, project string) []Found {
 	var out []Found
 	seen := make(map[string]bool)

@@ -29,11 +29,11 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 // stateVersion is the version of the format of State.
 const stateVersion = 1
 
-// A State records what init has changed, so that undo can restore it. It is saved before each change. Therefore the
+// A State records what `init` has changed, so that undo can restore it. It is saved before each change. Therefore the
 // saved state covers all changes, even if a process was killed.
 type State struct {
 	Version int `json:"version"`
-	// Begun is true from the time before init writes its first file until undo has removed the last file.
+	// Begun is true from the time before `init` writes its first file until undo has removed the last file.
 	Begun bool `json:"begun,omitempty"`
 	// Elsewhere is true if all changes are for remote meshes. In that case, undo does not change the person's own mesh.
 	Elsewhere bool `json:"elsewhere,omitzero"`
@@ -41,8 +41,8 @@ type State struct {
 	Files []FileChange `json:"files,omitempty"`
 	// Mesh contains the changes to the mesh's configuration in the order in which they were made.
 	Mesh []MeshChange `json:"mesh,omitempty"`
-	// Created maps the path of each mesh file that init created to the SHA-256 digests, separated by spaces, of the
-	// contents that init wrote. A file with any other content is not removed.
+	// Created maps the path of each mesh file that `init` created to the SHA-256 digests, separated by spaces, of the
+	// contents that `init` wrote. A file with any other content is not removed.
 	Created map[string]string `json:"created,omitempty"`
 	// Store is the kind of store that contains the secrets and the key that encrypts the original entries.
 	Store secretstore.Kind `json:"store,omitempty"`
@@ -126,8 +126,8 @@ func (s *State) Save() error {
 	})
 }
 
-// locked calls f while no other process can change the stored state. If another process has changed the stored state
-// since it was read, locked returns an error instead. It creates no directory for an empty state.
+// locked calls the function f while no other process can change the stored state. If another process has changed the
+// stored state since it was read, locked returns an error instead. It creates no directory for an empty state.
 func (s *State) locked(f func() error) (err error) {
 	if !s.Empty() {
 		if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
@@ -154,7 +154,7 @@ func (s *State) locked(f func() error) (err error) {
 // lockPath returns the path of the lock file that protects the state and the clients' files.
 func (s *State) lockPath() string { return filepath.Join(filepath.Dir(s.path), "lock") }
 
-// Begin records that init is about to write files.
+// Begin records that `init` is about to write files.
 func (s *State) Begin() error {
 	s.Begun = true
 	return s.Save()
@@ -189,7 +189,7 @@ func (s *State) Create(path string, content []byte) error {
 	return pki.WriteFile(path, content, 0o600)
 }
 
-// wrote reports whether init has written this content to the file.
+// wrote reports whether `init` has written this content to the file.
 func (s *State) wrote(path string, content []byte) bool {
 	return slices.Contains(strings.Fields(s.Created[path]), digest(content))
 }

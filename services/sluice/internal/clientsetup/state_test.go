@@ -27,14 +27,14 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// A file that a person wrote is not removed, even if init replaces it later. A file that init wrote is removed. It is
-// also removed if it still has the content of an earlier run of init, because a later run may have been killed after it
-// recorded the new content but before it wrote the file.
+// A file that a person wrote is not removed, even if `init` replaces it later. A file that `init` wrote is removed. It
+// is also removed if it still has the content of an earlier run of `init`, because a later run may have been killed
+// after it recorded the new content but before it wrote the file.
 func TestRemoveCreated_RemovesOnlyWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// before is the content before init, or empty if there is no file. edited is the content that a person writes
-		// between two runs of init.
+		// before is the content before `init`, or empty if there is no file. The field edited is the content that a
+		// person writes between two runs of `init`.
 		before, edited string
 		// killed is true if the second run is killed before it writes the file.
 		killed bool

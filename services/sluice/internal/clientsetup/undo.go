@@ -17,16 +17,16 @@ import (
 // An Undone describes what undo did with a client's file.
 type Undone struct {
 	Client, Path string
-	// Exact is true if the file has exactly the bytes that it had before init.
+	// Exact is true if the file has exactly the bytes that it had before `init`.
 	Exact bool
 	// Missing is true if the file does not exist any more.
 	Missing bool
-	// Kept contains the entries that undo did not restore because they were changed after init.
+	// Kept contains the entries that undo did not restore because they were changed after `init`.
 	Kept []Kept
-	// Gone contains the names of entries that a client or a person removed after init.
+	// Gone contains the names of entries that a client or a person removed after `init`.
 	Gone []string
-	// Held contains entries that a client or a person removed after init, but whose original form may still be needed.
-	// It therefore stays recorded.
+	// Held contains entries that a client or a person removed after `init`, but whose original form may still be
+	// needed. It therefore stays recorded.
 	Held []Kept
 	// Err is the reason why the file could not be restored. In that case, the entries of the file stay.
 	Err error
@@ -35,7 +35,7 @@ type Undone struct {
 // A Kept is an entry that undo did not restore.
 type Kept struct {
 	Name, Reason string
-	// Entry is the entry before init, and Source is the source of this entry in the file. Both may contain secrets.
+	// Entry is the entry before `init`, and Source is the source of this entry in the file. Both may contain secrets.
 	Entry  clientconfig.Entry
 	Source string
 	// Server is the name that the entry's server has in the mesh.
@@ -61,16 +61,16 @@ type UndoOptions struct {
 	// Clients contains the IDs of the clients whose files are restored. If it is empty, the files of all clients are
 	// restored.
 	Clients []string
-	// Force makes undo also restore entries that were changed after init. If an entry can't be restored, its record is
-	// removed.
+	// Force makes undo also restore entries that were changed after `init`. If an entry can't be restored, its record
+	// is removed.
 	Force bool
 	// Scanned contains the files of all clients, as [State.Scan] returns them.
 	Scanned []Found
 }
 
 // UndoFiles undoes the changes to clients' files, the last change first, and returns the result for each file. The key
-// is the one that [Change.Write] used. An entry that was changed after init stays as it is, and its original form stays
-// recorded, unless o.Force is set. The same is true if an entry is gone but may only have been renamed or moved.
+// is the one that [Change.Write] used. An entry that was changed after `init` stays as it is, and its original form
+// stays recorded, unless o.Force is set. The same is true if an entry is gone but may only have been renamed or moved.
 func (s *State) UndoFiles(ctx context.Context, key []byte, o UndoOptions) ([]Undone, error) {
 	var out []Undone
 	run := undoRun{State: s, UndoOptions: o, key: key, later: make(map[string][][]string)}
@@ -224,8 +224,8 @@ func keptOf(change FileChange, k configedit.Kept) Kept {
 	return kept
 }
 
-// RemoveCreated removes the files of the mesh that init created. It does not remove files that were changed after init,
-// nor files for which keep returns true. It returns the paths of the removed files and of the changed files.
+// RemoveCreated removes the files of the mesh that `init` created. It does not remove files that were changed after
+// `init`, nor files for which keep returns true. It returns the paths of the removed files and of the changed files.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {
@@ -256,7 +256,8 @@ func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []s
 	return removed, changed, nil
 }
 
-// RemoveSecrets calls remove to remove each stored secret. remove must accept secrets that don't exist.
+// RemoveSecrets calls the function remove for each stored secret. The function must accept references to secrets that
+// don't exist.
 func (s *State) RemoveSecrets(ctx context.Context, remove func(ctx context.Context, reference string) error) error {
 	for len(s.Secrets) > 0 {
 		if err := remove(ctx, s.Secrets[0]); err != nil {

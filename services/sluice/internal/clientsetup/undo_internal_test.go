@@ -16,12 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// An undoneFile is a test case: a client's file that is changed between init and undo.
+// An undoneFile is a test case: a client's file that is changed between `init` and undo.
 type undoneFile struct {
 	// change returns the new content, or "" to remove the file.
 	change func(now string) string
 	want   Undone
-	// stays contains parts of the file after undo. before is true if undo restores the bytes from before init.
+	// stays contains parts of the file after undo. The field before is true if undo restores the bytes from before
+	// `init`.
 	stays  []string
 	before bool
 	// ended is true if undo without force leaves no recorded changes.
@@ -57,8 +58,8 @@ func undoneFiles() map[string]undoneFile {
 	}
 }
 
-// After init, a client or a person changes the file. Undo without force leaves no recorded changes, unless an entry was
-// changed. Undo with force never leaves recorded changes.
+// After `init`, a client or a person changes the file. Undo without force leaves no recorded changes, unless an entry
+// was changed. Undo with force never leaves recorded changes.
 func TestUndoFiles_EndsUnlessAnEntryWasChanged(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneFiles() {
@@ -116,7 +117,8 @@ func (c undoneFile) check(t *testing.T, s *State, key []byte) {
 	}
 }
 
-// wrappedClient runs init in a home directory with one client. It returns the state and the path of the client's file.
+// wrappedClient runs `init` in a home directory with one client. It returns the state and the path of the client's
+// file.
 func wrappedClient(t *testing.T) (s *State, key []byte, path string) {
 	t.Helper()
 	home := t.TempDir()
@@ -133,8 +135,8 @@ func wrappedClient(t *testing.T) (s *State, key []byte, path string) {
 	return s, key, path
 }
 
-// A person replaces an entry that init wrote. A second run of init changes the new entry. Undo restores the person's
-// entry, and returns one result for the file.
+// A person replaces an entry that `init` wrote. A second run of `init` changes the new entry. Undo restores the
+// person's entry, and returns one result for the file.
 func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 	t.Parallel()
 	s, key, path := wrappedClient(t)
@@ -156,7 +158,7 @@ func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 const renamedFile = `{"mcpServers": {"a": {"command": "one", "args": ["x", "y"], "env": {"LEVEL": "debug"}, "timeout": 5},
 	"c": {"command": "/opt/sluice", "args": ["stdio", "--server", "b", "--as", "claude-code"]}}}`
 
-// A heldEntry describes a state of the files in which the entries that init wrote are gone but may come back.
+// A heldEntry describes a state of the files in which the entries that `init` wrote are gone but may come back.
 type heldEntry struct {
 	change func(t *testing.T, path string)
 	// held contains the names of entries, with the reasons why they may come back. PATH stands for the client's file,
@@ -222,7 +224,7 @@ func heldEntries() map[string]heldEntry {
 	}
 }
 
-// The entries that init wrote are gone, but they may only have been renamed or moved. Therefore undo keeps their
+// The entries that `init` wrote are gone, but they may only have been renamed or moved. Therefore undo keeps their
 // record, unless it is forced.
 func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
 	t.Parallel()
@@ -256,9 +258,9 @@ func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
 	}
 }
 
-// A person removes an entry of one client. The entry of another client, which init also wrote, starts the same server.
-// That entry can't be the removed entry under a new name, because it has a record of its own. Therefore undo does not
-// keep the record of the removed entry.
+// A person removes an entry of one client. The entry of another client, which `init` also wrote, starts the same
+// server. That entry can't be the removed entry under a new name, because it has a record of its own. Therefore undo
+// does not keep the record of the removed entry.
 func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
 	t.Parallel()
 	s, key, path := wrappedClient(t)
@@ -279,8 +281,8 @@ func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
 	}
 }
 
-// resealed returns a copy of change. The original entries in it were encrypted for the file at path, and are now
-// encrypted for the file in change.Path.
+// resealed returns a copy of the given change. The original entries in it were encrypted for the file at the given
+// path, and are now encrypted for the file in change.Path.
 func resealed(t *testing.T, change FileChange, key []byte, path string) FileChange {
 	t.Helper()
 	m := *change.Manifest

@@ -18,7 +18,8 @@ import (
 )
 
 // Scan reads the files of all clients. It reads the files of the user, the files of the projects that these files name,
-// and the files that init has changed. If project is not empty, it also reads the files of this project.
+// and the files that `init` has changed. If the parameter project is not empty, it also reads the files of this
+// project.
 func (s *State) Scan(sys clientconfig.System, project string) []Found {
 	clients := clientconfig.Clients()
 	out := Scan(sys, clients, project)
@@ -68,7 +69,7 @@ func (s *undoRun) recordStarts() {
 	}
 }
 
-// relayOf returns the server that an entry written by init starts.
+// relayOf returns the server that an entry written by `init` starts.
 func relayOf(change FileChange, k configedit.Kept) clientconfig.Relay {
 	if k.Ours == nil || len(k.Path) == 0 {
 		return clientconfig.Relay{}
@@ -86,7 +87,7 @@ func relayOf(change FileChange, k configedit.Kept) clientconfig.Relay {
 }
 
 // mayReturn returns the reason why a missing entry may only have been renamed or moved, or "" if there is no such
-// reason. It always returns "" if undo is forced, or if init added the entry.
+// reason. It always returns "" if undo is forced, or if `init` added the entry.
 func (s *undoRun) mayReturn(change FileChange, gone configedit.Kept) string {
 	if s.Force || gone.Old == nil {
 		return ""
@@ -138,7 +139,7 @@ func exists(path string) bool {
 }
 
 // startsServer reports whether an entry starts the given server of a mesh. A person may have changed the arguments and
-// the program that init wrote.
+// the program that `init` wrote.
 func startsServer(e clientconfig.Entry, server clientconfig.Relay) bool {
 	if e.Relay != nil {
 		return e.Relay.Server == server.Server && e.Relay.URL == server.URL
@@ -161,7 +162,7 @@ func mayName(path, server string) bool {
 }
 
 // settled waits for the time that a client needs to write a file. It then returns an error unless the content of the
-// file still equals the parameter now. If now is nil, the file must still be missing.
+// file still equals the parameter now. If the parameter now is nil, the file must still be missing.
 func (s *undoRun) settled(ctx context.Context, path string, now []byte) error {
 	wait := s.settle
 	if len(now) == 0 {

@@ -61,7 +61,7 @@ func tomlComment(part []byte) bool {
 	return false
 }
 
-// tomlStringLength returns the length in bytes of the string at the beginning of part.
+// tomlStringLength returns the length in bytes of the string at the beginning of the parameter part.
 func tomlStringLength(part []byte) int {
 	quotes := part[:1]
 	if triple := bytes.Repeat(quotes, 3); bytes.HasPrefix(part, triple) {
@@ -82,8 +82,8 @@ func tomlStringLength(part []byte) int {
 	return len(part)
 }
 
-// yamlComment reports whether part contains a comment. It also returns true for some strings that only look like
-// comments, for example in a block scalar.
+// yamlComment reports whether the parameter part contains a comment. It also returns true for some strings that only
+// look like comments, for example in a block scalar.
 func yamlComment(part []byte) bool {
 	for line := range bytes.Lines(part) {
 		for i := 0; i < len(line); i++ {

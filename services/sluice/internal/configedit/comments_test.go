@@ -11,7 +11,7 @@ type addedComment struct {
 	name   string
 	layout configedit.Layout
 	before string
-	// The test replaces old with new in the edited file, which adds a comment.
+	// The test replaces the text old with the text new in the edited file. This adds a comment.
 	old, new string
 	// removed is true if undo removes the entry that the edit added but keeps the comment.
 	removed bool

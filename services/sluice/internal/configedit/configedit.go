@@ -134,7 +134,8 @@ type syntax interface {
 	fragment(path []string) (string, error)
 }
 
-// content is the content of an entry. If value is nil, fragment contains the source of an earlier value.
+// content is the content of an entry. If the field value is nil, the field fragment contains the source of an earlier
+// value.
 type content struct {
 	value    *Node
 	fragment string
@@ -216,8 +217,8 @@ func fragmentOf(doc syntax, path []string) (*string, error) {
 }
 
 // checked applies splices to data and parses the result. It returns an error unless the result differs from data only
-// in the entry at path. In the result, the value of this entry must equal the parameter want. If want is nil, the entry
-// must not exist.
+// in the entry at path. In the result, the value of this entry must equal the parameter want. If the parameter want is
+// nil, the entry must not exist.
 func checked(l Layout, before syntax, data []byte, path []string, want *Node, splices []splice) ([]byte, error) {
 	after := spliced(data, splices)
 	doc, err := parse(l, after)

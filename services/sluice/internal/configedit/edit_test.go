@@ -78,7 +78,7 @@ const (
 
 func applyCases() []applyCase { return slices.Concat(jsonCases(), tomlCases(), yamlCases()) }
 
-// in replaces VALUE in parent with value.
+// in replaces the text VALUE in the parameter parent with the parameter value.
 func in(parent, value string) string { return strings.ReplaceAll(parent, "VALUE", value) }
 
 func jsonCases() []applyCase {

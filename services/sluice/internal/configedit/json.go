@@ -154,7 +154,7 @@ func jsonScalar(value hujson.Literal) (Kind, string) {
 // A jsonPlace is the deepest existing object on the path to an entry.
 type jsonPlace struct {
 	value hujson.Value
-	// object is the content of value.
+	// object is the content of the field value.
 	object *hujson.Object
 	// rest is the part of the path below the object.
 	rest []string
@@ -208,8 +208,8 @@ func jsonContent(c content, s style) string {
 	return encodeJSON(c.value, s)
 }
 
-// jsonMember returns a JSON member with the given name. If path is longer than the name, the content is nested in
-// objects. If name is nil, the result is an object without a name.
+// jsonMember returns a JSON member with the given name. If the parameter path is longer than the name, the content is
+// nested in objects. If the parameter name is nil, the result is an object without a name.
 func jsonMember(name *string, path []string, c content, s style) string {
 	if name == nil {
 		inner := s.deeper()
@@ -277,7 +277,7 @@ func (d *jsonDocument) insertFirst(at jsonPlace, c content, s style, parent stri
 	return []splice{{point, point, text}}
 }
 
-// sameLine returns the number of bytes up to the end of the last comment on the first line of extra.
+// sameLine returns the number of bytes up to the end of the last comment on the first line of the parameter extra.
 func sameLine(extra hujson.Extra) int {
 	end := 0
 	for i := 0; i < len(extra); i++ {

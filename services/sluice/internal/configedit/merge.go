@@ -123,7 +123,7 @@ func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) e
 	return u.replace(l, doc, entry.Path, merged, splices)
 }
 
-// setMembers sets those members of a restored JSON entry that have different values in merged.
+// setMembers sets those members of a restored JSON entry that have different values in the parameter merged.
 func (u *Undone) setMembers(l Layout, path []string, old, merged *Node) error {
 	var edits []Edit
 	for _, m := range merged.Members {

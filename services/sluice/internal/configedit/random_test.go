@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A randomFile is a file with a container m. The positions of the entries in this container are known.
+// A randomFile is a file with a container named m. The positions of the entries in this container are known.
 type randomFile struct {
 	text  strings.Builder
 	t     *rapid.T
@@ -259,7 +259,7 @@ func TestRandom_EditsAreUndoneToTheByte(t *testing.T) {
 	}
 }
 
-// runs returns the value of SLUICE_EDITS, or the parameter otherwise if the variable is not set.
+// runs returns the value of SLUICE_EDITS, or the given default if the variable is not set.
 func runs(t *testing.T, otherwise int) int {
 	t.Helper()
 	text, ok := os.LookupEnv("SLUICE_EDITS")

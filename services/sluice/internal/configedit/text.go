@@ -85,8 +85,8 @@ func (t text) nextLine(offset int) int {
 	return len(t.data)
 }
 
-// indent returns the spaces and tabs at the beginning of a line. first is true if nothing else precedes the offset on
-// this line.
+// indent returns the spaces and tabs at the beginning of a line. The result first is true if nothing else precedes the
+// offset on this line.
 func (t text) indent(offset int) (blanks string, first bool) {
 	line := t.data[t.lineStart(offset):offset]
 	rest := bytes.TrimLeft(line, " \t")

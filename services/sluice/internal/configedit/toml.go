@@ -23,8 +23,8 @@ type tomlExpression struct {
 	kind unstable.Kind
 	// key is the complete key, including the keys of the table header above the expression.
 	key []string
-	// start is the offset of the expression. end is the offset of the end of the expression's last line, without the
-	// line break.
+	// start is the offset of the expression. The field end is the offset of the end of the expression's last line,
+	// without the line break.
 	start, end int
 }
 
@@ -180,8 +180,8 @@ func (d *tomlDocument) tree() *Node { return d.node }
 type tomlBlock struct {
 	// header is the offset of the table's header.
 	header int
-	// body is the offset of the end of the header's line. end is the offset of the end of the block's last line.
-	// Neither offset includes the line break.
+	// body is the offset of the end of the header's line. The field end is the offset of the end of the block's last
+	// line. Neither offset includes the line break.
 	body, end int
 }
 

@@ -112,9 +112,9 @@ func (m *Manifest) Edited() ([]Kept, error) {
 	return out, nil
 }
 
-// Undo undoes a change. If now is the content that the change wrote, the result is exactly the content before the
-// change. Otherwise, Undo compares each entry with the value that the change wrote. If they are equal, the entry gets
-// its old value, unless a comment was added to the entry. All other entries stay.
+// Undo undoes a change. If the parameter now is the content that the change wrote, the result is exactly the content
+// before the change. Otherwise, Undo compares each entry with the value that the change wrote. If they are equal, the
+// entry gets its old value, unless a comment was added to the entry. All other entries stay.
 func (m *Manifest) Undo(now []byte) (*Undone, error) { return m.UndoWith(now, UndoOptions{}) }
 
 // UndoWith is like [Manifest.Undo] with options.

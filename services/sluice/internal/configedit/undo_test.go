@@ -15,7 +15,7 @@ type laterChange struct {
 	name   string
 	layout configedit.Layout
 	before string
-	// The test replaces old with new in the edited file.
+	// The test replaces the text old with the text new in the edited file.
 	old, new string
 	// after is the content after undo, or empty if it is not compared.
 	after string
@@ -42,8 +42,8 @@ func laterChanges() []laterChange {
 	}
 }
 
-// TestUndo_KeepsWhatOthersChanged replaces the entry a and inserts the entry new. Then another program modifies the
-// file.
+// TestUndo_KeepsWhatOthersChanged replaces the entry named a and inserts an entry named new. Then another program
+// modifies the file.
 func TestUndo_KeepsWhatOthersChanged(t *testing.T) {
 	t.Parallel()
 	for _, c := range laterChanges() {

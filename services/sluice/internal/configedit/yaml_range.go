@@ -11,7 +11,8 @@ import (
 
 // A yamlRange is the range of an entry's block mapping.
 type yamlRange struct {
-	// start is the offset of the first key. end is the offset of the end of the last line, without the line break.
+	// start is the offset of the first key. The field end is the offset of the end of the last line, without the line
+	// break.
 	start, end int
 	// indent is the indentation of the keys.
 	indent int
@@ -42,9 +43,10 @@ func (d *yamlDocument) outerIndent(at yamlPlace) int {
 	return at.parent.Column - 1
 }
 
-// contentEnd returns the end of the content that begins on the line with the number first. The content consists of the
-// following lines that are indented by more than indent. If dashes is true, list items that are indented by exactly
-// indent also belong to the content. Comments with less indentation do not end the content.
+// contentEnd returns the end of the content that begins on the line whose number is the parameter first. The content
+// consists of the following lines that are indented by more spaces than the parameter indent. If the parameter dashes
+// is true, list items that are indented by exactly this number of spaces also belong to the content. Comments with less
+// indentation do not end the content.
 func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	end := d.lineEnd(d.lines[first-1])
 	for _, at := range d.lines[first:] {
@@ -63,8 +65,8 @@ func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	return end
 }
 
-// entryEnd returns the end of the last line of an entry that begins on the line with the number first. Comments after
-// the last value are not part of the entry, because a person may have written them for the next entry.
+// entryEnd returns the end of the last line of an entry that begins on the line whose number is the parameter first.
+// Comments after the last value are not part of the entry, because a person may have written them for the next entry.
 func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	end := d.contentEnd(first, d.outerIndent(at), dashes)
 	last := d.lastValueEnd(at.value)
@@ -95,7 +97,7 @@ func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
 	}
 }
 
-// blockScalarEnd returns the end of the last line of a block scalar whose header is at start.
+// blockScalarEnd returns the end of the last line of a block scalar whose header is at the offset start.
 func (d *yamlDocument) blockScalarEnd(start int) int {
 	end, indent := start, -1
 	for at := d.nextLine(start); at < len(d.data); at = d.nextLine(at) {
@@ -114,7 +116,8 @@ func (d *yamlDocument) blockScalarEnd(start int) int {
 	return end
 }
 
-// quotedEnd returns the end of a quoted string that begins at start. The string may extend over several lines.
+// quotedEnd returns the end of a quoted string that begins at the offset start. The string may extend over several
+// lines.
 func (d *yamlDocument) quotedEnd(start int) int {
 	for i := start + 1; i < len(d.data); i++ {
 		switch quote := d.data[start]; {

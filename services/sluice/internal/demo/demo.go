@@ -119,8 +119,9 @@ func (s *Server) Handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection until in ends or ctx is done, and then returns nil. Each line is a JSON-RPC message
-// of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
+// ServeStdio serves one connection until the reader in ends or ctx is done, and then returns nil. Each line is a
+// JSON-RPC message of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes both the
+// reader and the writer.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {

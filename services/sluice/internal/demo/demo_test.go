@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/demo"
 )
 
-// newServer creates a server with the default configuration. If change is not nil, it may modify the configuration.
+// newServer creates a server with the default configuration. If the parameter change is not nil, it is a function that
+// may modify the configuration.
 func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	t.Helper()
 	cfg := demo.DefaultConfig()

@@ -115,8 +115,8 @@ func Parse(client string, data []byte) (Event, error) {
 	return e, nil
 }
 
-// resourceServer returns the server that the arguments of a resource tool name. It returns nil if the arguments name no
-// server, because the tool may then reach all servers of the client.
+// resourceServer returns the server that is named in the arguments of a tool for resources. It returns nil if the
+// arguments contain no server, because the tool may then reach all servers of the client.
 func resourceServer(arguments jsontext.Value) *Server {
 	var named struct {
 		Server string `json:"server"`

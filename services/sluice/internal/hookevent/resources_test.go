@@ -7,7 +7,7 @@ import (
 )
 
 // A client's own tool for resources reaches the server that the arguments name. If the arguments name no server, the
-// tool may reach any server. The same is true in Gemini CLI, which ignores the name.
+// tool may reach any server. In Gemini CLI, the tool may always reach any server, because Gemini CLI ignores the name.
 func TestParse_ResourceToolsBelongToTheServerThatTheyName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ client, tool, input, server string }{

@@ -32,8 +32,7 @@ const (
 	Hold = 240 * time.Second
 )
 
-// settle is the time after which Sluice reads a file again that it has changed. The client may have rewritten the file
-// meanwhile.
+// settle is the time after which Sluice reads a changed file again. The client may have rewritten the file meanwhile.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
@@ -47,8 +46,8 @@ type Target struct {
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If project is not empty, it returns the user's private settings file
-// in this project, which is not shared with other people.
+// TargetOf returns the settings file of a client. If the parameter project is not empty, it returns the user's private
+// settings file in this project, which is not shared with other people.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
 	user := client.Files(sys, "")[0].Path
@@ -306,7 +305,8 @@ func (t Target) Preview(data, program string) (before, after []byte, err error) 
 	return before, after, err
 }
 
-// Install registers the hook. changed is false if the hook is already registered. Hooks of other programs stay.
+// Install registers the hook. The result changed is false if the hook is already registered. Hooks of other programs
+// stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
 	before, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)

@@ -18,8 +18,8 @@ import (
 
 const program = "/opt/sluice/bin/sluice"
 
-// newTarget returns the settings file of a client, with the given content, and a data directory. If content is missing,
-// the file does not exist.
+// newTarget returns the settings file of a client, with the given content, and a data directory. If the content is the
+// constant missing, the file does not exist.
 func newTarget(t *testing.T, client, content string) (target hooksetup.Target, data string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,8 +65,8 @@ func remove(t *testing.T, target hooksetup.Target, data string) hooksetup.Remova
 	return done
 }
 
-// checkRegistered checks that each event of a target has a command that starts the program. If program is empty, it
-// checks that no event has a command.
+// checkRegistered checks that each event of a target has a command that starts the program. If the parameter program is
+// empty, it checks that no event has a command.
 func checkRegistered(t *testing.T, target hooksetup.Target, program string) {
 	t.Helper()
 	commands, err := target.Registered()

@@ -89,8 +89,8 @@ func entryOf(tool hosttools.Tool) (string, error) {
 // unmarked is a condition that is true for calls that [Protected.Mark] has not marked.
 const unmarked = "!has(args." + hosttools.ProtectedFile + ")"
 
-// conditional returns an entry that allows calls for which condition is true, and applies action to other calls. If
-// rate is 0, the allowed calls are not limited.
+// conditional returns an entry that allows calls for which the given condition is true, and applies the given action to
+// other calls. If the parameter rate is 0, the allowed calls are not limited.
 func conditional(condition string, rate int, action, reason string) string {
 	limit := ""
 	if rate > 0 {

@@ -112,8 +112,8 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find checks the paths in targets, and returns the protected path to which the first protected target leads. It
-// returns "" if no target is protected. If there are no targets, it returns unknown.
+// find checks the paths in the parameter targets, and returns the protected path to which the first protected target
+// leads. It returns "" if no target is protected. If there are no targets, it returns the constant unknown.
 func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
 	if len(targets) == 0 {
 		return unknown

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// The client or the person changes another setting between install and remove, so the exact bytes of the file can't be
-// restored. Nothing that install has added stays.
+// The client or the person changes another setting between Install and Remove, so the exact bytes of the file can't be
+// restored. Nothing that Install has added stays.
 func TestRemove_LeavesNothingInAChangedFile(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -90,7 +90,7 @@ func TestRemove_KeepsAFileThatOthersChangedBetweenInstalls(t *testing.T) {
 	}
 }
 
-// If only Sluice has changed the file, remove deletes it even after a second install.
+// If only Sluice has changed the file, Remove deletes the file even after a second install.
 func TestRemove_DeletesAFileThatTwoInstallsWrote(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {

@@ -20,7 +20,7 @@ type Desktop struct {
 	shown uint32
 }
 
-// Show shows a notice without buttons. body must contain only fixed words, counts and identifiers.
+// Show shows a notice without buttons. The parameter body must contain only fixed words, counts and identifiers.
 func (d *Desktop) Show(ctx context.Context, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, desktopTimeout)
 	defer cancel()

@@ -72,7 +72,7 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 func closeBody(resp *http.Response) { _ = resp.Body.Close() }
 
 // post sends a message in a session, and writes the messages in the HTTP response to the client. If the message opens a
-// session, post stores the session. answered is true if one of the messages was the JSON-RPC response.
+// session, post stores the session. The result answered is true if one of the messages was the JSON-RPC response.
 func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
 	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {

@@ -27,9 +27,9 @@ const (
 
 // Config configures a Relay. All fields except NewToken are required.
 type Config struct {
-	// Endpoint returns the URL of a server behind the mesh. If start is true and the mesh is not running, Endpoint may
-	// start the mesh. Endpoint is called before each request, because the mesh may have another address after a
-	// restart.
+	// Endpoint returns the URL of a server behind the mesh. If the parameter start is true and the mesh is not running,
+	// Endpoint may start the mesh. Endpoint is called before each request, because the mesh may have another address
+	// after a restart.
 	Endpoint func(ctx context.Context, start bool) (string, error)
 	// Token is the agent's token.
 	Token string
@@ -57,7 +57,8 @@ type Relay struct {
 	// again to reopen a session. They are nil until the client has sent them.
 	initialize, initialized []byte
 	current                 session // the current session
-	// stopListening stops reading the GET stream of the current session. streams is used to wait for all GET streams.
+	// stopListening stops reading the GET stream of the current session. The field streams is used to wait for all GET
+	// streams.
 	stopListening context.CancelFunc
 	streams       sync.WaitGroup
 }
@@ -82,8 +83,8 @@ func (m *message) isResponseTo(other *message) bool {
 	return m.Method == "" && bytes.Equal(m.ID, other.ID)
 }
 
-// Run relays messages until from ends and all requests have their responses. It returns an error if ctx is done first,
-// if the client no longer reads, or if a line is too long. Before it returns, Run ends the session.
+// Run relays messages until the reader from ends and all requests have their responses. It returns an error if ctx is
+// done first, if the client no longer reads, or if a line is too long. Before it returns, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config except for NewToken is required")

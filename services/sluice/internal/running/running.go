@@ -80,7 +80,7 @@ func (a *Announcement) Close() error {
 	return errors.Join(err, a.lock.Unlock())
 }
 
-// Find returns the running mesh of a data directory. found is false if no mesh is running.
+// Find returns the running mesh of a data directory. The result found is false if no mesh is running.
 func Find(data string) (m Mesh, found bool, err error) {
 	path := filepath.Join(data, lockFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // TryRLock would create the file

@@ -218,7 +218,7 @@ func (s *Service) write(path string, raw []byte) error {
 }
 
 // Remove stops the service and removes the file that defines it. It returns an error if the state of the file is
-// Foreign. removed is false if there was no such file.
+// Foreign. The result removed is false if there was no such file.
 func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 	m, err := s.manager()
 	if err != nil {

@@ -132,7 +132,7 @@ func TestDefinition_IsAValidUnit(t *testing.T) {
 
 func TestInstall_CanBeRepeatedAndRemoved(t *testing.T) {
 	t.Parallel()
-	// The calls in missing fail on a system on which the service is not installed yet.
+	// The map missing contains the commands that fail on a system on which the service is not installed yet.
 	missing := map[string]string{"darwin": "launchctl print gui/501/", "windows": `schtasks /Query /TN \Sluice`}
 	for _, goos := range systems {
 		sys := &system{}

@@ -56,14 +56,14 @@ type HostEnvelope struct {
 
 // Message is a message of a conversation.
 type Message struct {
-	// Role is user or assistant.
+	// Role is "user" or "assistant".
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
 // Error describes why an effect was not carried out.
 type Error struct {
-	// Code is a stable code, for example file_unknown.
+	// Code is a stable code, for example "file_unknown".
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
@@ -104,7 +104,7 @@ type GuestEnvelope struct {
 // TodoItem is an entry of a todo list.
 type TodoItem struct {
 	Content string `json:"content"`
-	// Status is pending, in_progress or completed.
+	// Status is "pending", "in_progress" or "completed".
 	Status string `json:"status"`
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// Tombstone is the time during which a terminated agent can be resumed.
+// Tombstone is how long a terminated agent can still be resumed.
 const Tombstone = time.Hour
 
 // Errors of an agent. Compare with [errors.Is].
@@ -229,9 +229,9 @@ func (a *Agent) HasEnded() bool {
 	return a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// UpdateFiles calls do with a copy of the agent's files. If do returns a message, UpdateFiles stores the copy and
-// records the message in the journal. If the message is empty, nothing is stored. Errors: [ErrTerminated], [ErrBusy]
-// while a turn runs, or an error from do.
+// UpdateFiles calls the function do with a copy of the agent's files. If do returns a message, UpdateFiles stores the
+// copy and records the message in the journal. If the message is empty, nothing is stored. Errors: [ErrTerminated],
+// [ErrBusy] while a turn runs, or an error from do.
 func (a *Agent) UpdateFiles(caller Caller, do func(f *files.Files) (message string, err error)) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {

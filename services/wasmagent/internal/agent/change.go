@@ -83,7 +83,7 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 }
 
 // changeError is the cancellation cause of a turn that was cancelled because the agent must be changed. The turn itself
-// makes the change when it ends, so that no other change can be made before.
+// makes the change when it ends, so that no other change can be made first.
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)

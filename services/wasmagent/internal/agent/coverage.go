@@ -87,8 +87,8 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// readChain reads and checks a journal from its beginning to the position end. It calls do for each event, unless do is
-// nil. Errors: [events.ErrChain], or an error from do or the store.
+// readChain reads and checks a journal from its beginning to the position end. It calls the function do for each event,
+// unless do is nil. Errors: [events.ErrChain], or an error from do or the store.
 func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
 	err := a.eachEvent(ctx, id, end.GetPlace(), func(e *wasmstorev1.StoredEvent) error {

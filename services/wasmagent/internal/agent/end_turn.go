@@ -61,8 +61,8 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the last events of a turn, as far as they apply: that the turn was undone, the output of a failed
-// step, and a change to the agent's state. err is the turn's error, or nil. If forced is not nil, recordEnd also makes
+// recordEnd records the end of a turn: that the turn was undone, what a failed step printed, and that the agent's state
+// changed. It omits what does not apply. err is the turn's error, or nil. If forced is not nil, recordEnd also makes
 // the forced change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
@@ -85,8 +85,8 @@ func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) 
 	}
 }
 
-// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no events, because such a turn has
-// changed nothing.
+// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no events and has not continued
+// without its caller, because such a turn has changed nothing.
 func (a *Agent) saveEnd(t *turn, next *state) error {
 	if t.eventBytes == 0 && !t.detached {
 		return nil

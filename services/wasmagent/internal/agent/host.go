@@ -29,8 +29,8 @@ type Host interface {
 	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
 	// the decision for at most pollTime. An error means that the outcome of the call is unknown.
 	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
-	// Model returns the name of the model for an agent's question. It returns asked, or the agent's default model if
-	// asked is empty. ok is false if no provider is configured for the model.
+	// Model returns the name of the model for an agent's question. asked is the name that the guest specified. If asked
+	// is empty, Model returns the agent's default model. ok is false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that has the tool [AskTool], or an empty string if there is no such server.
 	Server() string

@@ -70,7 +70,7 @@ func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	})
 }
 
-// restoreSnapshot replaces the state next with the state in a snapshot and starts a new epoch.
+// restoreSnapshot restores *next from the snapshot with the given id, and starts a new epoch.
 func (a *Agent) restoreSnapshot(ctx context.Context, next *state, snapshot string) (*wasmstorev1.Kept, error) {
 	found, err := findSnapshot(next.snapshots, snapshot)
 	if err != nil {
@@ -173,8 +173,8 @@ func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.Age
 }
 
 // Grant withdraws the grants whose ids are in withdraw. Unless rights is nil, Grant also adds a grant of these rights.
-// The new grant expires at the time until. If until is zero, the grant does not expire. Errors: [ErrGrantUnknown],
-// [ErrGrantsFull], [ErrTerminated].
+// The parameter until is the time at which the new grant expires. If it is zero, the grant does not expire. Errors:
+// [ErrGrantUnknown], [ErrGrantsFull], [ErrTerminated].
 func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (grant *wasmagentv1.RightsGrant, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {

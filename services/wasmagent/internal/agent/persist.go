@@ -80,8 +80,8 @@ func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, er
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
-// create stores a new agent. If from is not empty, the journal starts with a copy of the events of the agent with that
-// id. first is the event that follows the copied events.
+// create stores a new agent. If the parameter from is not empty, it is the id of another agent, and the journal starts
+// with a copy of that agent's events. The parameter first is the event that follows the copied events.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
@@ -205,8 +205,8 @@ func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// readTail calls do for each stored event after head. These events belong to an unfinished turn. readTail returns the
-// position after the last event.
+// readTail calls the function do for each stored event after head. These events belong to an unfinished turn. readTail
+// returns the position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
 		page, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxEventsRead, maxEventBytesRead)
@@ -255,8 +255,8 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// approvalAfter returns the id of the approval that a turn waits for after the event e. before is the id of the
-// approval that the turn waited for before e. An empty id means that the turn does not wait.
+// approvalAfter returns the id of the approval that a turn waits for after the event e. The parameter before is the id
+// of the approval that the turn waited for before e. An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:

@@ -7,7 +7,7 @@ import "sync"
 // progressListener is safe for concurrent use.
 type progressListener struct {
 	mu sync.Mutex
-	// progress may be nil.
+	// progress is the caller's function for progress messages. It may be nil.
 	progress func(string)
 }
 
@@ -20,7 +20,7 @@ func (l *progressListener) send(text string) {
 	}
 }
 
-// stop stops the listener. After stop returns, progress is not running and will not be called again.
+// stop stops the listener. After stop has returned, the function progress is not running and will not be called again.
 func (l *progressListener) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

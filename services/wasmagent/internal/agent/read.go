@@ -68,15 +68,16 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// ListFiles returns the agent's files in the directory below, or all files if below is empty.
+// ListFiles returns the agent's files in a directory. The parameter below is the path of the directory. If it is empty,
+// ListFiles returns all files.
 func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files.List(below)
 }
 
-// ReadFiles calls do with the agent's files. do must not change the files. Errors: [ErrTerminated], [ErrBusy] while a
-// turn runs, or an error from do.
+// ReadFiles calls the function do with the agent's files. do must not change the files. Errors: [ErrTerminated],
+// [ErrBusy] while a turn runs, or an error from do.
 func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

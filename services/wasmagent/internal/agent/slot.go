@@ -58,9 +58,9 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 	}
 }
 
-// awaitCall runs the function call, which makes a call for the guest, and waits until the function returns. If this
-// takes longer than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the
-// guest can't continue, although the call may have run.
+// awaitCall runs a function that makes a call for the guest, and waits until the function returns. If this takes longer
+// than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the guest can't
+// continue, although the call may have run.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any
@@ -106,7 +106,7 @@ func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// parkTurn releases the guest's slot while the function wait runs. wait waits for an approval.
+// parkTurn releases the guest's slot while a turn waits for an approval. The parameter wait is the function that waits.
 func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -115,8 +115,8 @@ func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	return a.withoutSlot(t, snapshot, wait)
 }
 
-// withoutSlot closes the guest's instance and releases its slot. After wait has returned, withoutSlot acquires a slot
-// and restores the guest from the snapshot.
+// withoutSlot closes the guest's instance, releases its slot, and calls the function wait. After wait has returned,
+// withoutSlot acquires a slot and restores the guest from the snapshot.
 func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // fails if the worker has ended, which also ends the instance
 	t.instance = nil

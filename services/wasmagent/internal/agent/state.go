@@ -177,7 +177,7 @@ func (s *state) stateProto() *wasmstorev1.State {
 	return out
 }
 
-// restore sets the fields of the state that turns can change to the values in stored.
+// restore sets the fields of the state that turns can change. It copies their values from the parameter stored.
 func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = stored.GetMemory(), stored.GetSequence(), int(stored.GetTurns()), stored.GetMessages(), stored.GetTodos()
 	s.messageBytes = 0

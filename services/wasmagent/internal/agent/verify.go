@@ -195,7 +195,7 @@ func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstore
 	return nil
 }
 
-// eachEvent calls do for the events of a journal up to a position, from the oldest to the newest.
+// eachEvent calls the function do for the events of a journal up to a position, from the oldest to the newest.
 func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for after := int64(0); after < upTo; {
 		page, _, err := a.Store.Events(ctx, id, after, int(min(maxEventsRead, upTo-after)), maxEventBytesRead)

@@ -39,7 +39,7 @@ const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-sha
 var (
 	// ErrFuel means that the guest has used all of its fuel.
 	ErrFuel = errors.New("the guest has no fuel left")
-	// ErrMemory means that the guest requested more memory than its limit.
+	// ErrMemory means that the guest requested more memory than its limit allows.
 	ErrMemory = errors.New("the guest requested more memory than its limit")
 	// ErrSystem means that the operating system has no memory left. The guest has not reached its own limit.
 	ErrSystem = errors.New("there is no memory left for guests")
@@ -60,9 +60,9 @@ type Engine struct {
 	pool    sparePool
 }
 
-// New returns an engine that caches compiled modules in the directory cache, which it creates if needed. No other user
-// may have write access to the directory, because its content is executed. If cache is empty, nothing is cached. The
-// caller must close the engine.
+// New returns an engine. The parameter cache is the path of a directory in which the engine caches compiled modules.
+// New creates the directory if needed. No other user may have write access to the directory, because its content is
+// executed. If cache is empty, nothing is cached. The caller must close the engine.
 func New(ctx context.Context, cache string) (*Engine, error) {
 	e := new(Engine)
 	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)

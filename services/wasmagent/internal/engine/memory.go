@@ -40,7 +40,7 @@ type sparePool struct {
 	bytes  int64
 }
 
-// take returns a memory that can grow to a maximum size, in bytes.
+// take returns memory for a guest. The memory can grow to at most the given number of bytes.
 func (s *sparePool) take(most int64) *linearMemory {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -87,8 +87,8 @@ func Path(text string) (string, error) {
 	return clean, nil
 }
 
-// Read returns at most limit lines of a file, starting with the line offset. Lines are counted from 0. If limit is 0,
-// Read returns all lines from offset on. Errors: [ErrPath], [ErrNotFound], [ErrLineRange].
+// Read returns at most limit lines of a file, starting at the line with the number offset. The first line has the
+// number 0. If limit is 0, Read returns all remaining lines. Errors: [ErrPath], [ErrNotFound], [ErrLineRange].
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -146,9 +146,10 @@ func (f *Files) store(name, content string, now time.Time) error {
 	return nil
 }
 
-// Edit replaces the string from in a file with the string to. If all is set, Edit replaces every occurrence of from.
-// Otherwise, from must occur exactly once. Edit returns the canonical path and the number of replacements. Errors:
-// [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
+// Edit replaces text in a file. The parameter from is the old text, and to is the new text. If all is set, Edit
+// replaces every occurrence of the old text. Otherwise, the old text must occur exactly once. Edit returns the
+// canonical path and the number of replacements. Errors: [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous],
+// [ErrFull].
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -170,8 +171,8 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 	return name, n, f.store(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
-// List returns the files in the directory below, sorted by path. If below is empty, List returns all files. Errors:
-// [ErrPath].
+// List returns the files in a directory, sorted by path. The parameter below is the path of the directory. If it is
+// empty, List returns all files. Errors: [ErrPath].
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folderPrefix(below)
 	if err != nil {

@@ -59,7 +59,7 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	// The last digest is that of the same template without the principal that added it.
+	// The last digest is computed from the same template, but without the principal that added it.
 	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(templateWithPrompt("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)

@@ -27,7 +27,7 @@ type Parts struct {
 	Capabilities []*wasmagentv1.TemplateCapability
 }
 
-// PartsOf returns the parts of a template.
+// PartsOf returns the parts of a template that a container stores.
 func PartsOf(t *wasmagentv1.Template) Parts {
 	return Parts{Tools: t.GetTools(), Prompts: t.GetPrompts(), Skills: t.GetSkills(), MCPTools: t.GetMcpTools(), Capabilities: t.GetCapabilities()}
 }

@@ -79,7 +79,8 @@ type Gallery struct {
 	bytes   int
 	// versions maps each tenant to the version of its templates that was last read from the store.
 	versions map[string]int64
-	// activeTemplates contains the active templates. The keys are a tenant and then the subject of a principal.
+	// activeTemplates contains the active templates. The outer keys are tenants, and the inner keys are subjects of
+	// principals.
 	activeTemplates map[string]*simplelru.LRU[string, activeTemplate]
 }
 
@@ -88,7 +89,7 @@ type Store interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
 	// Templates returns the templates of a tenant and their version. The version increases with each change. If the
-	// version equals known, no templates are returned. A tenant with version 0 has no templates.
+	// version equals the parameter known, no templates are returned. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
 	// AddTemplates stores either all or none of the new templates in a tenant. If one of the ids already exists,
 	// AddTemplates stores nothing, and exists is true. If untrusted is set, AddTemplates quarantines each template
@@ -129,9 +130,9 @@ type activeTemplate struct {
 // configured name.
 const serverPlaceholder = "agents"
 
-// New returns a gallery that contains the built-in templates and the templates from the store keeper. server is the
-// name of the MCP server through which agents reach the wasmagent service. If server is empty, New omits the templates
-// that need this server.
+// New returns a gallery that contains the built-in templates and the stored templates. The parameter keeper is the
+// store. server is the name of the MCP server through which agents reach the wasmagent service. If server is empty, New
+// omits the templates that need this server.
 func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")

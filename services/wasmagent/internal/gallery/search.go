@@ -12,7 +12,7 @@ import (
 // maxWords is the maximum number of words in a query. Any further words are ignored.
 const maxWords = 16
 
-// Weights of a matching word, by the part of the template that contains the word.
+// The weight of a matching word depends on the part of the template that contains the word.
 const (
 	weightName        = 1.0
 	weightTags        = 0.8

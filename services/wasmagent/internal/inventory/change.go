@@ -83,9 +83,10 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that turn the list in before into the list in now. The splices keep the common prefix
-// of both lists, remove the entries directly after the prefix, and add the new entries at the end. They are short for a
-// conversation that keeps its instructions and drops its oldest messages.
+// listChange returns the splices that change an old list into a new list. The parameter before is the old list, and now
+// is the new list. The splices keep the common prefix of both lists, remove the entries directly after the prefix, and
+// add the new entries at the end. They are short for a conversation that keeps its instructions and drops its oldest
+// messages.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0

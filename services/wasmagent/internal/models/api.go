@@ -20,8 +20,8 @@ type api struct {
 	header http.Header
 }
 
-// newAPI returns the endpoint at a path below the configured base URL. If configured is empty, newAPI uses standard as
-// the base URL.
+// newAPI returns the endpoint at a path below a base URL. The parameter configured is the base URL in the
+// configuration. If it is empty, newAPI uses the provider's standard base URL, which is the parameter standard.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {

@@ -264,7 +264,7 @@ func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// costOf returns the cost of a number of tokens, rounded up. million is the price of a million tokens.
+// costOf returns the cost of a number of tokens, rounded up. The parameter million is the price of a million tokens.
 func costOf(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))

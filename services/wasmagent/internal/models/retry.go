@@ -44,8 +44,9 @@ func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// run calls once until it succeeds, fails with an error that can't be retried, or has failed the maximum number of
-// times. If the next delay would exceed the context's deadline, run returns the error without waiting.
+// run calls the function once repeatedly, until the function succeeds, fails with an error that can't be retried, or
+// has failed the maximum number of times. If the next delay would exceed the context's deadline, run returns the error
+// without waiting.
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for attempts := 1; ; attempts++ {
 		err := once()

@@ -14,8 +14,8 @@ import (
 // maxErrorBody is the maximum number of bytes that are read from the body of an error response.
 const maxErrorBody = 16 << 10
 
-// transport returns the HTTP transport for requests to providers. answer is the timeout for receiving the header of a
-// response.
+// transport returns the HTTP transport for requests to providers. The parameter answer is the timeout for receiving the
+// header of a response.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,

@@ -152,8 +152,8 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return archive, content, err
 }
 
-// SetArchiveMade records that an agent was created from an archive. made is the id of the new agent, and origin is the
-// id of the exported agent.
+// SetArchiveMade records that an agent was created from an archive. The parameter made is the id of the new agent, and
+// origin is the id of the exported agent.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := lookUpArchive(ctx, tx, key)
@@ -259,8 +259,8 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	return err
 }
 
-// eachPart calls do for each part of an archive that contains bytes after an offset. It calls do in the order of the
-// parts.
+// eachPart calls the function do for each part of an archive that contains bytes after an offset. The calls are in the
+// order of the parts.
 func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, after int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
@@ -276,7 +276,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, 
 	return content, err
 }
 
-// hasBytes reports whether an archive contains the bytes in want at an offset.
+// hasBytes reports whether the bytes of an archive that start at an offset are equal to want.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -289,9 +289,9 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 }
 
 // ArchiveKeys returns the private key that signs this installation's archives, and the public keys that verify archives
-// which the installation has signed so far. The first process of an installation stores its own key as the signing key.
-// known must be true if the key in own may have signed archives before. In that case, ArchiveKeys also stores the
-// public key of own.
+// which the installation has signed so far. The parameter own is the key of this process. The first process of an
+// installation stores its own key as the signing key. The parameter known must be true if own may have signed archives
+// before. In that case, ArchiveKeys also stores the public key that belongs to own.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

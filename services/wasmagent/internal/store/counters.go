@@ -94,7 +94,7 @@ type ModelUse struct {
 	Tokens, Nanos int64
 }
 
-// HasUnspentRight reports whether at least one of the rights in found is not used up.
+// HasUnspentRight reports whether at least one of the given rights is not used up.
 func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, found []manifest.ModelMatch) (isUnspent bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		match, err := firstUnspent(ctx, tx, budget, found)
@@ -104,7 +104,7 @@ func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, found []mani
 	return isUnspent, err
 }
 
-// firstUnspent returns the first right in found that is not used up, or nil if all are used up.
+// firstUnspent returns the first of the given rights that is not used up, or nil if all are used up.
 func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []manifest.ModelMatch) (*manifest.ModelMatch, error) {
 	for _, match := range found {
 		isUnspent := true

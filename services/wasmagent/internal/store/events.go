@@ -46,9 +46,9 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns the events of an agent's journal whose positions are greater than after. limit is the maximum number
-// of events, and bytes is their maximum total size. If there are such events, Events returns at least one. more reports
-// whether there are further events.
+// Events returns the events of an agent's journal whose positions are greater than the parameter after. It returns at
+// most limit events, whose total size is at most the given number of bytes. If there are such events, Events returns at
+// least one, even if it is larger. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false

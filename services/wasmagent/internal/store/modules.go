@@ -109,7 +109,7 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 }
 
 // recordsAfter returns a page of agents in the order in which they were created, and the position of the last agent on
-// the page. after is the position of the last agent on the previous page.
+// the page. The parameter after is the position of the last agent on the previous page.
 func (s *Store) recordsAfter(ctx context.Context, after int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, after

@@ -23,8 +23,8 @@ func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// Templates returns the templates of a tenant and their version. If the version equals known, no templates are
-// returned. A tenant with version 0 has no templates.
+// Templates returns the templates of a tenant and their version. If the version equals the parameter known, no
+// templates are returned. A tenant with version 0 has no templates.
 func (s *Store) Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version, all = 0, nil

@@ -9,8 +9,8 @@ import (
 // A bodyWriter encodes the metered function bodies, one at a time.
 type bodyWriter struct {
 	scope
-	// budget is the index of the local variable that contains the budget. temp is the index of the first of two
-	// temporary local variables.
+	// budget is the index of the local variable that contains the remaining fuel and stack. temp is the index of the
+	// first of two temporary local variables.
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units of stackUnit bytes.
 	frame int64
@@ -233,10 +233,10 @@ func asMalformed(err error) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }
 
-// placePoints chooses the points at which costs are charged. call is the cost of calling the function. The cost of the
-// code between two marks is charged at the start of that code or at an earlier point. An earlier point can be used if
-// every execution of the code passes that point exactly once. Examples are a point before a branch and a point before a
-// block.
+// placePoints chooses the points at which costs are charged. The parameter call is the cost of calling the function.
+// The cost of the code between two marks is charged at the start of that code or at an earlier point. An earlier point
+// can be used if every execution of the code passes that point exactly once. Examples are a point before a branch and a
+// point before a block.
 //
 // Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, unless the
 // function starts with a loop.

@@ -159,13 +159,14 @@ func (l layout) putTakeFuel(out []byte) []byte {
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// putFuel writes code that pushes the fuel from the budget. local is the local that contains the budget.
+// putFuel writes code that pushes the fuel from the budget. The parameter local is the index of the local variable that
+// contains the budget.
 func (l layout) putFuel(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// putSetFuel writes code that pops fuel from the operand stack and stores it in the budget. local is the local that
-// contains the budget.
+// putSetFuel writes code that pops fuel from the operand stack and stores it in the budget. The parameter local is the
+// index of the local variable that contains the budget.
 func (l layout) putSetFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))

@@ -20,8 +20,8 @@ var (
 
 type engine struct {
 	wazero.Runtime
-	// each is the fuel that a refill grants. most is the maximum total fuel of all refills. granted is the fuel that
-	// has been granted so far.
+	// The field each is the fuel that one refill grants. The field most is the maximum total fuel of all refills. The
+	// field granted is the fuel that has been granted so far.
 	each, most, granted int64
 }
 
@@ -70,7 +70,7 @@ func callFunction(ctx context.Context, in api.Module, f api.Function, args ...ui
 	return f.Call(ctx, args...)
 }
 
-// used returns the fuel that the instance in has used. It must be the only instance in the engine.
+// used returns the fuel that an instance has used. The instance must be the only instance in the engine.
 func (e *engine) used(in api.Module) int64 {
 	return e.granted - int64(in.ExportedGlobal(wasmmeter.FuelGlobal).Get())
 }

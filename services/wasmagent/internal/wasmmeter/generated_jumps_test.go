@@ -18,17 +18,18 @@ type (
 		// numbers maps each number to a part. The last element is the part for all other numbers.
 		numbers []int
 		parts   [][]node
-		// reads lists the locals that are read between the start of the loop and its blocks. Their values stay on the
-		// operand stack until the end of the loop, where they are written to a global. Therefore, no jump may skip
+		// reads contains the locals that are read between the start of the loop and its blocks. Their values stay on
+		// the operand stack until the end of the loop, where they are written to a global. Therefore, no jump may skip
 		// these reads.
 		reads []uint32
-		// back lists the jumps that go back. Each pair contains the index of the part with the jump, and the index of
-		// the part to which the jump goes.
+		// back contains an element for each jump that goes back. An element consists of the index of the part with the
+		// jump, and the index of the part to which the jump goes.
 		back [][2]int
 	}
-	// jump sets the local sets to a number and branches to the dispatcher. from is the index of the part that contains
-	// the jump, and blocks is the number of blocks around the jump. If the jump goes back, or sets a local other than
-	// the dispatcher's, the dispatcher's counter limits it. Every other jump is taken if cond is nil or not 0.
+	// A jump sets a local to a number and branches to the dispatcher. The field sets is the index of the local. The
+	// field from is the index of the part that contains the jump, and blocks is the number of blocks around the jump.
+	// If the jump goes back, or sets a local other than the dispatcher's, the dispatcher's counter limits it. Every
+	// other jump is taken if cond is nil or not 0.
 	jump struct {
 		to     *dispatcher
 		sets   uint32

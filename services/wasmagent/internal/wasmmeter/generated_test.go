@@ -339,7 +339,7 @@ func (m *machine) call(i int) signal {
 	return 0
 }
 
-// wasm encodes the program as a module. It exports the last function as run.
+// wasm encodes the program as a module. The module exports the last function under the name "run".
 func wasm(functions []function) []byte {
 	b := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 	section := func(id byte, text []byte) { b = append(uleb(append(b, id), uint32(len(text))), text...) }

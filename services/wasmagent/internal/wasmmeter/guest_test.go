@@ -82,9 +82,9 @@ func TestMetered_FuelIsDeterministic(t *testing.T) {
 	}
 }
 
-// shiftedModule returns a module whose functions are at higher addresses. To shift them, it adds times no-op
-// instructions to the first function. Benchmarks need different addresses because the speed of a small loop depends as
-// much on its address as on its code.
+// shiftedModule returns a module whose functions are at higher addresses. To shift them, it adds the given number of
+// no-op instructions to the first function. Benchmarks need different addresses because the speed of a small loop
+// depends as much on its address as on its code.
 func shiftedModule(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24

@@ -24,7 +24,7 @@ type dispatcher struct {
 	// last element of parts is the part for all other numbers.
 	local uint32
 	parts []int
-	// part is the part to which the current code belongs, or none before the first part.
+	// part is the part to which the current code belongs, or the constant none before the first part.
 	part int
 }
 
@@ -34,8 +34,9 @@ type jumps struct {
 	frames []int
 	around []dispatcher
 	// back and loops have an element for each part of each dispatcher. An element of back is the last part from which a
-	// jump goes back to that part, or none if there is no such jump. After all code has been read, partLoops computes
-	// loops from back. An element of loops is the first part of the innermost loop that contains the part.
+	// jump goes back to that part, or the constant none if there is no such jump. After all code has been read,
+	// partLoops computes loops from back. An element of loops is the first part of the innermost loop that contains the
+	// part.
 	back, loops [][]int
 	next        int
 	lastInstructions

@@ -15,7 +15,7 @@ import (
 type parts map[byte][]byte
 
 // build encodes a module. By default, the module has one memory, one global, and one function with the given code. The
-// function has no parameters and no results. The sections in over replace the default sections.
+// function has no parameters and no results. The parameter over contains sections that replace the default sections.
 func build(code []byte, over parts) []byte {
 	all := parts{
 		1: {1, 0x60, 0, 0}, 3: {1, 0}, 5: {1, 0, 1}, 6: {1, 0x7f, 0, 0x41, 0, 0x0b},

@@ -107,8 +107,8 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// count reads the number of elements that follow. It fails if the number is greater than most, or greater than the
-// number of remaining bytes.
+// count reads the number of elements that follow. It fails if the number is greater than the parameter most, or greater
+// than the number of remaining bytes.
 func (r *reader) count(what string, most int) int {
 	n := r.u32()
 	if uint64(n) > uint64(most) {

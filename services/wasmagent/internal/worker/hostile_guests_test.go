@@ -115,9 +115,9 @@ func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	}
 }
 
-// turnsNextTo runs turns of well-behaved guests next to other guests, which run the module with the digest in others.
-// lasts is the duration of the run. turnsNextTo returns the duration of each turn, and the number of steps of the other
-// guests.
+// turnsNextTo runs turns of well-behaved guests next to other guests. The parameter others is the digest of the other
+// guests' module, and lasts is the duration of the run. turnsNextTo returns the duration of each turn, and the number
+// of steps of the other guests.
 func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -161,7 +161,7 @@ func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, last
 }
 
 // runOtherGuest starts a guest, and runs its steps until a step fails or ctx is done. It adds the number of steps to
-// count.
+// the parameter count.
 func runOtherGuest(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
 	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plentyFuel, stepTimeout)
 	if err != nil {

@@ -25,7 +25,7 @@ type Instance struct {
 	ended        atomic.Bool
 }
 
-// Start starts an instance, as [engine.Program.Start] does. within is the timeout.
+// Start starts an instance, as [engine.Program.Start] does. The parameter within is the timeout.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -70,8 +70,8 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 	return in, resp.GetFuel(), nil
 }
 
-// Step sends the instance an envelope, as [engine.Instance.Step] does. within is the timeout. Errors: those of
-// [engine.Instance.Step], [ErrWorkerLost], [ErrBusy].
+// Step sends the instance an envelope, as [engine.Instance.Step] does. The parameter within is the timeout. Errors:
+// those of [engine.Instance.Step], [ErrWorkerLost], [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})

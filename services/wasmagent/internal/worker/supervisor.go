@@ -187,7 +187,7 @@ func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 
 // Compile compiles a module in a separate process with limited resources, and returns the module's digest. Afterwards,
 // instances of the module can be started. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], or the error of
-// the context in caller.
+// the caller's context.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {

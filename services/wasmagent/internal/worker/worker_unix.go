@@ -59,8 +59,8 @@ func socketPair() ([2]int, error) {
 	return pair, err
 }
 
-// limitResources limits the memory of this process to memory bytes, and the number of open files. It disables core
-// files.
+// limitResources limits the memory of this process to the given number of bytes, and limits the number of open files.
+// It also disables core files.
 func limitResources(memory int64) error {
 	for _, l := range []struct {
 		what int

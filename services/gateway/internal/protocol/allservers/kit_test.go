@@ -13,8 +13,8 @@ import (
 // greeting is the result of initialize for a server with tools, prompts and resources.
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"x","version":"1"},"instructions":"Mind."}`
 
-// newGateway returns a gateway that is not started yet. Its servers, files and notes, support the revisions that use
-// sessions. Its policy denies no method.
+// newGateway returns a gateway that is not started yet. It has two servers, "files" and "notes", which support the
+// revisions that use sessions. The gateway's policy denies no method.
 func newGateway(t *testing.T) *gatewaytest.Gateway {
 	t.Helper()
 	g := gatewaytest.New(t)

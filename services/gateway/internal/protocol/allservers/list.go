@@ -81,8 +81,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// A request for a list that the servers return page by page is counted when it is sent to each server. Any
-		// other message is counted here, once for each server.
+		// If the servers return the requested list page by page, the request counts as a message when it is sent to
+		// each server. Any other request counts here, once for each server.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused

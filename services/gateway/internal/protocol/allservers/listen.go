@@ -93,8 +93,8 @@ func (x All) ListState(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// Go runs the function do in a goroutine and logs its panics. Without this, a panic would end the process, because
-// net/http recovers panics only in the goroutines in which it handles requests.
+// Go runs the function do in a goroutine and logs its panics. Without this, a panic would terminate the process,
+// because net/http recovers panics only in the goroutines in which it handles requests.
 func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -128,8 +128,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	}
 }
 
-// listenOnce forwards messages from the server until the server's stream ends. It calls the function passed after each
-// event, and the function end if the client has disconnected.
+// listenOnce forwards messages from the server until the server's stream ends. After each event that it has forwarded,
+// it calls the parameter passed. If the client has disconnected, it calls the parameter end.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale

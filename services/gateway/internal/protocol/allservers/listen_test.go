@@ -251,8 +251,8 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 	})
 }
 
-// The gateway does not contact a server because the client opens a stream or makes a call that is denied. It opens the
-// server's stream only after the client has used the server.
+// If a client opens a stream or makes a call that is denied, the gateway does not contact the server. The gateway opens
+// the server's stream only after the client has used the server.
 func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

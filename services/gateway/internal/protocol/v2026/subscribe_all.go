@@ -134,8 +134,8 @@ type serverSubscription struct {
 }
 
 // canBegin reports whether the gateway can subscribe to the server now. A subscription to resources can begin
-// immediately. A subscription to list changes can begin when one of the given member sessions with the server is open.
-// The keys in sessions begin with the server's name.
+// immediately. A subscription to list changes can begin when the map sessions contains an open member session with the
+// server. The keys of this map begin with the server's name.
 func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true

@@ -25,7 +25,7 @@ type attempts struct {
 	permit upstream.Permit
 	// sent is true once gRPC has received the message. refused is true if gRPC has tried to send the message again.
 	sent, refused bool
-	// withheld is the error that the permit has returned, or nil.
+	// withheld is the error that the renewal of the permit has returned, or nil.
 	withheld error
 }
 

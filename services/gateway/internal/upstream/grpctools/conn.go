@@ -196,7 +196,7 @@ func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message,
 			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// The response is used only if the server's status after it is OK.
+		// The response is used only if the status that the server sends after the response is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil

@@ -192,7 +192,7 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds those of a field's validation rules to a schema that JSON Schema can express.
+// bounded adds a field's validation rules to a schema, except the rules that JSON Schema cannot express.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

@@ -1,6 +1,6 @@
-// Package hosted represents the tools that an MCP client has itself, such as its shell, as a server. The client's hook
-// asks the gateway before each call to such a tool. If the gateway forwards the call to this server, the call is
-// allowed, and the client itself executes it.
+// Package hosted represents an MCP client's own tools, such as its shell, as a server. The client's hook asks the
+// gateway before each call to such a tool. If the gateway forwards the call to this server, the call is allowed, and
+// the client itself executes it.
 package hosted
 
 import (

@@ -201,7 +201,7 @@ func (t *callTable) countGreeting() {
 }
 
 // retire makes the table refuse further requests if no request is in flight and the process has served as many tool
-// calls as the parameter after specifies. It reports whether this call has retired the process.
+// calls as the parameter after specifies. It returns true only if it has now retired the process.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,7 +338,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. It calls events with each message that arrives before the answer.
+// await waits for the answer. It calls the function events with each message that arrives before the answer.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -364,7 +364,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents calls events with each message that has arrived before the answer, and returns the answer.
+// drainEvents calls the function events with each message that has arrived before the answer, and returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {

@@ -105,8 +105,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, &c.lines, line, req.Permit)
 }
 
-// requester returns the process that sent the request that a client's message refers to. The message is a response or a
-// progress notification. If another process has replaced that process, requester returns an error.
+// requester returns the process whose request the client's message m answers or reports progress on. If another process
+// has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -118,7 +118,7 @@ func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 }
 
 // cancel notifies the process that a request of this session is cancelled. If no byte of the request was written to the
-// process, the request is not sent. A cancellation of any other request is dropped.
+// process, the request is not sent. If the request is not in flight in this session, the cancellation is dropped.
 func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	f, call := c.inFlight(jsonrpc.IDKey(m.RequestID.Of(m.Raw)))
 	switch {

@@ -159,7 +159,7 @@ func space(dir string) (free int64, short bool) {
 	return bytes, short
 }
 
-// measure returns the size of a directory in bytes. It stops when the size exceeds the limit most.
+// measure returns the size of a directory in bytes. It stops when the size exceeds the parameter most.
 func measure(dir string, most int64) (used int64, err error) {
 	errEnough := errors.New("the folder is larger")
 	linked := make(map[uint64]struct{})
@@ -181,9 +181,9 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes the files in a private directory that were created after the time since. The file system records
-// the birth time, so a process cannot change it. If the file system does not report birth times, no file is removed.
-// Links on the path from root to the directory are not followed, because a process may have created them.
+// removeSince removes the files in a private directory that were created later than the parameter since. The file
+// system records the birth time, so a process cannot change it. If the file system does not report birth times, no file
+// is removed. Links on the path from root to the directory are not followed, because a process may have created them.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {
@@ -222,8 +222,8 @@ func openBelow(root, dir string) (int, error) {
 	return fd, err
 }
 
-// walk calls visit for each entry below a directory. The entries of a directory are visited before the directory
-// itself. walk follows no links and does not enter other file systems.
+// walk calls the function visit for each entry below a directory. The entries of a directory are visited before the
+// directory itself. walk follows no links and does not enter other file systems.
 func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

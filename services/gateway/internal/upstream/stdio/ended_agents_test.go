@@ -42,8 +42,8 @@ func (f agentFolders) edit(c *stdio.Config) {
 	c.WorkRoot, c.Limits.Disk, c.Limits.Tasks, c.Limits.Memory = f.root, f.disk, 512, 2<<30
 }
 
-// leave lets an agent use the server once. This leaves behind a directory of the given size. The directory then looks
-// as if it had not been used for the duration since.
+// leave lets an agent use the server once. This leaves behind a directory of the given size. leave then changes the
+// directory's times, so that its last use seems to be as long ago as the parameter since says.
 func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (dir string) {
 	t.Helper()
 	r := newRigWith(t, "good", f.edit, unknownAgents)

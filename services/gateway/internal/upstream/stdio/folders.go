@@ -28,7 +28,7 @@ const (
 	sweepInterval = time.Hour
 )
 
-// Reasons why an agent's directory is removed.
+// These are the reasons why an agent's directory is removed.
 const (
 	unusedReason = "no process had used it for 30 days"
 	limitReason  = "the folders of this person's ended agents exceeded their limit"

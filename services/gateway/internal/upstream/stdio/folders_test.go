@@ -30,7 +30,7 @@ func visited(t *testing.T, root string, key principal.Key) (dir string) {
 	return dir
 }
 
-// restFor changes the times of a directory so that it looks as if it had not been used for the duration since.
+// restFor changes the times of a directory, so that its last use seems to be as long ago as the parameter since says.
 func restFor(t *testing.T, dir string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)

@@ -9,7 +9,7 @@ import (
 )
 
 // ownGroup makes a child the leader of a new session, and therefore of a new process group, without the gateway's
-// terminal. If the gateway dies without ending the child, the kernel kills the child. The kernel does not kill the
+// terminal. If the gateway dies without terminating the child, the kernel kills the child. The kernel does not kill the
 // child's own children, but their standard input reaches its end.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}

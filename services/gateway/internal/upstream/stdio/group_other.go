@@ -8,7 +8,7 @@ import (
 )
 
 // ownGroup makes a child the leader of a new session, and therefore of a new process group, without the gateway's
-// terminal. If the gateway dies without ending the child, the child's standard input reaches its end.
+// terminal. If the gateway dies without terminating the child, the child's standard input reaches its end.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true}
 }

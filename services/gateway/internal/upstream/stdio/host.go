@@ -22,7 +22,7 @@ const (
 	steadyAfter = 10 * time.Second
 )
 
-// Reasons why the gateway terminates a process although there was no failure.
+// These are the reasons why the gateway terminates a process although there was no failure.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served the configured number of calls")

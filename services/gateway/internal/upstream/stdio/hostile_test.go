@@ -222,7 +222,8 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not end the process.
+// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not cause the gateway to
+// terminate the process.
 func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)

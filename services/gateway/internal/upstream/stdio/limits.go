@@ -99,7 +99,7 @@ func (p *process) guard() {
 }
 
 // overLimit returns the limit that caused the process to end, or nil if no limit was the cause. It checks the limits
-// again, because the kernel may have ended the process before the next regular check.
+// again, because the kernel may have killed the process before the next regular check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit

@@ -55,9 +55,9 @@ func (s *lineStart) withdraw() bool {
 	return s.withdrawn
 }
 
-// attempt calls write, which makes one attempt to write the rest of the line without waiting. If no byte was written
-// yet, attempt first checks whether the line may be written. It does not renew the permit, because other senders' lines
-// would have to wait for the policy service.
+// attempt calls the function write, which tries once to write the rest of the line without waiting. If no byte was
+// written yet, attempt first checks whether the line may be written. It does not renew the permit, because other
+// senders' lines would have to wait for the policy service.
 func (o outgoing) attempt(write func() (int, error)) (int, error) {
 	o.start.mu.Lock()
 	defer o.start.mu.Unlock()

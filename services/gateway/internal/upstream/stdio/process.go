@@ -82,7 +82,7 @@ type process struct {
 	modern   atomic.Bool
 }
 
-// ending is a request to end a process.
+// ending is a request to terminate a process.
 type ending struct {
 	reason error
 	// broken is true if the process itself closed a pipe, most likely because it is about to exit.
@@ -193,7 +193,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	p.logEnd(state)
 }
 
-// stop waits until the process has ended or must end, and then ends it.
+// stop waits until the process has ended or must be terminated. In the latter case, it terminates the process.
 func (p *process) stop() {
 	p.reason = p.untilEnd()
 	close(p.writeEnded)
@@ -294,7 +294,7 @@ func (p *process) describe(err error) error {
 // end makes the goroutine that runs supervise terminate the process. It does not wait for that.
 func (p *process) end(reason error) { p.requestEnd(ending{reason: reason}) }
 
-// endBroken ends a process that has closed a pipe.
+// endBroken makes the goroutine that runs supervise terminate a process that has closed a pipe.
 func (p *process) endBroken(reason error) { p.requestEnd(ending{reason: reason, broken: true}) }
 
 func (p *process) requestEnd(e ending) {

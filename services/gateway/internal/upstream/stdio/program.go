@@ -45,7 +45,7 @@ const (
 	installDoublings = 5
 )
 
-// errInstall is wrapped by every error of an installation.
+// errInstall means that a package was not installed. Every error of an installation wraps it.
 var errInstall = errors.New("its package was not installed")
 
 type program struct {
@@ -224,8 +224,8 @@ func (p *program) notice() string {
 		p.Command.DisplayPackage(), p.newest.Version, p.failure.Detail), maxLoggedLine)
 }
 
-// release records that one process less uses an installation. It removes the installation if no process uses it and a
-// newer one exists.
+// release records that a process no longer uses an installation. It removes the installation if no other process uses
+// it and a newer one exists.
 func (p *program) release(used *usedProgram) {
 	p.mu.Lock()
 	used.users--

@@ -14,15 +14,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Reasons why a message from a process is dropped.
+// These are the reasons why a message from a process is dropped.
 const (
 	// dropMalformed means that the message is not JSON-RPC, or that two parsers could read it differently.
 	dropMalformed = "malformed"
 	// dropUnknown means that the message answers no known request, or that it is a second answer to a request.
 	dropUnknown = "unknown_id"
 	// dropLate means that the message answers an abandoned request. Such messages do not count toward the limit after
-	// which the process is terminated. Otherwise a caller that abandons its requests could make the process end for all
-	// callers.
+	// which the process is terminated. Otherwise a caller that abandons its requests could cause the process to be
+	// terminated for all callers.
 	dropLate = "late"
 	// dropUnasked means that the message is a notification that belongs to no request.
 	dropUnasked = "unasked"

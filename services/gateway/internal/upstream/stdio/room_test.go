@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// large sets a size that is charged to the memory budget.
+// large contains the arguments of a tool call whose line is so large that its size is charged to the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
 // Case X3. The gateway reads no answers from a principal's own process while the principal's memory budget is

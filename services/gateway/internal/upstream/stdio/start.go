@@ -27,8 +27,8 @@ type startTime struct {
 	begun, ended, written time.Time
 }
 
-// begin returns a context that ends with [context.DeadlineExceeded] when the start has taken longer than fixed. If
-// fixed is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
+// begin returns a context that is cancelled with [context.DeadlineExceeded] when the start has taken longer than the
+// parameter fixed. If fixed is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -99,7 +99,7 @@ func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	return s.until(fixed).Sub(s.begun).Round(time.Second)
 }
 
-// notifyingReader calls read whenever it has read data.
+// notifyingReader calls the function read whenever it has read data.
 type notifyingReader struct {
 	io.Reader
 
@@ -148,7 +148,7 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// notifyingReader calls the function read whenever it has read data.
+// startAgain is the time that a caller should wait before it tries again, if its request arrived during a start.
 const startAgain = 5 * time.Second
 
 // stillStarting returns the error for a caller whose deadline is reached while the process is starting. The process has

@@ -17,7 +17,7 @@ import (
 // maxSession is the maximum accepted length of a server's session id, in bytes. Some servers' ids contain a token.
 const maxSession = 4 << 10
 
-// Reasons why a session cannot be used.
+// These are the reasons why a session cannot be used.
 var (
 	// errForgotten means that the server has answered a request in a session with status 404. According to MCP 2025-11-25,
 	// Session Management, the server has then ended the session and has not read the request.
@@ -127,8 +127,8 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession sends notifications/initialized to the server in the new session fresh, and then makes that session
-// the session of the connection.
+// replaceSession sends notifications/initialized to the server in the new session, which is the parameter fresh. Then
+// it makes that session the session of the connection.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)

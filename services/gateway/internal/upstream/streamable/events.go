@@ -68,8 +68,8 @@ var errEnded = errors.New("the stream ended before the answer")
 
 // receivers contains the receivers of messages from a server. All except events and resume are required.
 type receivers struct {
-	// resume waits for the duration wait, and then continues the stream after the event with the id last. It is nil if the
-	// stream cannot be resumed.
+	// resume waits for the duration in the parameter wait, and then continues the stream after the event whose id is in
+	// the parameter last. resume is nil if the stream cannot be resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
 	// events receives the messages that belong to the current request. It is nil if the request has no receiver for them.
 	events func([]byte)
@@ -130,7 +130,7 @@ type eventReader struct {
 	all, events int
 	begun       time.Time
 	// seen is the size of the current event, and lines is the number of its data lines. other is true if the type of
-	// the event is neither message nor the type in wanted.
+	// the event is neither "message" nor the type in the field wanted.
 	seen, lines int
 	other       bool
 	// kind is the type of the current event, or "" for the default type. wanted is an additional event type whose data
@@ -166,7 +166,7 @@ const maxField = 256
 const maxRetry = 8
 
 // next reads one event and returns the event's data, which is valid until the next call. For events with a type other
-// than message, such as pings, the data is empty.
+// than "message", such as pings, the data is empty.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
 		e.begun, e.all, e.events = time.Now(), 0, 0

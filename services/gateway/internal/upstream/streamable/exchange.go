@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Content types of responses.
+// These are the content types of responses.
 const (
 	typeJSON   = "application/json"
 	typeEvents = "text/event-stream"

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Headers of every request of revision 2026-07-28, in addition to the header with the revision (MCP 2026-07-28,
-// Transports, Request Headers).
+// These headers are sent with every request of revision 2026-07-28, in addition to the header with the revision (MCP
+// 2026-07-28, Transports, Request Headers).
 const (
 	headerMethod = "Mcp-Method"
 	headerName   = "Mcp-Name"

@@ -33,7 +33,7 @@ func mayMeanLost(status int) bool {
 }
 
 // probe checks whether a server still knows a session. It is called after an answer to a request had a status that may
-// mean that the session is lost. why is the error of that request. probe returns why, and adds
+// mean that the session is lost. The parameter why is the error of that request. probe returns this error, and adds
 // [upstream.ErrSessionLost] if the session is lost.
 //
 // The check tries to open another session. If the server opens it, the old session counts as lost, because a server

@@ -47,7 +47,7 @@ type Config struct {
 	Secrets []string
 }
 
-// Headers that only the gateway sets. Configured values for these headers are ignored.
+// Only the gateway sets these headers. Configured values for them are ignored.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"

@@ -67,7 +67,7 @@ func (m *model) sleep(d time.Duration) {
 	m.now += d
 }
 
-// reserve reserves random limits and checks the result.
+// reserve reserves units of random limits and checks the result.
 func (m *model) reserve(t *rapid.T) {
 	names := rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "buckets")[:rapid.IntRange(1, 3).Draw(t, "limits")]
 	limits := make([]store.Limit, len(names))
@@ -82,7 +82,7 @@ func (m *model) reserve(t *rapid.T) {
 	m.check(m, t, limits, m.try(t, limits))
 }
 
-// try reserves limits and records a grant in the model. It fails the test if a grant exceeds a limit.
+// try reserves units of limits and records a grant in the model. It fails the test if a grant exceeds a limit.
 func (m *model) try(t *rapid.T, limits []store.Limit) store.Result {
 	r := store.ReserveRequest{Key: fmt.Sprint(m.prefix, len(m.reservations)), Limits: limits, Lifetime: long}
 	result, err := m.f.store.Reserve(m.f.Context(), r)
@@ -122,7 +122,7 @@ func (m *model) settle(t *rapid.T) {
 }
 
 // within returns the number of units that were taken from the limit's bucket in one closed period. The period has the
-// length of the limit's window, and its last moment is end.
+// length of the limit's window, and its last moment is the parameter end.
 func (m *model) within(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {

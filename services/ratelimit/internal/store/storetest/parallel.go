@@ -70,7 +70,7 @@ var parallelCases = []testCase{
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// together calls do n times concurrently and waits for all calls.
+// together calls the function do n times concurrently and waits for all calls.
 func (f *fixture) together(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
@@ -84,7 +84,7 @@ func (f *fixture) together(n int, do func(i int)) {
 	all.Wait()
 }
 
-// overlapping runs concurrent callers that reserve random limits in random order and return the units of some
+// overlapping runs concurrent callers that reserve units of random limits in random order and return the units of some
 // reservations. It compares the remaining units with the grants.
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600
@@ -114,7 +114,8 @@ func overlapping(f *fixture) {
 	}
 }
 
-// spend reserves limits, and returns the units if back is true. It reports whether units were taken and not returned.
+// spend reserves units of limits. If the parameter back is true, spend also returns the units. It reports whether units
+// were taken and not returned.
 func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
 	result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {

@@ -79,7 +79,7 @@ func withCost(cost int64, l store.Limit) store.Limit {
 	return l
 }
 
-// reserve reserves limits with a new key.
+// reserve reserves units of limits with a new key.
 func (f *fixture) reserve(limits ...store.Limit) store.Result {
 	f.Helper()
 	f.calls++
@@ -117,7 +117,7 @@ func (f *fixture) check(a store.Result, limits int) {
 	}
 }
 
-// granted reserves limits, and fails the test unless they are granted.
+// granted reserves units of limits, and fails the test unless they are granted.
 func (f *fixture) granted(limits ...store.Limit) store.Result {
 	f.Helper()
 	result := f.reserve(limits...)
@@ -127,7 +127,7 @@ func (f *fixture) granted(limits ...store.Limit) store.Result {
 	return result
 }
 
-// refused reserves limits, and fails the test unless they are refused.
+// refused tries to reserve units of limits, and fails the test unless they are refused.
 func (f *fixture) refused(limits ...store.Limit) store.Result {
 	f.Helper()
 	result := f.reserve(limits...)

@@ -57,7 +57,7 @@ func codec(n uint32) uint32 {
 	return uint32(size)
 }
 
-// hash computes with little memory.
+// hash computes SHA-256 hashes, which needs little memory.
 //
 //go:wasmexport hash
 func hash(n uint32) uint32 {
@@ -68,7 +68,7 @@ func hash(n uint32) uint32 {
 	return uint32(sum[0])
 }
 
-// order sorts with an indirectly called function.
+// order sorts numbers with a comparison function that is called indirectly.
 //
 //go:wasmexport order
 func order(n uint32) uint32 {
