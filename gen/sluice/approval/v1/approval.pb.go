@@ -38,7 +38,7 @@ const (
 type ApprovalState int32
 
 const (
-	// The state is unknown to the reader, which must not run the call.
+	// The state is unspecified, or unknown to the reader. The reader must not run the call.
 	ApprovalState_APPROVAL_STATE_UNSPECIFIED ApprovalState = 0
 	// People have not decided yet.
 	ApprovalState_APPROVAL_STATE_PENDING ApprovalState = 1
@@ -277,8 +277,9 @@ type Approval struct {
 	Rule *v12.RuleRef `protobuf:"bytes,15,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Digest of the content of the rule in `rule`: 32 bytes, or empty if a default requires the approval.
 	RuleDigest []byte `protobuf:"bytes,16,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
-	// Policy revision of the newest of these decisions: a decision that required the approval, or the decision with which
-	// the call was claimed. Hex SHA-256. The revision is only recorded. The approval stays valid if the revision changes.
+	// Policy revision of the newest decision on the call: the decision that required the approval, or the decision with
+	// which the call was claimed. Hex SHA-256. The revision is only recorded: if the active revision changes, the
+	// approval stays valid.
 	PolicyRevision string `protobuf:"bytes,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Reason that the rule states for people. It may be empty.
 	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
@@ -595,7 +596,7 @@ type Vote struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
 	// Comment of the person. It may be empty.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Those groups in the approval's terms to which the person belonged. It is empty if the terms contain no groups.
+	// Groups in the approval's terms to which the person belonged. The list is empty if the terms contain no groups.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	// How the person voted.
 	Channel VoteChannel `protobuf:"varint,6,opt,name=channel,proto3,enum=sluice.approval.v1.VoteChannel" json:"channel,omitempty"`

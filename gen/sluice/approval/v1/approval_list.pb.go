@@ -444,7 +444,8 @@ func (x *WatchApprovalsRequest) GetCursor() string {
 	return ""
 }
 
-// WatchApprovalsResponse contains a current approval, or an approval whose state has changed, or it is a heartbeat.
+// WatchApprovalsResponse contains a current approval or an approval whose state has changed. Without an approval, it is
+// a heartbeat.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval in its latest state. It is absent in a heartbeat.

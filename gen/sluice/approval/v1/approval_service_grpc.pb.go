@@ -84,9 +84,10 @@ const (
 // caller should repeat the request. All RPCs are safe to repeat.
 //
 // RequestApproval and ClaimApproval do not trust a gateway's statement of the policy decision. Each request must
-// contain the decision, signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the
-// clock of this service. The clock of the policy service may be up to 2 s ahead. A decision is never accepted if its
-// revision is older than the last revision that WatchRevision of the policy service has sent. Both RPCs may return
+// contain the decision, signed by the policy service for exactly this use. A signature is accepted only once, and only
+// for 5 s by the clock of this service. The clock of the policy service may be up to 2 s ahead. A decision is never
+// accepted if its revision is older than the last revision that WatchRevision of the policy service has sent. Both RPCs
+// may return
 //
 //	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, is of an older revision, is from before the start of
 //	                     this service, or was already used; ask policy again
@@ -148,11 +149,11 @@ type ApprovalServiceClient interface {
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
 	// WatchApprovals first sends the current approvals. Then it sends each approval again when its state changes, and a
-	// heartbeat at least every 10 s. When a deadline passes, the approval is sent again. When a lease is renewed, it is
-	// not. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in the
-	// meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher misses
-	// no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the approval
-	// in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
+	// heartbeat at least every 10 s. It also sends an approval again when a deadline passes, but not when a lease is
+	// renewed. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in
+	// the meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher
+	// misses no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the
+	// approval in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request does not exist
@@ -426,9 +427,10 @@ func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelAp
 // caller should repeat the request. All RPCs are safe to repeat.
 //
 // RequestApproval and ClaimApproval do not trust a gateway's statement of the policy decision. Each request must
-// contain the decision, signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the
-// clock of this service. The clock of the policy service may be up to 2 s ahead. A decision is never accepted if its
-// revision is older than the last revision that WatchRevision of the policy service has sent. Both RPCs may return
+// contain the decision, signed by the policy service for exactly this use. A signature is accepted only once, and only
+// for 5 s by the clock of this service. The clock of the policy service may be up to 2 s ahead. A decision is never
+// accepted if its revision is older than the last revision that WatchRevision of the policy service has sent. Both RPCs
+// may return
 //
 //	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, is of an older revision, is from before the start of
 //	                     this service, or was already used; ask policy again
@@ -490,11 +492,11 @@ type ApprovalServiceServer interface {
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
 	// WatchApprovals first sends the current approvals. Then it sends each approval again when its state changes, and a
-	// heartbeat at least every 10 s. When a deadline passes, the approval is sent again. When a lease is renewed, it is
-	// not. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in the
-	// meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher misses
-	// no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the approval
-	// in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
+	// heartbeat at least every 10 s. It also sends an approval again when a deadline passes, but not when a lease is
+	// renewed. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in
+	// the meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher
+	// misses no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the
+	// approval in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request does not exist

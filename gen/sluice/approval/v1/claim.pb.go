@@ -226,7 +226,7 @@ func (x *ClaimApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 // ClaimApprovalResponse contains the call or a refusal.
 type ClaimApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly one of these fields is set. If neither is set, the claim is refused.
+	// Exactly one of these fields is set. If neither is set, the caller must treat the claim as refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//

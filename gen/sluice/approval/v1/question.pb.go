@@ -192,7 +192,7 @@ func (x *SelfVote) GetVerdict() Verdict {
 // RequestApprovalResponse contains an approval or a refusal.
 type RequestApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of these fields is set. If neither is set, the request is refused.
+	// Exactly one of these fields is set. If neither is set, the caller must treat the request as refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//

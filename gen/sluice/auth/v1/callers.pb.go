@@ -270,7 +270,7 @@ var (
 	//
 	// optional uint32 max_request_bytes = 51002;
 	E_MaxRequestBytes = &file_sluice_auth_v1_callers_proto_extTypes[1]
-	// Whether services may send calls of the method on a stream that carries many calls (sluice.mesh.v1.CarrierService).
+	// Whether services may send calls to the method on a stream that carries many calls (sluice.mesh.v1.CarrierService).
 	// This is only for a unary method that is safe to repeat.
 	//
 	// optional bool carried = 51003;

@@ -125,7 +125,7 @@ func (x *CallToolRequest) GetHold() *durationpb.Duration {
 // CallToolResponse contains either progress or the result. The result ends the stream.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly one is set.
+	// Exactly one of these fields is set.
 	//
 	// Types that are valid to be assigned to Item:
 	//

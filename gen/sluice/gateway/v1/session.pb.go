@@ -146,7 +146,8 @@ type Session struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Configured name of the server. It is empty if the session uses the aggregated URL.
+	// Configured name of the server. It is empty if the session uses the aggregated URL (`/mcp`), which combines all
+	// servers.
 	Server string `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
 	// Negotiated protocol revision, for example "2025-11-25".
 	ProtocolVersion string `protobuf:"bytes,6,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`

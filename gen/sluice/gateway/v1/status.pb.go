@@ -89,8 +89,8 @@ type GetStatusResponse struct {
 	// Whether the data of other tenants is omitted. This is the case if the caller is a person of a tenant other than
 	// "default".
 	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
-	// Clients that declare the elicitation capability but have not answered a form. Only operators of the tenant
-	// "default" receive them.
+	// Clients that declare the elicitation capability but have not answered an elicitation form. Only operators of the
+	// tenant "default" receive them.
 	SilentClients []*SilentClient `protobuf:"bytes,12,rep,name=silent_clients,json=silentClients,proto3" json:"silent_clients,omitempty"`
 	// Stored copies of arguments. It is absent if there are none, or if own_tenant_only is true.
 	RecordedArguments *RecordedArgumentsStatus `protobuf:"bytes,13,opt,name=recorded_arguments,json=recordedArguments,proto3" json:"recorded_arguments,omitempty"`
@@ -303,7 +303,8 @@ func (x *RecordedArgumentsStatus) GetRemovedEarly() *timestamppb.Timestamp {
 	return nil
 }
 
-// SilentClient is a client that has not answered a form from the gateway. The gateway sends it no forms for some time.
+// SilentClient is a client that has not answered an elicitation form from the gateway. The gateway sends it no forms
+// for some time.
 type SilentClient struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tenant of the principal that uses the client.
@@ -316,7 +317,7 @@ type SilentClient struct {
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	// Version that the client states. It is not verified, and may be empty.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	// Time at which the gateway starts to send forms to the client again.
+	// Time at which the gateway starts to send elicitation forms to the client again.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -405,8 +406,8 @@ type JournalStatus struct {
 	CallsRoomBytes int64 `protobuf:"varint,3,opt,name=calls_room_bytes,json=callsRoomBytes,proto3" json:"calls_room_bytes,omitempty"`
 	// Current size of the records of calls, in bytes.
 	CallsBytes int64 `protobuf:"varint,4,opt,name=calls_bytes,json=callsBytes,proto3" json:"calls_bytes,omitempty"`
-	// Estimated time that records of calls are kept until the maximum size is reached, at the current rate and regardless
-	// of the configured age. It is absent if there are too few records for an estimate.
+	// How long records of calls can be kept within the maximum size, estimated from the current rate and regardless of
+	// the configured age. It is absent if there are too few records for an estimate.
 	CallsRoomLasts *durationpb.Duration `protobuf:"bytes,5,opt,name=calls_room_lasts,json=callsRoomLasts,proto3" json:"calls_room_lasts,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -713,8 +714,8 @@ type ServerStatus struct {
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
 	// Protocol revisions that the server supports, newest first. It is empty if they have not been determined yet.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Time at which the oldest pending start of the server's program began, for any caller. It is absent if no start is
-	// pending, or if the gateway starts no program for the server.
+	// Time at which the oldest unfinished start of the server's program began, for any caller. It is absent if no start
+	// is pending, or if the gateway starts no program for the server.
 	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
 	// Notice for operators about a problem with the server's program that does not prevent calls. For example, a newer
 	// version of its package could not be installed. It is one sentence of at most 512 bytes, or empty. Only operators of

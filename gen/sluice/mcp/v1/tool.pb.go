@@ -102,8 +102,8 @@ type Tool struct {
 	Category Category `protobuf:"varint,4,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// Hints to clients, as in the MCP specification. Absent hints are not sent.
 	Hints *Hints `protobuf:"bytes,5,opt,name=hints,proto3" json:"hints,omitempty"`
-	// Whether to add `"success": true` to the result, for clients that expect it from servers that report success
-	// explicitly. Failures are reported with `isError`.
+	// Whether to add `"success": true` to the result, for clients that expect this field in successful results. Failures
+	// are reported with `isError`.
 	SaysSuccess bool `protobuf:"varint,6,opt,name=says_success,json=saysSuccess,proto3" json:"says_success,omitempty"`
 	// True if no server of this version serves the method. In that case the method is not published as a tool.
 	Unserved      bool `protobuf:"varint,7,opt,name=unserved,proto3" json:"unserved,omitempty"`

@@ -606,13 +606,13 @@ type RuleLimit struct {
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Limit to reserve.
 	Limit *v11.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Keys by which the limit counts separately, as shown to the caller: `session`, `principal`, `owner`, `agent`,
+	// Keys by which the limit is counted separately, as shown to the caller: `session`, `principal`, `owner`, `agent`,
 	// `tenant`, `server` or `tool`.
 	Per []string `protobuf:"bytes,3,rep,name=per,proto3" json:"per,omitempty"`
 	// Key that identifies the session. It is set only if `per` contains `session`.
 	SessionKey SessionKey `protobuf:"varint,4,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// True if this is a principal's cap over all its sessions, which is derived from a limit per session. False if this
-	// is a limit that a document specifies.
+	// Whether this limit is the cap on all sessions of a principal together, which is derived from a limit per session.
+	// If it is false, a document specifies this limit.
 	Cap bool `protobuf:"varint,5,opt,name=cap,proto3" json:"cap,omitempty"`
 	// What to do if ReserveLimits returns UNAVAILABLE or does not respond before its timeout, because the limiter is
 	// unavailable or its store is lost. If this field is deny or unspecified for any limit of the call, the call is
@@ -813,9 +813,9 @@ type Grant struct {
 	// another scope need another grant. It is empty if `where` is empty. Otherwise it is the hex SHA-256 of `where`,
 	// encoded as in binding.proto. At most 128 bytes.
 	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	// CEL conditions, from the rules that require approval, that the arguments of every covered call must meet. They are
-	// sorted, without duplicates. All of them are true for this call: if one were false, approval would be requested
-	// without a grant. At most 64, each of at most 2,048 bytes.
+	// CEL conditions that the arguments of every covered call must meet. They come from the rules that require approval,
+	// and are sorted, without duplicates. All of them are true for this call: if one were false, approval would be
+	// requested without a grant. At most 64, each of at most 2,048 bytes.
 	Where         []string `protobuf:"bytes,4,rep,name=where,proto3" json:"where,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1033,7 +1033,7 @@ func (x *DiffRevisionsResponse) GetTotals() *DiffTotals {
 	return nil
 }
 
-// DiffTotals describes a comparison that has ended.
+// DiffTotals contains the totals of a comparison.
 type DiffTotals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of Flips that were found. If `ended_early` is true, the responses may contain fewer.

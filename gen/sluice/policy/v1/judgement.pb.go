@@ -288,7 +288,7 @@ type ExplainCallResponse struct {
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Every rule of every document, in the order of the documents.
 	Rules []*ConsideredRule `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
-	// Reason that this rule or default determined the decision, in one sentence.
+	// Explanation, in one sentence, of why the rule or default in `decision` determined the decision.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -701,7 +701,7 @@ func (x *WatchRevisionResponse) GetRevision() *Revision {
 	return nil
 }
 
-// LeaseRevisionRequest requests a lease.
+// LeaseRevisionRequest requests a lease, which permits the gateway to use cached decisions for a limited time.
 type LeaseRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the request on its stream, at least 1. Each number is greater than the previous one.
@@ -757,7 +757,7 @@ func (x *LeaseRevisionRequest) GetTaken() uint64 {
 	return 0
 }
 
-// LeaseRevisionResponse is a lease, or the notification of a change.
+// LeaseRevisionResponse contains a lease, or notifies the gateway of a change.
 type LeaseRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the response on its stream. The first is 1, and each later one is greater by 1.

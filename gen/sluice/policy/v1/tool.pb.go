@@ -1070,7 +1070,7 @@ func (x *Evidence) GetWeight() float64 {
 // Advice contains advice about a tool, in addition to the facts about the tool.
 type Advice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reason that the tool needs a policy, for operators.
+	// Explanation, for operators, of why the tool needs a policy.
 	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
 	// Attacks that exploit this kind of access, from the attack catalog.
 	Attacks []*Attack `protobuf:"bytes,2,rep,name=attacks,proto3" json:"attacks,omitempty"`

@@ -29,16 +29,16 @@ type LimitKind int32
 const (
 	// A limit without a kind is refused.
 	LimitKind_LIMIT_KIND_UNSPECIFIED LimitKind = 0
-	// At most max calls in any period of the window's length.
+	// At most `max` calls in any period that is as long as the window.
 	LimitKind_LIMIT_KIND_SLIDING_WINDOW LimitKind = 1
 	// GCRA (ITU-T I.371): an even pace with a burst.
 	LimitKind_LIMIT_KIND_GCRA LimitKind = 2
-	// At most max calls in a minute, hour or day in UTC. It counts calls, never costs.
+	// At most `max` calls in a minute, hour or day in UTC. It counts calls, never costs.
 	LimitKind_LIMIT_KIND_CALENDAR LimitKind = 3
-	// At most max calls in flight at the same time. A call counts until its lease is settled or has expired.
+	// At most `max` calls in flight at the same time. A call counts until its lease is settled or has expired.
 	LimitKind_LIMIT_KIND_CONCURRENCY LimitKind = 4
-	// Total cost of at most max in any period of the window's length, in decimals and never in floats. A window of 86400
-	// s is any 24 h, not a calendar day.
+	// Total cost of at most `max` in any period that is as long as the window. Costs are decimals and never floats. A
+	// window of 86400 s is any 24 h, not a calendar day.
 	LimitKind_LIMIT_KIND_BUDGET LimitKind = 5
 	// Limits how often the same call may be repeated.
 	LimitKind_LIMIT_KIND_LOOP LimitKind = 6
@@ -104,12 +104,12 @@ type Limit struct {
 	// Capacity of the bucket: a decimal for a budget, a whole number for every other kind. Decimal digits with an
 	// optional fraction, at most 38 characters.
 	Max string `protobuf:"bytes,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Period of the limit. It is absent only for concurrency. For a calendar limit it is 60 s, 3600 s or 86400 s, which
-	// means the minute, hour or day in UTC.
+	// Period of the limit. It is absent only for concurrency. For a calendar limit it is 60 s, 3600 s or 86400 s, and the
+	// period is the current minute, hour or day in UTC.
 	Window *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
 	// Cost of this call: a decimal like `max`, above zero. It is "1" for all kinds except budgets.
 	Cost string `protobuf:"bytes,5,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Number of calls that may be made at once before the pace applies. It is only for GCRA: 1 or more.
+	// Number of calls that may be made at once before the pace applies. It is used only for GCRA, and is 1 or more.
 	Burst         int64 `protobuf:"varint,6,opt,name=burst,proto3" json:"burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -454,7 +454,7 @@ type Refusal struct {
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Remaining amount of each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
-	// Whether the reservation will never succeed, because a single cost exceeds the max of its limit.
+	// Whether the reservation will never succeed, because a single cost exceeds the `max` of its limit.
 	Never         bool `protobuf:"varint,5,opt,name=never,proto3" json:"never,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

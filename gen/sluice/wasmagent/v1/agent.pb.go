@@ -122,8 +122,8 @@ const (
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_DEADLINE StopReason = 4
-	// A principal stopped the agent, or the agent has not been resumed since it was imported, or since it was forked from
-	// an agent whose stored state or journal is damaged.
+	// A principal stopped the agent. Alternatively, the agent was imported, or was forked from an agent whose stored
+	// state or journal is damaged, and has not been resumed since then.
 	StopReason_STOP_REASON_EXPLICIT StopReason = 5
 	// Policy denied an effect, and the manifest specifies stop_on_denial.
 	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6
@@ -499,8 +499,8 @@ func (SandboxTool) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
-// Agent is a sandboxed agent, as it is shown to its owner. Fields that Claude Flow's wasm_agent tools also return have
-// the same names.
+// Agent is a sandboxed agent, as it is shown to its owner. A field that Claude Flow's wasm_agent tools also return has
+// the same name as in the results of these tools.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it grants no access.

@@ -40,8 +40,7 @@ type ComposeAgentRequest struct {
 	Prompts []*TemplatePrompt `protobuf:"bytes,6,rep,name=prompts,proto3" json:"prompts,omitempty"`
 	// Tool definitions, at most 64.
 	Tools []*TemplateTool `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Plugins whose skills are packed. This version has no plugins. Therefore every name is refused, instead of being
-	// ignored.
+	// Plugins whose skills are packed. This version has no plugins. Therefore every name is refused, rather than ignored.
 	IncludePlugins []string `protobuf:"bytes,8,rep,name=include_plugins,json=includePlugins,proto3" json:"include_plugins,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

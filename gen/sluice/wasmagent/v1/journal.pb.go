@@ -457,10 +457,10 @@ type Event struct {
 	// Hash of the previous event, which may be in the previous epoch: 64 hexadecimal digits. For the first event of the
 	// journal, it is the SHA-256 of Agent.journal_id.
 	PreviousHash string `protobuf:"bytes,20,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// Hash of this event: 64 hexadecimal digits. It is the SHA-256 over fields. Each field is its length in bytes as 8
-	// bytes, most significant byte first, followed by its bytes. The fields are the string `sluice-agent-event-1`, then
-	// the fields above except envelope_json, in the order of their numbers. Strings are UTF-8. Numbers, enums and times,
-	// in nanoseconds since 1970, are decimal ASCII, or 0 if they are not set.
+	// Hash of this event: 64 hexadecimal digits. It is the SHA-256 of a sequence of fields. A field is encoded as its
+	// length in bytes (8 bytes, most significant byte first), followed by its bytes. The fields are the string
+	// `sluice-agent-event-1`, then the fields above except envelope_json, in the order of their numbers. Strings are
+	// UTF-8. Numbers, enums and times, in nanoseconds since 1970, are decimal ASCII, or 0 if they are not set.
 	Hash          string `protobuf:"bytes,21,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -206,7 +206,7 @@ type ArgumentCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path of the argument: a JSON Pointer (RFC 6901) into the arguments, 1 to 1,024 bytes.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Test that the argument must pass.
+	// The test that the argument must pass.
 	//
 	// Types that are valid to be assigned to Test:
 	//
