@@ -27,7 +27,7 @@ func questionsOf(v *view) []question {
 		{"risk", say("What risk level is ", tool, "?"), howRisky(v), ""},
 		withRule(question{
 			"limit", say("Can I rate-limit ", tool, "?"), []prose{say(
-				"Yes. Add ", code("rate_limit"), " to its entry in the policy. With the entry below, 10 calls of an agent session pass in any 60 seconds. "+
+				"Yes. Add ", code("rate_limit"), " to its entry in the policy. With the entry below, an agent session can make at most 10 calls in any 60 seconds. "+
 					"Further calls are refused, and the response says when to try again.")}, limited(v.GetServer(), v.GetName()),
 		}),
 		withRule(question{

@@ -28,19 +28,19 @@ type category struct {
 var categories = [...]category{
 	mcpv1.Category_CATEGORY_UNSPECIFIED: {
 		Slug: "unknown", Label: "Not classified", Usual: policyv1.Risk_RISK_UNSPECIFIED,
-		Meaning: "Tools that are not classified. Each is treated as one of the strictest category.",
-		Means:   "is treated as one of the strictest category",
-		Advice:  "Let a person approve each call until it is known what the tool does.",
-		Why:     "It is not known what it does. A tool that was not judged can do anything that its server can.",
+		Meaning: "Tools that are not classified. Each is treated as a tool of the strictest category.",
+		Means:   "is treated as a tool of the strictest category",
+		Advice:  "Require a person to approve each call until it is known what the tool does.",
+		Why:     "It is not known what it does. A tool that is not classified can do anything that its server can do.",
 		does: func(tool, server name) prose {
-			return say("It is not known what ", tool, " does on ", server, ". Until it is, it is treated as a tool of the strictest category.")
+			return say("It is not known what ", tool, " does on ", server, ". Until this is known, it is treated as a tool of the strictest category.")
 		},
 	},
 	mcpv1.Category_CATEGORY_READ: {
 		Slug: "read", Label: "Read", Usual: policyv1.Risk_RISK_LOW,
-		Meaning: "Tools that retrieve, look up, compute or check, and leave nothing changed.",
+		Meaning: "Tools that retrieve, look up, compute or check, and change nothing.",
 		Means:   "retrieves data and changes nothing",
-		Advice:  "Think of who may see what it returns.",
+		Advice:  "Consider who may see what it returns.",
 		Why:     "It changes nothing. But what it returns goes to the model, and from there to wherever the model writes next.",
 		does: func(tool, server name) prose {
 			return say("AI agents call ", tool, " to get information from ", server, ". It changes nothing there. "+
@@ -49,7 +49,7 @@ var categories = [...]category{
 	},
 	mcpv1.Category_CATEGORY_WRITE: {
 		Slug: "write", Label: "Write", Usual: policyv1.Risk_RISK_MEDIUM,
-		Meaning: "Tools that create or update what can be changed back.",
+		Meaning: "Tools that create or update data in a way that can be reversed.",
 		Means:   "creates or changes data",
 		Advice:  "Limit its rate, so that a loop can't write without end.",
 		Why:     "Every call changes something. The change can be undone, but a person has to notice it first.",
@@ -60,10 +60,10 @@ var categories = [...]category{
 	},
 	mcpv1.Category_CATEGORY_EXECUTE: {
 		Slug: "execute", Label: "Execute", Usual: policyv1.Risk_RISK_HIGH,
-		Meaning: "Tools that run code or commands, or start work whose effect depends on what the caller hands over.",
+		Meaning: "Tools that run code or commands, or start work whose effect depends on what the caller passes.",
 		Means:   "runs code, or starts work whose effect depends on its arguments",
 		Advice:  "Limit its rate, and look at its arguments.",
-		Why:     "What it does depends on the arguments of the agent, which may come from an untrusted text.",
+		Why:     "What it does depends on the arguments of the agent, which may be derived from untrusted text.",
 		does: func(tool, server name) prose {
 			return say("AI agents use ", tool, " to run code or to start work on ", server, ". "+
 				"What a call does depends on its arguments: the same tool can do little or much.")
@@ -71,22 +71,22 @@ var categories = [...]category{
 	},
 	mcpv1.Category_CATEGORY_DESTRUCTIVE: {
 		Slug: "destructive", Label: "Destructive", Usual: policyv1.Risk_RISK_CRITICAL,
-		Meaning: "Tools that remove, overwrite or end something for good.",
-		Means:   "removes, overwrites or ends something for good",
-		Advice:  "Let a person approve each call.",
-		Why:     "What it takes away does not come back, and an agent makes mistakes as fast as it works.",
+		Meaning: "Tools that remove, overwrite or end something permanently.",
+		Means:   "removes, overwrites or ends something permanently",
+		Advice:  "Require a person to approve each call.",
+		Why:     "What it removes can't be restored, and an agent makes mistakes as fast as it works.",
 		does: func(tool, server name) prose {
-			return say("AI agents use ", tool, " to remove, overwrite or end something on ", server, ". What a call takes away does not come back.")
+			return say("AI agents use ", tool, " to remove, overwrite or end something on ", server, ". What a call removes can't be restored.")
 		},
 	},
 	mcpv1.Category_CATEGORY_FINANCIAL: {
 		Slug: "financial", Label: "Financial", Usual: policyv1.Risk_RISK_CRITICAL,
 		Meaning: "Tools that move money, promise it, or take it back.",
 		Means:   "moves money, promises it, or takes it back",
-		Advice:  "Let a person approve each call.",
-		Why:     "A wrong call costs money, at once.",
+		Advice:  "Require a person to approve each call.",
+		Why:     "A wrong call costs money immediately.",
 		does: func(tool, server name) prose {
-			return say("AI agents use ", tool, " to move money through ", server, ", to promise it, or to take it back. A wrong call costs money, at once.")
+			return say("AI agents use ", tool, " to move money through ", server, ", to promise it, or to take it back. A wrong call costs money immediately.")
 		},
 	},
 }
@@ -100,11 +100,11 @@ type risk struct {
 }
 
 var risks = [...]risk{
-	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
+	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "A tool that is not classified is treated as a tool of the highest risk: require a person to approve each call."},
 	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},
 	policyv1.Risk_RISK_MEDIUM:      {"medium", "Medium", 2, "Limit the rate of tools of medium risk, so that a loop can't change much before a person notices."},
 	policyv1.Risk_RISK_HIGH:        {"high", "High", 3, "Limit the rate of tools of high risk, and look at their arguments."},
-	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Let a person approve each call of a tool of critical risk."},
+	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Require a person to approve each call to a tool of critical risk."},
 }
 
 // categoryOf returns the description of a category. A number that this version does not know counts as not classified.
@@ -150,9 +150,9 @@ func degreeOf(what, about string, a policyv1.Axis) degree {
 
 func degreesOf(c *policyv1.Classification) []degree {
 	return []degree{
-		degreeOf("Sensitivity", "how sensitive what comes back can be", c.GetSensitivity()),
+		degreeOf("Sensitivity", "how sensitive its results can be", c.GetSensitivity()),
 		degreeOf("Open world", "how far it reaches outside its own server", c.GetOpenWorld()),
-		degreeOf("Irreversibility", "how hard its effect is to take back", c.GetIrreversibility()),
-		degreeOf("Blast radius", "how much one call can touch", c.GetBlastRadius()),
+		degreeOf("Irreversibility", "how hard it is to undo its effect", c.GetIrreversibility()),
+		degreeOf("Blast radius", "how much one call can affect", c.GetBlastRadius()),
 	}
 }

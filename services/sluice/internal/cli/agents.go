@@ -24,7 +24,7 @@ import (
 const promptTimeout = time.Hour
 
 func (t *tool) agents() *cobra.Command {
-	return group("agents", "Create agents in WebAssembly, prompt them, and end them",
+	return group("agents", "Create agents in WebAssembly, prompt them, and terminate them",
 		t.agentsCreate(), t.agentsPrompt(), t.agentsList(), t.agentsShow(), t.agentsFiles(),
 		t.changeStateCommand("stop ID", "Stop an agent now, until it is resumed; a running prompt is undone", stopAgent),
 		t.agentsResume(),
@@ -96,7 +96,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "", "the guest to run: agent asks a model what to do, script runs the commands in a prompt, echo returns the prompt; or the name of a guest in the configuration (default agent if --model or agents.model names a model, otherwise script)")
+	c.Flags().StringVar(&guest, "guest", "", "the guest to run: agent asks a model what to do, script runs the commands in a prompt, echo returns the prompt; or the name of a guest in the configuration (default agent if --model or agents.model sets a model, otherwise script)")
 	c.Flags().StringVar(&model, "model", "", "the model of the agent, as PROVIDER:MODEL; script:lines is built in")
 	c.Flags().StringVar(&instructions, "instructions", "", "instructions that the agent gets before all prompts")
 	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns the agent may take")
@@ -124,7 +124,7 @@ func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 
 func (t *tool) agentsPrompt() *cobra.Command {
 	return &cobra.Command{
-		Use: "prompt ID TEXT", Short: "Prompt an agent, and print its answer; TEXT - reads standard input",
+		Use: "prompt ID TEXT", Short: "Prompt an agent, and print its answer; if TEXT is -, the prompt is read from standard input",
 		Example:           "  " + t.self + " agents prompt ID 'write a.txt hello'",
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: t.completeAgent,

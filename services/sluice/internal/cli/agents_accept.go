@@ -24,9 +24,9 @@ func (t *tool) agentsAccept() *cobra.Command {
 	c := &cobra.Command{
 		Use: "accept TEMPLATE", Short: "Accept an imported template, so that agents can use it; shows the template and asks at a terminal",
 		Long: `Accept an imported template, so that agents can be created from it. The command prints the whole
-template, its rights first, and asks you to confirm. Without a terminal, set --digest to the digest
-of the template that you have read. The acceptance is for this content only: a different template of
-the same name is quarantined.`,
+template, beginning with its rights, and asks you to confirm. Without a terminal, set --digest
+to the digest of the template that you have read. You accept only this content: a template with
+the same name and different content is quarantined.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			f, err := t.load()
@@ -41,7 +41,7 @@ the same name is quarantined.`,
 			return t.acceptTemplate(c.Context(), wasmagentv1.NewGalleryServiceClient(conn), given[0], digest)
 		},
 	}
-	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("the digest of the template that you have read, at least its first %d digits; with it, the command does not ask", minDigest))
+	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("at least the first %d digits of the digest of the template that you have read; if it is set, the command does not ask", minDigest))
 	return c
 }
 

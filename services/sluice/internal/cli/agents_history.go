@@ -107,7 +107,7 @@ func (t *tool) printEvent(e *wasmagentv1.Event) error {
 
 func (t *tool) agentsVerify() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify ID", Short: "Verify that an agent's journal is complete, and that its module does what the journal says; exits with 1 if not", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "verify ID", Short: "Verify that an agent's journal is complete, and that its module does what the journal says; exits with 1 if one of these is not true", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.VerifyAgent(ctx, &wasmagentv1.VerifyAgentRequest{AgentId: given[0]})
@@ -315,7 +315,7 @@ func (t *tool) agentsGrant() *cobra.Command {
 	var lasts time.Duration
 	var reason string
 	c := &cobra.Command{
-		Use: "grant ID", Short: "Let an agent call more tools, for a time or permanently, or withdraw such a grant", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "grant ID", Short: "Grant an agent the right to call more tools, for a time or permanently, or withdraw a grant", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		Example: "  " + t.self + " agents grant ID --tool demo/create_note --for 1h --reason 'to write the report'",
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.GrantRightsRequest{AgentId: given[0], Withdraw: withdraw, Reason: reason}

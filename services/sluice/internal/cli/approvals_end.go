@@ -20,7 +20,7 @@ func (t *tool) approvalsResolve() *cobra.Command {
 	var ran, failed, assumeYes bool
 	c := &cobra.Command{
 		Use:   "resolve ID --done|--failed -m WHY",
-		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal; without one it needs --yes",
+		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal; without a terminal, --yes is required",
 		Long: `Record the outcome of a call that was sent and whose outcome is not known. First find out
 at the server whether the call ran. The command does not send the call again.`,
 		Args:              args(cobra.ExactArgs(1)),
@@ -49,9 +49,9 @@ func (t *tool) approvalsCancel() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Cancel an approval and its grant; shows the approval and asks at a terminal",
-		Long: `Cancel an approval that is pending or approved, so that its call does not run. If the
-call is made again, it requests approval again. If the approval has a grant, the grant
-ends too, whatever the state of the approval is.`,
+		Long: `Cancel an approval that is pending or approved, so that its call does not run. If the call is
+made again, it needs a new approval. If the approval has a grant, the command also ends the
+grant, whatever the state of the approval is.`,
 		Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(
 			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,

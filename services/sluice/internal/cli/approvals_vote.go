@@ -27,7 +27,7 @@ var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
 	var comment string
 	var assumeYes bool
-	needed := "; without one it needs --yes"
+	needed := "; without a terminal, --yes is required"
 	if verdict == approvalv1.Verdict_VERDICT_DENY {
 		needed = ""
 	}

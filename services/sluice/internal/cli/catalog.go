@@ -35,9 +35,9 @@ type listFlags struct {
 // aboutLists is the part of a command's help text that explains lists of tools.
 const aboutLists = `
 
-With --file, the list of tools is a response to tools/list, the result in the response, or
-the array in the result. With --run, the command starts a server that uses the stdio
-transport, with the environment of this command, lists the tools, and ends the server.`
+The file for --file contains a response to tools/list, the result in the response, or the array
+of tools in the result. With --run, the command starts a stdio server with the environment of
+this command, requests the list of tools, and ends the server.`
 
 // withToolList adds flags that name a list of tools to a command: a file, or a server to start. The command then calls
 // the function do with the tools in this list.

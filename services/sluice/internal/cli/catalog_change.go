@@ -59,11 +59,10 @@ func (t *tool) catalogAccept() *cobra.Command {
 	f := new(reviewFlags)
 	c := &cobra.Command{
 		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have read, or all pending definitions of a server",
-		Long: `Accept a definition of a tool, so that policy decides on calls of the tool. Without TOOL,
-accept all pending definitions of a server, except flagged definitions, which must be
-accepted one by one. ` + "`catalog diff SERVER`" + ` shows the definitions and prints the digest. To
-accept a definition that was accepted automatically means that a person agrees with the
-catalog about the tool.`,
+		Long: `Accept a definition of a tool, so that the tool can be called if policy allows it. Without TOOL,
+accept all pending definitions of a server, except flagged definitions, which must be accepted
+one by one. ` + "`catalog diff SERVER`" + ` shows the definitions and prints the digest. If you accept a
+definition that was accepted automatically, you confirm what the catalog says about the tool.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			req := &policyv1.AcceptPinRequest{Server: given[0], Reason: f.reason}
@@ -149,7 +148,7 @@ func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogService
 func (t *tool) catalogRefuse() *cobra.Command {
 	f := new(reviewFlags)
 	c := &cobra.Command{
-		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition; calls of the tool use its accepted definitions",
+		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition; the tool's accepted definitions stay in use",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			digest, err := t.listedDigest(ctx, client, given, f)
@@ -206,7 +205,7 @@ func (t *tool) catalogOverride() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&category, "category", "", "the category: "+strings.Join(categoryNames, ", "))
 	flags.StringVar(&risk, "risk", "", "the risk: "+strings.Join(riskNames, ", "))
-	flags.StringSliceVar(&tags, "tag", nil, "a tag to add, as `TAG`, for match: {tags} in policies")
+	flags.StringSliceVar(&tags, "tag", nil, "a `TAG` to add, which policies can match with match: {tags}")
 	flags.StringVar(&reason, "reason", "", "the reason, which is shown with the tool")
 	flags.BoolVar(&remove, "remove", false, "remove the override")
 	c.MarkFlagsOneRequired("category", "risk", "tag", "remove")

@@ -24,9 +24,10 @@ definition can't be called until a person accepts or refuses the definition. The
 compares each pending definition with the last accepted definition of the tool, and prints the
 commands that accept or refuse it.
 
-Without TOOL, the last line is a command that accepts the definitions that were shown. It does
-not accept definitions that the server has listed since. It leaves out flagged definitions, for
-example definitions that give instructions to the model. Accept or refuse them one by one.`,
+Without TOOL, the last line is a command that accepts the definitions that were shown. It
+accepts neither definitions that the server has listed since, nor flagged definitions, such as
+definitions that give instructions to the model. Accept or refuse flagged definitions one by
+one.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			if len(given) == 1 {

@@ -26,11 +26,11 @@ func (t *tool) certs() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "certs",
-		Short: "Create a development CA and a certificate for each role",
-		Long: `Create a development CA, and a certificate for each role, which the CA signs. The
-certificates are valid for a year. If the CA exists, the command uses it, and replaces
-the certificates of the roles. A role needs the files ca.pem, ROLE.pem and
-ROLE-key.pem. No role needs ca-key.pem.`,
+		Short: "Create a development CA and a certificate for each service",
+		Long: `Create a development CA, and a certificate for each service of the mesh (ROLE). The CA signs the
+certificates, which are valid for a year. If the CA already exists, the command uses it to
+replace the certificates. A service needs the files ca.pem, ROLE.pem and ROLE-key.pem. No
+service needs ca-key.pem.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			authority, made, err := pki.EnsureAuthority(dir)
@@ -60,17 +60,17 @@ func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "setup",
-		Short: "Create the keys and tokens of a deployment, with a folder for each role",
+		Short: "Create the keys and tokens of a deployment, with a folder for each service",
 		Long: `Create in --dir:
 
   ca/            the CA and its key, which no service needs
-  ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that role
+  ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that service
   policy/tokens/ the hashes of the tokens
   operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
                  for people
 
-The command does not replace existing files, so it may run at every start. It only
-replaces certificates that another CA signed or that expire within 30 days.`,
+The command replaces no existing files except certificates that another CA signed or that expire
+within 30 days. Therefore it may run at every start.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			if err := setupAll(dir); err != nil {
@@ -165,5 +165,5 @@ func (t *tool) token() *cobra.Command {
 			return err
 		},
 	}
-	return group("token", "Create, list and revoke tokens of clients, and show generated ones", t.createToken(), t.listTokens(), t.revokeToken(), show)
+	return group("token", "Create, list and revoke tokens of clients, and show generated tokens", t.createToken(), t.listTokens(), t.revokeToken(), show)
 }

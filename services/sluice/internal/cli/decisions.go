@@ -33,13 +33,13 @@ func (t *tool) decisionsTail() *cobra.Command {
 	filter := new(gatewayv1.DecisionFilter)
 	c := &cobra.Command{
 		Use: "tail", Aliases: []string{"list"}, Short: "Print the newest records", Args: args(cobra.NoArgs),
-		Long: `Print the newest records, the oldest of them first. --since and --until take a time
-such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. A long search reports
-its progress on standard error. Press Ctrl-C to end it.
+		Long: `Print the newest records, the oldest of them first. --since and --until take a time such as
+2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. A long search reports its progress on
+standard error. Press Ctrl-C to end the search.
 
-Without --protocol, the command leaves out protocol messages: initialize, ping, lists
-and notifications that passed or that no rule allows. It prints protocol messages that
-were refused for another reason, such as too many sessions.`,
+Without --protocol, the command leaves out protocol messages (initialize, ping, lists and
+notifications) that were allowed or that no rule allows. It prints protocol messages that were
+refused for another reason, such as too many sessions.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter.WithoutProtocol = !protocol
 			if err := setTimes(filter, since, until, time.Now()); err != nil {
@@ -77,10 +77,11 @@ func (t *tool) decisionsShow() *cobra.Command {
 	var all, withArguments bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Print the decision on a call and its outcome", Args: args(cobra.ExactArgs(1)),
-		Long: `Print the decision on a call and its outcome, on one screen. ID is the identifier, or its
-first characters, at least 8, if the decision is among the newest. With --all, print all fields
-of all records. With -o json, print the records as JSON. With --arguments, print the recorded
-arguments of the call as JSON instead, which only operators may read.`,
+		Long: `Print the decision on a call and its outcome, on one screen. ID is the identifier of the
+decision. For one of the newest decisions, the first 8 or more characters are enough. With
+--all, print all fields of all records. With -o json, print the records as JSON. With
+--arguments, print the recorded arguments of the call as JSON instead, which only operators may
+read.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
 			if err != nil {

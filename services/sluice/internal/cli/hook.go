@@ -37,12 +37,13 @@ func (t *tool) hook() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "hook CLIENT",
 		Short: "Decide whether a call to a client's own tool, such as its shell, is allowed",
-		Long: `Read an event of a client's hook on standard input, let the mesh decide on the call,
+		Long: `Read an event of a client's hook on standard input, ask the mesh whether the call is allowed,
 and print the answer of the hook. Clients run this command; ` + "`hook install`" + ` registers it. CLIENT
 is ` + strings.Join(hosttools.Clients(), ", ") + `.
 
-If anything fails, the call is denied. A call to a tool of an MCP server passes if the server
-is behind the mesh, because the mesh checks it when the client sends it. Otherwise it is denied.`,
+If anything fails, the call is denied. A call to a tool of an MCP server is allowed if the
+server is behind the mesh, because the mesh checks the call when the client sends it. If the
+server is not behind the mesh, the call is denied.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.printHook(t.answerHook(c.Context(), given[0], hold))

@@ -52,8 +52,8 @@ Only Claude Code has such a file (.claude/settings.local.json).`,
 
 func (t *tool) hookRemove() *cobra.Command {
 	return t.hookCommand("remove", "Remove the hook from the settings of a client",
-		`Remove Sluice's hook from the settings of a client. If nothing else has changed the file
-since hook install, the file gets back the bytes that it had before. If the client has no other hook of
+		`Remove Sluice's hook from the settings of a client. If nothing else has changed the file since
+hook install, the command restores the file byte for byte. If the client has no other hook of
 Sluice, the command also removes the client's tools from the configuration of your mesh, and the
 policy unless you have changed it.`,
 		(*hookTarget).remove)
@@ -61,14 +61,15 @@ policy unless you have changed it.`,
 
 func (t *tool) hookStatus() *cobra.Command {
 	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
-		`Show whether the hook of a client is registered, what keeps the client from running it, and
-whether your mesh answers it. The command starts your mesh if it is not running. It reads your
-settings, those of the administrator, and those of projects in this folder and the folders above.
-It does not know whether Codex trusts the hook, or Gemini CLI a folder.
+		`Show whether the hook of a client is registered, what prevents the client from running the hook,
+and whether your mesh answers the hook. The command starts your mesh if it is not running. It
+reads your settings, those of the administrator, and those of projects in this folder and the
+folders above. It can't detect whether Codex trusts the hook, or whether Gemini CLI trusts the
+folder.
 
-It exits with 1 if calls of the client pass without the mesh, or are all denied. Without CLIENT,
-it shows the hooks of all clients, and exits with 1 if a registered hook does not work, or if none
-is registered.`,
+It exits with 1 if the mesh does not check calls of the client, or if all these calls are
+denied. Without CLIENT, it shows the hooks of all clients, and exits with 1 if a registered hook
+does not work, or if none is registered.`,
 		(*hookTarget).status)
 	one := c.RunE
 	c.Use, c.Args = "status [CLIENT]", args(cobra.MaximumNArgs(1))

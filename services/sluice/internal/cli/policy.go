@@ -29,10 +29,11 @@ func (t *tool) policyLint() *cobra.Command {
 		Short: "Check policy documents, offline or against the tools of the running mesh",
 		Long: `Check that documents load together and pass their tests, and find rules without effect. With
 --config, also check that there are people who can give each approval, and compare the documents
-with the servers' tools when the mesh last ran: names that no server or tool has, conditions that
-read missing or optional arguments or compare them with values of another type, and dangerous
-tools that no rule names. The command then sends nothing over the network. With --live, the
-running mesh checks the documents, with the tools that the servers list now.
+with the tools that the servers had when the mesh last ran. The comparison finds names that no
+server or tool has, conditions that read missing or optional arguments or compare them with
+values of another type, and dangerous tools that no rule mentions. The command then sends
+nothing over the network. With --live, the running mesh checks the documents, with the tools
+that the servers list now.
 
 The command exits with 1 if a document would not load, or if a condition reads an argument that
 not every call has. It exits with 0 if there are only warnings.`,
@@ -183,11 +184,11 @@ limit. Tools that delete or overwrite something, move money, or don't say what t
 approval. The document is a draft: read it before you use it.
 
 Without --file and --run, the command reads the server's tools from the catalog of the running
-mesh, with the overrides of people. With --used, the document has rules only for tools that
-agents of your tenant have called, according to the gateway's journal, and limits that permit
-this use. The other tools are comments. With --since, only calls since that time count. Calls
-that passed because a rule or a server was observed count, too: ` + "`report`" + ` shows what the
-policy would have done with them.` + aboutLists,
+mesh, with the overrides that people have made. With --used, the document has rules only for
+tools that agents of your tenant have called, according to the gateway's journal, and limits
+that permit this use. The other tools are comments. With --since, only calls since that time are
+used. These include calls that were allowed only because a rule or a server has 'mode: observe';
+` + "`report`" + ` shows what the policy would have done with such calls.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +

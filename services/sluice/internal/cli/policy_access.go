@@ -45,8 +45,8 @@ whether every call is allowed, limited, needs approval or is denied, or on which
 this depends. For more than %d tools, the command prints a summary of each server, and
 --server prints the tools of one server. With --output json it always prints all tools.
 
-A call can still be refused because its arguments can't be read by a condition, or because a
-limit is reached. The command makes no calls.`, maxAccessRows),
+A call can still be refused because a condition can't read its arguments, or because a limit is
+reached. The command makes no calls.`, maxAccessRows),
 		Example: "  " + t.self + " policy access --subject ana --groups developers\n" +
 			"  " + t.self + " policy access --token ci-agent --server files",
 		Args: args(cobra.NoArgs),
@@ -54,7 +54,7 @@ limit is reached. The command makes no calls.`, maxAccessRows),
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "only this server, with its tools")
-	flags.StringVar(&f.token, "token", "", "the name of a configured token, for its tenant, subject, agent and groups")
+	flags.StringVar(&f.token, "token", "", "the name of a configured token, which sets the caller's tenant, subject, agent and groups")
 	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")

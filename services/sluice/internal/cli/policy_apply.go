@@ -52,17 +52,18 @@ func (t *tool) policyApply() *cobra.Command {
 		Short: "Replace the policy documents of a mesh whose policies are in its store",
 		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + ` in its configuration. PATHs
 are files and folders with all documents of the new policy; without them, the command reads the
-folder policies. The command shows which calls get a different result, first the calls that were
-refused and are allowed, and asks you to confirm. Without a terminal, set --yes.
+folder policies. The command shows which calls get a different result, first the calls that are
+refused now and would be allowed, and asks you to confirm. Without a terminal, set --yes.
 
 The mesh checks the documents and runs their tests. When the command has ended, no gateway
-starts a call under the older documents. If the active revision is not the one that you have
-compared, nothing changes. A document has the name of its file.
+starts a call under the older documents. If another revision has become active since the
+comparison, nothing is changed. The name of a document is the name of its file.
 
 If the configuration has approvals.policy_changes, other people must approve the change. The
-command then prints the id of the approval and exits with 3, and the active documents stay. Run
-the same command again after the approval, with the same documents and the same reason, or wait
-with --wait. If another revision became active in the meantime, people are asked again.`,
+command then prints the id of the approval and exits with 3, and the active documents stay in
+force. Run the same command again after the approval, with the same documents and the same
+reason, or use --wait. If another revision became active in the meantime, a new approval is
+needed.`,
 		Example: "  " + t.self + " policy apply policies/ -m \"allow drafts\"\n" +
 			"  " + t.self + " policy apply policies/ -m \"release 12\" --expect 3f9a0c1d --yes",
 		Args: args(cobra.ArbitraryArgs),
@@ -93,9 +94,9 @@ func (t *tool) policyRollback() *cobra.Command {
 		Use:   "rollback REVISION -m REASON",
 		Short: "Make the policy documents of an earlier revision active again",
 		Long: `Apply the documents of a stored revision again. REVISION is at least 8 digits of an id that
-` + "`policy revisions`" + ` prints. As with ` + "`policy apply`" + `, the command shows which calls get
-another result and asks you to confirm, and the rollback becomes a revision of its own, so that
-it can be undone in the same way.`,
+` + "`policy revisions`" + ` prints. As with ` + "`policy apply`" + `, the command shows which calls get another
+result and asks you to confirm, and the rollback becomes a new revision, so that you can undo it
+in the same way.`,
 		Example:           "  " + t.self + " policy rollback 3f9a0c1d -m \"drafts were sent\"",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeRevision,

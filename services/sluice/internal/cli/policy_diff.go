@@ -68,30 +68,32 @@ func (t *tool) policyDiff() *cobra.Command {
 		Short: "Show which calls get a different result after a change to the policy documents or the catalog",
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
 result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
-without OLD, NEW is compared with the active documents of the running mesh. A rule that is only
-observed does not refuse, so its calls are shown as 'deny -> allow (observed)'. If the policies
-are in the store, OLD and NEW may also be revisions: at least 8 digits of an id that
-` + "`policy revisions`" + ` prints.
+without OLD, NEW is compared with the active documents of the running mesh. A rule with 'mode:
+observe' is only recorded, so calls that the rule would refuse are shown as 'deny -> allow
+(observed)'. If the policies are in the store, OLD and NEW may also be revisions: at least 8
+digits of an id that ` + "`policy revisions`" + ` prints.
 
 The command compares the calls of each tool that a server lists, and of each name in the
-documents, by the callers that tokens or documents name, and by any other caller. Arguments are
-not known: the column IF shows the conditions on which a change depends. With OLD, the command
-sends nothing over the network, and reads tools, servers and tokens from --config and the data
-folder, or, without --config, only from the documents. With --live, the running mesh compares.
-With --since, it also compares the calls in the gateway's journal, which contains no arguments
-and no groups: the groups are those of the configured tokens.
+documents, for the callers that tokens or documents specify, and for any other caller. Arguments
+are not known: the column IF shows the conditions on which a change depends. With OLD, the
+command sends nothing over the network. It reads tools, servers and tokens from --config and the
+data folder. Without --config, it reads them only from the documents. With --live, the running
+mesh compares the documents. With --since, the command also compares the calls in the gateway's
+journal. The journal contains no arguments and no groups, so the groups are those of the
+configured tokens.
 
-With --catalog, --definition or --override, the running mesh compares the decisions of the active
-documents before and after changes of the catalog, which are not made: all pending definitions of
-tools are accepted, or those of one tool, or overrides are set or removed, as by ` + "`catalog accept`" + `
-and ` + "`catalog override`" + `. A pending definition refuses calls until then. Only calls of the changed
-tools are compared.
+With --catalog, --definition or --override, the running mesh compares the decisions of the
+active documents before and after changes to the catalog. It does not make these changes: it
+compares as if all pending definitions of tools, or those of one tool, were accepted
+(` + "`catalog accept`" + `), or as if overrides were set or removed (` + "`catalog override`" + `). While a
+definition is pending, calls to its tool are refused. Only calls to the changed tools are
+compared.
 
-The command exits with 0 if no change opens anything, with 1 if a call that was refused is
-allowed or can be approved, or a call that needed an approval is allowed, with 2 if the
-comparison fails, and with 3 if it is incomplete. It is incomplete if it took too long, or if
-the change of a rule may open calls that are not among the compared ones, for example calls of
-callers that many rules name.`,
+The command exits with 1 if a call that was refused is allowed or can be approved, or if a call
+that needed an approval is allowed. It exits with 0 if there is no such call, with 2 if the
+comparison fails, and with 3 if the comparison is incomplete. A comparison is incomplete if it
+took too long, or if a changed rule may allow calls that were not compared, for example calls of
+callers that many rules specify.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff 3f9a0c1d draft/\n" +

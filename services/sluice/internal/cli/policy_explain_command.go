@@ -66,12 +66,13 @@ func (t *tool) policyExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
 		Short: "Show what the active policy decides on a call, and why, without making the call",
-		Long: `Show what the active policy of the running mesh decides on a call, and why. The call is not made,
-and does not count against limits.
+		Long: `Show what the active policy of the running mesh decides on a call, and why. The call is not
+made, and is not counted against limits.
 
-With --draft, the documents of these files and folders decide instead of the active ones, with
-the catalog and the stops of the running mesh. They replace all active documents, so give all
-documents of the mesh. The command exits with 1 if they do not load.`,
+With --draft, the call is evaluated with the documents in these files and folders instead of the
+active documents, and with the catalog and the stops of the running mesh. Give all documents of
+the mesh, because the draft replaces all active documents. The command exits with 1 if the draft
+does not load.`,
 		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
 			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
 			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md\n" +
@@ -95,7 +96,7 @@ documents of the mesh. The command exits with 1 if they do not load.`,
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
 	flags.BoolVar(&f.all, "all", false, "also print all rules that policy considered, with their comparisons, and all conditions and limits")
-	flags.StringArrayVar(&f.draft, "draft", nil, "a file or folder with documents that decide instead of the active ones; may be repeated")
+	flags.StringArrayVar(&f.draft, "draft", nil, "a file or folder with documents to use instead of the active documents; may be repeated")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")

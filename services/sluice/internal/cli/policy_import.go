@@ -27,16 +27,16 @@ func (t *tool) policyImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import --server SERVER FILE",
 		Short: "Translate a policy of another gateway",
-		Long: `Translate a policy of another gateway to a policy document, and write the document to standard
+		Long: `Translate a policy of another gateway into a policy document, and write the document to standard
 output. FILE is a policy in one of two formats:
 
   hosted-json    JSON with the keys require, deny_if, limits, hide and all_tools (PolicyLayer)
   operator-yaml  YAML with rules, conditions, state and rate_limit (Intercept)
 
-A report on standard error names each part that could not be translated, with its line. The
+A report on standard error lists each part that could not be translated, with its line. The
 document denies at least what FILE denies: instead of a rule that could not be translated, it
-denies every call of the tool. The command exits with 1 if there is such a rule, and writes the
-document all the same, unless FILE can't be read at all. It sends nothing over the network.`,
+denies every call of the tool. The command exits with 1 if there is such a rule, but writes the
+document nevertheless, unless FILE can't be read at all. It sends nothing over the network.`,
 		Example: "  " + t.self + " policy import --server github github.yaml > policies/github.yaml\n" +
 			"  " + t.self + " policy lint policies/github.yaml",
 		Args: args(cobra.ExactArgs(1)),

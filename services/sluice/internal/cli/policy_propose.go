@@ -21,22 +21,22 @@ func (t *tool) policyPropose() *cobra.Command {
 	var server, since string
 	c := &cobra.Command{
 		Use:   "propose --server NAME [--since TIME]",
-		Short: "Write a policy for a server, from its observed calls and their arguments",
-		Long: `Write a policy document for a server to standard output, from the calls that agents of your
-tenant made since a time. The calls must have been sent, without the approval of a person. The
-document has a rule for each tool that was called, with a rate limit, and with a condition that
-permits the observed arguments: folders of paths, hosts of URLs, ranges of numbers, texts that
-occurred often, and the names of arguments. Comments name the calls on which a rule rests, and
-the arguments that have no bound. All other calls are denied.
+		Short: "Write a policy for a server, from its recorded calls and their arguments",
+		Long: `Write a policy document for a server to standard output, from calls that agents of your tenant
+have made. The command uses only calls since the given time that were sent without a person's
+approval. The document has a rule for each tool that was called, with a rate limit, and with a
+condition that permits the recorded arguments: folders of paths, hosts of URLs, ranges of
+numbers, texts that occurred often, and the names of arguments. Comments list the calls from
+which a rule was derived, and the arguments that have no bound. All other calls are denied.
 
-Bounds need recorded arguments: set ` + "`record: {arguments: redacted}`" + ` for the server. Without a bound
-for each argument, only tools that read with a low risk are allowed. Tools that delete, overwrite
-or move money, tools with an unknown class, and tools whose definition is not accepted need an
-approval, whatever was observed.
+Bounds can be derived only if arguments were recorded: set ` + "`record: {arguments: redacted}`" + ` for
+the server. Without a bound for each argument, only tools that read and have a low risk are
+allowed. Tools that delete, overwrite or move money, tools with an unknown class, and tools
+whose definition is not accepted need an approval, no matter what was recorded.
 
-The command decides all observed calls by the document before it prints it, and needs a token
-with the role operator, because it reads arguments. The document is a draft: an observed call is
-not known to be right.`,
+Before the command prints the document, it evaluates these calls with the document. It needs an
+operator's token, because it reads arguments. The document is a draft: it also permits recorded
+calls that were mistakes.`,
 		Example: "  " + t.self + " policy propose --server files --since 24h > files.yaml\n" +
 			"  " + t.self + " policy lint files.yaml",
 		Args: args(cobra.NoArgs),

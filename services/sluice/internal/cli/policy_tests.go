@@ -22,8 +22,8 @@ func (t *tool) policyTest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test FILE...",
 		Short: "Run the tests of policy documents, offline or in the running mesh",
-		Long: `Run the tests of documents. All documents that are given decide a test together, so give all
-documents of the mesh. The command makes the checks of lint, too, and sends nothing over the
+		Long: `Run the tests of documents. Each test is evaluated with all documents that are given, so give
+all documents of the mesh. The command also makes the checks of lint, and sends nothing over the
 network. With --live, the running mesh runs the tests, without the other checks of lint. The
 command exits with 1 if a test fails or lint finds an error.
 
@@ -113,7 +113,7 @@ func (t *tool) policySchema() *cobra.Command {
 		Short: "Print the JSON Schema of policy documents, for editors",
 		Long: `Print the JSON Schema (draft 7) of policy documents. Editors with the YAML language server
 complete and check the keys of a document that begins with a comment with the path of the
-schema, relative to the document. Don't store the schema in a folder that is named under
+schema, relative to the document. Don't store the schema in a folder that is listed under
 ` + "`policies`" + `, because every JSON file in it is a policy.`,
 		Example: "  " + t.self + " policy schema > policy.schema.json\n" +
 			"  # yaml-language-server: $schema=../policy.schema.json   (the first line of policies/files.yaml)",

@@ -23,7 +23,7 @@ import (
 )
 
 func (t *tool) service() *cobra.Command {
-	return group("service", "Run your own mesh from log-on, instead of on demand", t.serviceInstall(), t.serviceRemove(), t.serviceStatus())
+	return group("service", "Start your own mesh at log-on instead of on demand", t.serviceInstall(), t.serviceRemove(), t.serviceStatus())
 }
 
 func (t *tool) serviceInstall() *cobra.Command {
@@ -31,10 +31,10 @@ func (t *tool) serviceInstall() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Start your mesh now and at each log-on",
-		Long: `Make your own mesh a service of your user: a systemd user unit on Linux, a LaunchAgent on
-macOS, a task of the Task Scheduler on Windows. The command shows what it writes and asks first.
-Installing it needs no administrator. A mesh that a client has started is ended, and clients that are
-connected go on with the service.
+		Long: `Make your own mesh a service of your user: a systemd user unit on Linux, a LaunchAgent on macOS,
+a task of the Task Scheduler on Windows. The command shows what it writes and asks first. The
+installation needs no administrator rights. The command ends a mesh that a client has started,
+and connected clients continue with the service.
 
 The service gets PATH and the variables for proxies and certificates as they are in this
 terminal. Run the command again when they change.`,
@@ -49,8 +49,9 @@ func (t *tool) serviceRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove",
 		Short: "End the service, and remove what install has written",
-		Long: `End the service and remove what install has written. A definition that another program
-or a person has written or changed stays. A client then starts the mesh when it needs it.`,
+		Long: `End the service and remove what install has written. A service definition that another program
+or a person has written or changed is not removed. From then on, clients start the mesh when
+they need it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.removeService(c.Context()) },
 	}
@@ -59,7 +60,7 @@ or a person has written or changed stays. A client then starts the mesh when it 
 func (t *tool) serviceStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show whether the service is installed and runs",
+		Short: "Show whether the service is installed and running",
 		Long:  "Show whether the service is installed and running. The command exits with 1 if it is not running.",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return t.printService(c.Context()) },

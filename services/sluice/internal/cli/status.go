@@ -43,8 +43,8 @@ type roleStatus struct {
 func (t *tool) status() *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show the state of the mesh and its servers",
-		Long: `Show the state of each role, of the policy, the journal, and each server with its sandbox.
-The command exits with 1 if the mesh is not ready.`,
+		Long: `Show the state of each service, of the policy and the journal, and of each server with its
+sandbox. The command exits with 1 if the mesh is not ready.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()

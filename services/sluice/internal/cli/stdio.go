@@ -38,7 +38,7 @@ func (t *tool) stdio() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
-	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the one whose configuration --config names, as this client, such as claude-code; it is started if it is not running")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the mesh with the configuration file in --config, as this client, such as claude-code; the mesh is started if it is not running")
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
@@ -67,12 +67,12 @@ func stdioText(all, one, note string) string {
 print the answers on standard output, one message on each line. Errors are printed on
 standard error.
 
-The entry in a client's configuration for all servers behind the mesh. The names of
-their tools have the form SERVER__TOOL:
+Use this entry in a client's configuration for all servers behind the mesh. The names of the
+servers' tools have the form SERVER__TOOL:
 
   {"mcpServers": {"sluice": ` + all + `}}
 
-The entry for one server. The names of its tools are unchanged:
+Use this entry for one server. The names of its tools are unchanged:
 
   {"mcpServers": {"demo": ` + one + `}}
 

@@ -23,7 +23,7 @@ type selectorFlags struct {
 func (f *selectorFlags) add(c *cobra.Command, what string) {
 	flags := c.Flags()
 	flags.BoolVar(&f.all, "all", false, what+" all calls")
-	flags.StringVar(&f.agent, "agent", "", what+" the calls of an agent: its name, its subject, or the id of an agent of the mesh, as `AGENT`")
+	flags.StringVar(&f.agent, "agent", "", what+" the calls of an `AGENT`: its name, its subject, or the id of an agent that the mesh runs")
 	flags.StringVar(&f.server, "server", "", what+" the calls to a `SERVER`")
 	flags.StringVar(&f.tenant, "tenant", "", what+" the calls of a `TENANT`")
 	for _, name := range []string{"agent", "server", "tenant"} {
@@ -113,11 +113,11 @@ func (t *tool) stop() *cobra.Command {
 	var list, history bool
 	c := &cobra.Command{
 		Use:   "stop (--all | --agent AGENT | --server SERVER | --tenant TENANT) -m REASON",
-		Short: "Stop calls at once: of an agent or a tenant, to a server, or all calls",
-		Long: `Refuse calls until ` + "`resume`" + ` ends the stop. When the command has ended, no gateway
-starts these calls. Calls that were sent before end normally. Refused callers get the
-reason. Several of --agent, --server and --tenant select the calls that have
-all of these properties. A stop stays in force when the mesh restarts.
+		Short: "Stop the calls of an agent or a tenant, the calls to a server, or all calls",
+		Long: `Refuse calls until ` + "`resume`" + ` ends the stop. When the command has ended, no gateway starts these
+calls. Calls that were sent before the stop end normally. Refused callers get the reason.
+Several of --agent, --server and --tenant select the calls that have all of these properties. A
+stop stays in force when the mesh restarts.
 
 With --list, the command prints the stops in force instead, and with --history the ended
 stops. To end the mesh itself, end the process of ` + "`up`" + `.`,

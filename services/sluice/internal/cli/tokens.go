@@ -106,12 +106,12 @@ func (t *tool) createToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create AGENT",
 		Short: "Create a token for a client, such as cursor, and print it once",
-		Long: `Create a token with which one client calls tools. AGENT is the name of the client in
-rules, records and ` + "`stop --agent`" + `. Give each client a token of its own: then records show
-which client called, and a token can be revoked without the others.
+		Long: `Create a token with which one client calls tools. AGENT is the name of the client in rules,
+records and ` + "`stop --agent`" + `. Give each client its own token. Then records show which client made
+a call, and you can revoke the token of one client without affecting the other clients.
 
-The token is printed once, on standard output, or written to a new file. The mesh stores
-only its hash. It is valid at once, without a restart.`,
+The token is printed once, on standard output, or written to a new file. The mesh stores only
+the hash of the token. The token is valid immediately, without a restart.`,
 		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -325,11 +325,11 @@ func (t *tool) revokeToken() *cobra.Command {
 	var agent string
 	c := &cobra.Command{
 		Use:   "revoke (ID | --agent NAME)",
-		Short: "Revoke a token, or all tokens of an agent, at once",
-		Long: `Revoke a token, or with --agent all tokens of an agent. When the command has ended, no
-gateway accepts the tokens. Calls that were sent before end normally. Later calls are
-refused, and the answer says that the token was revoked. Tokens of the configuration are
-revoked by removing them there, which needs no restart either.`,
+		Short: "Revoke a token, or all tokens of an agent, immediately",
+		Long: `Revoke a token, or with --agent all tokens of an agent. When the command has ended, no gateway
+accepts the tokens. Calls that were sent before the revocation end normally. Later calls are
+refused, and the answer says that the token was revoked. To revoke a token of the configuration,
+remove it from the configuration file; this also needs no restart.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeToken,
 		RunE: func(c *cobra.Command, given []string) error {
