@@ -34,8 +34,8 @@ type Config struct {
 	Cells []string
 	// Bin is the directory that contains the mesh's programs.
 	Bin string
-	// Base is the directory that contains the programs of another commit, the base commit. Every cell of the mesh is
-	// also measured with these programs. If Base is empty, there is no comparison.
+	// Base is the directory that contains the programs of another commit, the base commit. Every cell that
+	// measures the mesh is also measured with these programs. If Base is empty, there is no comparison.
 	Base string
 	// Peers is the directory that contains the programs of other gateways.
 	Peers string

@@ -23,8 +23,8 @@ import (
 // pollInterval is the time between two checks of a condition.
 const pollInterval = 10 * time.Millisecond
 
-// paymentRun contains callers whose calls need approval, the approver, and the responses that they receive. While they
-// work, the mesh may be killed and restarted.
+// paymentRun describes callers whose calls need approval, an approver, and the responses that the callers and the
+// approver receive. Meanwhile, the mesh may be killed and restarted.
 type paymentRun struct {
 	meshConfig *stack.Stack
 	upstream   *rawmcp.Server

@@ -26,8 +26,8 @@ func newKilledHome(t *testing.T) *home {
 	return h
 }
 
-// A killed contains the clients' files as they are before and after a complete run of `sluice init`. In their contents,
-// the placeholder HOME stands for the home directory.
+// killed holds the contents of the clients' files before and after a complete run of `sluice init`, with the placeholder
+// HOME in place of the home directory.
 type killed struct {
 	t *testing.T
 	// The maps before and after contain the contents of the clients' files, by path.

@@ -15,9 +15,9 @@ import (
 // Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service. It is
 // safe for concurrent use.
 type Manager struct {
-	client *Client
-	attempts   *attempt.Client
-	log    *slog.Logger
+	client   *Client
+	attempts *attempt.Client
+	log      *slog.Logger
 	// draining is cancelled by Drain and Stop. From then on, calls are no longer held.
 	draining context.Context
 	drain    context.CancelFunc

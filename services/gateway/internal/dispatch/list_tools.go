@@ -117,8 +117,9 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	}
 }
 
-// mayBeOutdated reports whether the catalog's response that a tool is not accepted may be outdated. If the gateway
-// itself has never listed the server's tools in the session's revision, mayBeOutdated lists them.
+// mayBeOutdated is called after the catalog has responded that a tool is not accepted. It reports whether that response
+// may be outdated. If the gateway itself has never listed the server's tools in the session's MCP revision,
+// mayBeOutdated first lists them.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter

@@ -24,9 +24,9 @@ func (n *numeral) isOutOfRange() bool {
 	return !atMost(n.whole, "9223372036854775807")
 }
 
-// infinity contains the first digits of 2^1024 - 2^970, the smallest number that a float64 rounds to infinity. That
-// number has infinityPlaces digits before the point. Numbers that the parser accepts have fewer digits, so they never
-// equal that number.
+// infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity as a
+// float64. This integer has infinityPlaces digits. Its first digits are enough for a comparison, because the parser
+// accepts only numbers that are written with fewer digits than infinity contains, and so never the integer itself.
 const (
 	infinity       = "1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070"
 	infinityPlaces = 309

@@ -128,8 +128,8 @@ func TestOtherMethods_RunAsApproved(t *testing.T) {
 	})
 }
 
-// Requests with methods other than tools/call are not confirmed by the user in a form, even if the policy requires an
-// approval, because clients of some revisions cannot wait for the answers to such requests.
+// For methods other than tools/call, the user is not asked to confirm the request in a form, even if the policy requires
+// an approval, because clients of some revisions cannot wait for the responses to such requests.
 func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

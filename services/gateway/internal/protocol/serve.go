@@ -156,7 +156,7 @@ func isJSON(h http.Header) bool {
 }
 
 // checkMessage refuses three kinds of messages: ambiguous messages, messages of an unsupported revision, and messages
-// that need no rule but are too large. For initialize, it ignores the revision in the headers, because the body
+// that are allowed without a policy rule but are too large. For initialize, it ignores the revision in the headers, because the body
 // negotiates the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {

@@ -20,7 +20,8 @@ type IDs struct {
 	aead   cipher.AEAD
 }
 
-// NewIDs returns an IDs for a secret of any length. Two IDs that have the same secret return the same encrypted ids.
+// NewIDs returns a new [IDs] that uses the given secret, which may have any length. Two values of type IDs with the same
+// secret produce the same encrypted ids.
 func NewIDs(secret []byte) (*IDs, error) {
 	key := sha256.Sum256(append([]byte("ids of tasks: "), secret...))
 	block, err := aes.NewCipher(key[:])

@@ -92,8 +92,8 @@ func checkEvaluations(t *testing.T, c *Condition, in *Input) {
 	}
 }
 
-// TestCompile_CountsCalls checks the counted number of calls in a condition. If a condition contains more calls, the
-// cost of its evaluation is computed even for shorter params.
+// TestCompile_CountsCalls checks how many function calls Compile counts in a condition. The more calls a condition has,
+// the shorter its params must be if the cost of its evaluation is not to be computed.
 func TestCompile_CountsCalls(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{

@@ -148,10 +148,10 @@ func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	return set, err
 }
 
-// EndedStops returns the newest ended stops for which the function shows returns true. The newest stop comes first.
-func (s *Store) EndedStops(ctx context.Context, shows func(Stop) bool) (stops []Stop, err error) {
+// EndedStops returns the newest ended stops that the function accept accepts, newest first.
+func (s *Store) EndedStops(ctx context.Context, accept func(Stop) bool) (stops []Stop, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", shows)
+		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", accept)
 		return err
 	})
 	return stops[:min(len(stops), maxEnded)], err

@@ -119,8 +119,9 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	}
 }
 
-// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that units count from the latest time that
-// the store has seen, even if the clock jumps back after a bucket was evicted.
+// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that a unit that is reserved after the
+// clock has jumped back is treated as taken at the latest time that the store has seen, even if the bucket was evicted
+// before the jump.
 func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -133,8 +133,8 @@ func isUnsure(t *tool) *notice {
 	if !unsure(c) {
 		return nil
 	}
-	return &notice{"care", "It is not sure what this tool does", []prose{
-		say("Its definition has evidence for several categories, or for none, so category and risk are the strictest possible ones (confidence " + sureness(c) + "). A person can override them."),
+	return &notice{"care", "It is unclear what this tool does", []prose{
+		say("Its definition has evidence for several categories, or for none, so its category and risk are set to the strictest possible (confidence " + sureness(c) + "). A person can override them."),
 	}}
 }
 

@@ -40,7 +40,7 @@ func (t *tool) up() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
-		Long: `Run all services of the mesh in one process. Without a configuration, up serves a small demo
+		Long: `Run all services of the mesh in one process. Without a configuration, up runs a small demo
 server under a starter policy, and creates tokens for an agent and an operator in the data
 folder.
 

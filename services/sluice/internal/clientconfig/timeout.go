@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A timeoutKey describes the member of an entry that sets the timeout of calls.
+// A timeoutKey is the name and the unit of the setting for the timeout of calls in a server's entry.
 type timeoutKey struct {
 	name string
 	unit time.Duration

@@ -282,7 +282,7 @@ func (s *Service) mark(body string) string {
 	return "<!-- " + markText + hex.EncodeToString(sum[:]) + " -->\n"
 }
 
-// isOurs reports whether Install wrote this definition of the service and the definition was not changed since then.
+// isOurs reports whether Install wrote this definition of the service and the definition has not been changed since.
 func (s *Service) isOurs(text string) bool {
 	last := strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n') + 1
 	return last > 0 && text[last:] == s.mark(text[:last])

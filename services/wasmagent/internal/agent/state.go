@@ -168,7 +168,7 @@ func (a *Agent) record(s *state) *wasmstorev1.Record {
 	return r
 }
 
-// stateProto encodes the fields of a state that turns can change.
+// stateProto encodes those fields of the state that a turn can change.
 func (s *state) stateProto() *wasmstorev1.State {
 	out := &wasmstorev1.State{Memory: s.memory, Sequence: s.sequence, Turns: int32(s.turns), Messages: s.messages, Todos: s.todos}
 	for f := range s.files.All() {
@@ -177,7 +177,7 @@ func (s *state) stateProto() *wasmstorev1.State {
 	return out
 }
 
-// restore sets the fields of the state that turns can change. It copies their values from the parameter stored.
+// restore sets those fields of the state that a turn can change. It copies their values from the parameter stored.
 func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = stored.GetMemory(), stored.GetSequence(), int(stored.GetTurns()), stored.GetMessages(), stored.GetTodos()
 	s.messageBytes = 0

@@ -28,8 +28,8 @@ func checkResult(t *testing.T, name, response, want string) {
 	}
 }
 
-// The gateway builds the combined tools list from its own lists of all servers. The combined list contains the tools
-// that the caller may see, with combined names and with titles that contain the server's name.
+// The gateway builds the combined tools list from the lists that it has itself requested from the servers. The combined
+// list contains the tools that the caller may see, with combined names and with titles that contain the server's name.
 func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {

@@ -296,8 +296,9 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the response to a server's request. In a cancellation, it replaces the client's id
-// with the request's number. If the request has ended, it drops the cancellation.
+// notify posts a notification, or the response to a server's request. In a cancellation, it replaces the request id
+// that the client chose with the number that stands for this id on the stream. If the request has already ended, it
+// drops the cancellation.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {

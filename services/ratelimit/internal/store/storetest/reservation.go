@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// reservationCases test reservations after their grant.
+// reservationCases test what happens to reservations after they have been granted.
 var reservationCases = []testCase{
 	{name: "a repeat returns the same reservation and takes nothing", run: func(f *fixture) {
 		a, b := limitOf("a", 3, long), limitOf("b", 1, long)
