@@ -107,7 +107,7 @@ func TestReport_NamesUnreliableResults(t *testing.T) {
 	r.Failures = []string{"apart with 256 callers in round 1: refused:\nthe rest of it"}
 	got := string(bench.Report(r, aboutMachine()))
 	for _, want := range []string{
-		"had more than 10 % of the CPUs in 1 of 7 measurements, also when repeated",
+		"had more than 10 % of the CPUs in 1 of 7 measurements, even when repeated",
 		"\n## Not measured\n\n* apart with 256 callers in round 1: refused: the rest of it\n",
 		"| `sluice up`, allowed, no limits | **0.80** (0.80–0.80)",
 	} {

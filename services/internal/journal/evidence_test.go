@@ -126,7 +126,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "journal")
 		writeCalls(t, smallConfig(dir), 100)
 		_, err := journal.Verify(dir, *head)
-		if err == nil || !strings.Contains(err.Error(), "not the one that was sealed") || !strings.Contains(err.Error(), "another key") {
+		if err == nil || !strings.Contains(err.Error(), "not the one that was sealed") || !strings.Contains(err.Error(), "a key other than") {
 			t.Errorf("Verify returns %v", err)
 		}
 	})
@@ -146,7 +146,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, filepath.Join(dir, "head.json"), forged)
-		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "another key") {
+		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "a key other than") {
 			t.Errorf("with another's: %v", err)
 		}
 		write(t, filepath.Join(dir, "head.json"), []byte(strings.Replace(head.String(), `"count":100`, `"count":97`, 1)))

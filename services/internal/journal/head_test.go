@@ -28,7 +28,7 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(t, filepath.Join(dir, "head.json"), text)
-		}, "sealed with another key"},
+		}, "sealed with a key other than"},
 		"one that is half written": {func(t *testing.T, dir string) { write(t, filepath.Join(dir, "head.json"), nil) }, "read head.json"},
 	} {
 		t.Run("X10 "+name, func(t *testing.T) {

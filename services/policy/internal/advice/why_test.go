@@ -93,7 +93,7 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 		{"removes", &policyv1.Classification{Category: destructive, Risk: 4, Confidence: 0.8}, "it does not move money (not Financial).", "not Destructive"},
 		{"pays", &policyv1.Classification{Category: financial, Risk: 4, Confidence: 0.8}, "This tool deals with money", "As far as"},
 		{"speaks", &policyv1.Classification{Category: read, Risk: 4, Confidence: 0.8, Tags: []string{"speaks-to-the-model"}}, "what to do or what to hide", "not Destructive"},
-		{"hides", &policyv1.Classification{Category: read, Risk: 4, Confidence: 0.8, Tags: []string{"hidden-text"}}, "characters that show nothing", "not Destructive"},
+		{"hides", &policyv1.Classification{Category: read, Risk: 4, Confidence: 0.8, Tags: []string{"hidden-text"}}, "invisible characters", "not Destructive"},
 		{"tagged", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.8, Tags: []string{"pii", "eu"}}, "It is tagged pii, eu.", "argument"},
 		{"chosen", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.8, DependsOnArgument: "/action"}, `depends on its argument "/action"`, "tagged"},
 		{"chosen by something", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.8, Tags: []string{"depends-on-argument"}}, "depends on an argument", "tagged"},

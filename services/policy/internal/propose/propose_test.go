@@ -161,7 +161,7 @@ var boundTests = []boundTest{
 		name: "an empty list", calls: times(1, `{"to":[]}`), schema: required("to"), want: `args.to == []`, refused: []string{`{"to":["a"]}`, `{"to":{}}`},
 	},
 	{
-		name: "a list of objects", calls: times(1, `{"to":[{}]}`), schema: required("to"), note: "a list of other values than texts",
+		name: "a list of objects", calls: times(1, `{"to":[{}]}`), schema: required("to"), note: "a list that contains values other than texts",
 	},
 	{
 		name: "optional, and sometimes absent", calls: times(3, `{}`, `{"n":5}`), schema: engine.Schema{Arguments: map[string]engine.Argument{"n": {}}, Closed: true},

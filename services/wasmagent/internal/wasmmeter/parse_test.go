@@ -61,7 +61,7 @@ func TestParse_RefusesUnsupportedModules(t *testing.T) {
 		"W4 two tables":                   {build(end, parts{4: {2, 0x70, 0, 1, 0x70, 0, 1}}), wasmmeter.ErrLimitExceeded, "2 tables"},
 		"W4 a table that grows":           {build([]byte{0xd0, 0x70, 0x41, 1, 0xfc, 15, 0, 0x1a, 0x0b}, nil), wasmmeter.ErrUnsupported, "0xd0"},
 		"W4 a table that is set":          {build([]byte{0x41, 0, 0x41, 0, 0x26, 0, 0x0b}, nil), wasmmeter.ErrUnsupported, "0x26"},
-		"a table of references":           {build(end, parts{4: {1, 0x6f, 0, 1}}), wasmmeter.ErrUnsupported, "another type than functions"},
+		"a table of references":           {build(end, parts{4: {1, 0x6f, 0, 1}}), wasmmeter.ErrUnsupported, "a table whose type is not functions"},
 		"data that is dropped":            {build([]byte{0xfc, 9, 0, 0x0b}, nil), wasmmeter.ErrUnsupported, "0xfc 9"},
 		"elements that are dropped":       {build([]byte{0xfc, 13, 0, 0x0b}, nil), wasmmeter.ErrUnsupported, "0xfc 13"},
 		"threads":                         {build([]byte{0xfe, 0, 2, 0, 0x0b}, nil), wasmmeter.ErrUnsupported, "0xfe"},
