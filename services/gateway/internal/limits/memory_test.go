@@ -154,7 +154,7 @@ func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 }
 
 // Case X3. All answers become complete, regardless of their order and the steps in which they grow.
-func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
+func TestGrow_AllAnswersBecomeComplete(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		answers := rapid.SliceOfN(rapid.Custom(drawAnswer), 1, 40).Draw(rt, "answers")

@@ -202,7 +202,7 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 
 // One server slowly sends page after page. The combined list must be complete within a time limit, and must report this
 // server as unavailable. Invalid elements of other servers are omitted.
-func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
+func TestAllServers_ListIsCompleteInTimeIfAServerSendsPagesSlowly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
