@@ -92,7 +92,7 @@ func (s *revisionStream) Recv() (*policyv1.WatchRevisionResponse, error) {
 	}
 }
 
-// sign signs a decision about a call. The change functions modify the statement before it is signed.
+// sign signs a decision on a call. The change functions modify the statement before it is signed.
 func (j *fakePolicy) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
 	t.Helper()
 	out, err := j.signStatement(who, call, d, change...)

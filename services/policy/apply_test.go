@@ -334,7 +334,7 @@ func TestApplyDocuments_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 		allowed := one.apply(allowDocument, "open")
 		two.wantEffect(allow)
 		if d := two.decision("default", "ana", "coder"); d.GetPolicyRevision() != allowed.GetPolicyRevision() {
-			t.Errorf("%v was decided by another revision than %v", d, allowed)
+			t.Errorf("%v was decided by a revision that differs from that of %v", d, allowed)
 		}
 		two.apply(denyDocument, "close")
 		one.wantEffect(deny)

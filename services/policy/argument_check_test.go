@@ -66,7 +66,7 @@ func TestDecideCall_ChecksArgumentsAgainstTheDefinitionOfTheCall(t *testing.T) {
 			resp := l.decideArguments(tt.definition, tt.arguments)
 			d := resp.GetDecision()
 			if resp.GetKeeping() != nil {
-				t.Errorf("the decision about %s may be reused", tt.arguments)
+				t.Errorf("the decision on %s may be reused", tt.arguments)
 			}
 			if tt.refused == "" {
 				if d.GetEffect() != allow || d.GetTimeout().GetSeconds() != 5 || d.GetTimeoutRule().GetRule() != "tools.refund" {

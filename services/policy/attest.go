@@ -23,7 +23,7 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 	if principal == nil {
 		return nil, errAttest
 	}
-	if req.GetCall().GetMethod() == changeMethod { // only this service requests and claims approvals of changes of policy
+	if req.GetCall().GetMethod() == changeMethod { // only this service requests and claims approvals of policy changes
 		return nil, errAttestChange
 	}
 	return s.sign(set, principal, &approvalv1.BoundCall{Call: req.GetCall(), ServerIdentity: req.GetAttest().GetServerIdentity()}, d,

@@ -56,7 +56,7 @@ func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 		Call: call("pay"), Subject: caller, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")
-	_, err = gateway.DecideCall(ctx, &policyv1.DecideCallRequest{ // only the policy service itself asks about changes of policy
+	_, err = gateway.DecideCall(ctx, &policyv1.DecideCallRequest{ // only the policy service itself asks about policy changes
 		Call: &policyv1.Call{Server: "sluice-policy", Method: "policy/apply", Name: "x"}, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")

@@ -77,7 +77,7 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	if renewed := gateway.receive(); renewed.GetEpoch() != first.GetEpoch() || renewed.GetNumber() != 2 || renewed.GetRequest() != 2 || renewed.GetLease() == nil {
 		t.Errorf("renewed: %v", renewed)
 	}
-	lib.reportOwnList(get, definition("set_file", "Sets a file.")) // the new definition waits for an operator, so decisions about other tools stay the same
+	lib.reportOwnList(get, definition("set_file", "Sets a file.")) // the new definition waits for an operator, so decisions on other tools stay the same
 	change := gateway.receive()
 	if change.GetEpoch() == first.GetEpoch() || change.GetRequest() != 0 || change.GetLease() != nil {
 		t.Errorf("the response after a change is %v", change)

@@ -176,7 +176,7 @@ func (r *replayer) decide(rec *policyv1.RecordedDecision) (decidedReplay, error)
 	if err != nil {
 		return decidedReplay{}, err
 	}
-	unknown := engine.UnknownName | engine.UnknownArguments // the journal shortens names; names of tools that rules decide about are not shortened
+	unknown := engine.UnknownName | engine.UnknownArguments // the journal shortens names; tool names that rules contain are not shortened
 	if !r.groups.set(&subject, rec.GetSubject()) {
 		unknown |= engine.UnknownGroups
 	}

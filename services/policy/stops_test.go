@@ -109,7 +109,7 @@ func TestStopCalls_RefusesTheSelectedCallsUntilTheyAreResumed(t *testing.T) {
 	f.wantStopped(true, "acme", "bob", "coder")
 	f.wantStopped(false, "default", "ana", "other")
 	if d := f.decision("default", "ana", "coder"); d.GetPolicyRevision() != first.GetPolicyRevision() {
-		t.Errorf("%v was decided by another revision than %v", d, first)
+		t.Errorf("%v was decided by a revision that differs from that of %v", d, first)
 	}
 	again := f.stop(f.operator, selector)
 	if !again.GetAlreadyStopped() || !proto.Equal(again.GetStop(), first.GetStop()) {

@@ -75,7 +75,7 @@ func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	writeJSON(t, filepath.Join(dist, "artifacts.json"), artifacts)
 	writeJSON(t, filepath.Join(dist, "metadata.json"), map[string]string{"version": "1.2.3"})
 	if err := writePackages(dist, build{version: "1.2.4"}); err == nil {
-		t.Error("writePackages accepts another version than the one that goreleaser built")
+		t.Error("writePackages accepts a version other than the one that goreleaser built")
 	}
 	if err := writePackages(dist, b); err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func checkAllPointsKnown(t *testing.T, points []string) {
 	}
 	slices.Sort(known)
 	if diff := cmp.Diff(points, known); diff != "" {
-		t.Errorf("failpointCases returns other failpoints than the code has (-code +test):\n%s", diff)
+		t.Errorf("failpointCases and the code have different failpoints (-code +test):\n%s", diff)
 	}
 }
 

@@ -35,7 +35,7 @@ type Client struct {
 	in      io.WriteCloser
 	last    int64
 	waiting map[int64]chan Reply
-	ended   error // the reason for which no more responses arrive, or nil while the process runs
+	ended   error // why no more responses arrive, or nil while the process runs
 }
 
 // ToolCall contains the parameters of a `tools/call` request as the SDK's users write them.

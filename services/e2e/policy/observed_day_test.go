@@ -420,5 +420,5 @@ func (d *day) compare(t *testing.T, predicted, results map[string][]result) {
 	for _, key := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(&lines, "%6d %s\n", counts[key], key)
 	}
-	t.Logf("calls on the enforced day, %d of which had another result than predicted:\n%s", different, lines.String())
+	t.Logf("calls on the enforced day, %d of which had a result that was not predicted:\n%s", different, lines.String())
 }

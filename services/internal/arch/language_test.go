@@ -23,7 +23,8 @@ var shrink = flag.Bool("shrink", false, "write the smaller counts of words to te
 // "callers", "clients", "servers", "operators" and "approvers" for people and programs. Write "again", "recently" and
 // "otherwise" for the other words.
 var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|anew|of late|com(?:e|es|ing) by|came by|at hand|` +
-	`(?:is|are|was|were) told|tells whether|is none|are none|beside)\b`)
+	`(?:is|are|was|were) told|tells whether|is none|are none|beside|reasons? for which|decides? about|decisions? about|` +
+	`(?:another|other) [a-z]+ than)\b`)
 
 // plain matches avoided words in a form that is easy to read, as in "nil if there is none".
 var plain = regexp.MustCompile(`(?i)\bthere (?:is|are) none\b`)

@@ -33,7 +33,7 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 				err := in.Err()
 				<-in.Done()
 				if again := in.Err(); !errors.Is(again, err) {
-					return errors.Join(errors.New("another error than before"), again)
+					return errors.Join(errors.New("an error that differs from the first"), again)
 				}
 				return err
 			},

@@ -359,7 +359,7 @@ type Refusal struct {
 	// The current approval. It is absent if there is none, for example with too_many_pending.
 	Approval *Approval `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
 	// For a refused claim: whether the limit lease in the request is unused. The lease is unused if it was never part of
-	// a claim, and if no call can be sent under it any more because the attempt is over or has another claim. If this
+	// a claim, and if no further call can be sent under it because the attempt is over or has another claim. If this
 	// field is true, the caller must settle the lease as never sent. If it is false, the caller must not settle the
 	// lease, because the lease belongs to another claim or another claim may still use it.
 	LeaseUnused   bool `protobuf:"varint,5,opt,name=lease_unused,json=leaseUnused,proto3" json:"lease_unused,omitempty"`

@@ -149,7 +149,7 @@ func findForeignText(text string, rare func(script) bool) (from, to int, meaning
 			least = minIdeogram
 		}
 		if passage.letters >= least && rare(passage.of) {
-			return passage.from, min(at+utf8.RuneLen(r), len(text)), "this passage is in another script than the rest"
+			return passage.from, min(at+utf8.RuneLen(r), len(text)), "the script of this passage differs from that of the rest"
 		}
 	}
 	return 0, 0, ""

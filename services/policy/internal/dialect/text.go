@@ -14,7 +14,7 @@ import (
 func (t *translator) text(src *Source) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# Imported from %s (%s). Read each rule before you use it. Prompts, resources and
-# other methods than tools/call are denied unless a rule of another document allows them.
+# methods other than tools/call are denied unless a rule of another document allows them.
 version: 1
 server: %s
 default: %s

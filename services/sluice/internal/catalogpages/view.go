@@ -182,7 +182,7 @@ type definition struct {
 	Digest      string
 	Pin         *pin
 	First, Last string
-	// Settled describes the decision about the definition: the principal, the time and the reason. It is nil if there
+	// Settled describes the decision on the definition: the principal, the time and the reason. It is nil if there
 	// is no decision.
 	Settled prose
 	// Reason is the catalog's reason for the pin state of a definition without a decision. It may be empty.
@@ -207,7 +207,7 @@ func historyOf(t *tool) []definition {
 	return out
 }
 
-// settledOf describes the decision about a definition: the principal, the time and the reason. It returns nil if there
+// settledOf describes the decision on a definition: the principal, the time and the reason. It returns nil if there
 // is no decision.
 func settledOf(d *policyv1.SeenDefinition) prose {
 	var out prose

@@ -161,7 +161,7 @@ func TestSetup_ReplacesAnExpiringCertificate(t *testing.T) {
 				t.Errorf("the gateway can't load its certificate: %v", err)
 			}
 			if !bytes.Equal(read(t, dir, "ca/ca.pem"), read(t, dir, "gateway/ca.pem")) {
-				t.Error("the gateway trusts another CA than the deployment's")
+				t.Error("the gateway trusts a CA other than the deployment's")
 			}
 		})
 	}

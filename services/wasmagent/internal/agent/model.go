@@ -195,7 +195,7 @@ func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// unchargedReasons contains the error reasons for which the provider charges nothing, because it did not process the
+// unchargedReasons contains the reasons of errors that the provider does not charge for, because it did not process the
 // question.
 var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,

@@ -102,7 +102,7 @@ func TestArchiveKeys_AllProcessesSignWithFirstKey(t *testing.T) {
 			_, keys[i], _ = ed25519.GenerateKey(nil)
 			signs, all, err := s.ArchiveKeys(t.Context(), keys[i], i != 2) // the third key has signed nothing yet
 			if err != nil || !signs.Equal(keys[0]) || len(all) != []int{1, 2, 2}[i] {
-				t.Errorf("process %d signs with another key than the first, or accepts %d: %v", i, len(all), err)
+				t.Errorf("process %d signs with a key that differs from the first one, or accepts %d: %v", i, len(all), err)
 			}
 		}
 	})

@@ -208,7 +208,7 @@ func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 // memoryIndex reads the index of a memory, which must be 0.
 func (r *reader) memoryIndex(out []byte) []byte {
 	if r.byte() != 0 {
-		r.fail(errors.New("another memory than the first"))
+		r.fail(errors.New("a memory other than the first"))
 	}
 	return append(out, 0)
 }
