@@ -75,7 +75,7 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 # 3 tests at a time, or 4 tests that start whole meshes.
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
-SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
+SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/arch internal/binding internal/canonicaljson internal/config internal/detect internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/dialect policy/internal/document policy/internal/engine policy/internal/locator policy/internal/propose sluice/internal/clientconfig sluice/internal/configedit sluice/internal/hookevent sluice/internal/hooksetup wasmagent/internal/archive wasmagent/internal/files wasmagent/internal/inventory wasmagent/internal/models wasmagent/internal/wasmmeter
 BUILT := -vet=off -ldflags=-w
 SLOTS := $(if $(shell command -v flock),-p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test",-p 2)
 
