@@ -57,7 +57,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			if lostClaim {
 				a = a.WithNewID()
 			}
-			return a, k.cancelSuperseded(ctx, a)
+			return a, k.cancelSuperseded(ctx, a, a.Refusal())
 		case disconnected.Err() != nil: // the approval stays pending, and the call runs only if the caller repeats it
 			return a, refusalFor(result.Approval)
 		}

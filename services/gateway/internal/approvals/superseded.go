@@ -26,7 +26,7 @@ func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *
 		}
 	}
 	if k.HasTicket(a) {
-		return k.cancelSuperseded(ctx, a)
+		return k.cancelSuperseded(ctx, a, denied)
 	}
 	return denied
 }
@@ -37,8 +37,7 @@ func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *
 //
 // The result is nil if the policy allows the call. If the approval cannot be cancelled, a call that the policy allows
 // is refused. A call that the policy denies is always denied.
-func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
-	denied := a.Refusal()
+func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt, denied *refusal.Refusal) *refusal.Refusal {
 	isStopped := a.Decision.GetCode() == commonv1.Code_CODE_STOPPED // the approval stays valid until the calls are resumed
 	if denied != nil && (!a.Denies() || isStopped) {
 		return denied

@@ -314,8 +314,8 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	return terms, lists == 0 || len(terms.Approvers) > 0
 }
 
-// modelTime returns the shortest of the given times. A time of 0 is replaced with the configured time. If all times are
-// 0, modelTime returns 0.
+// modelTime returns the shortest of the given times. A time of 0 is replaced with the configured time. If all are 0, so
+// is the result.
 func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	if slices.Max(given) == 0 {
 		return 0
@@ -476,8 +476,7 @@ func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 	})
 }
 
-// checkLimits compares the limits of a decision with the limits of the model. The same bucket must have the same
-// description in every call.
+// checkLimits compares the limits of a decision with those of the model. A bucket has one description in all calls.
 func checkLimits(t *rapid.T, want []string, got []engine.Limit, buckets map[string]string) {
 	if len(want) != len(got) {
 		t.Fatalf("%d limits, want %d:\n%+v\n%s", len(got), len(want), got, strings.Join(want, "\n"))

@@ -36,6 +36,25 @@ type initFlags struct {
 	add bool
 }
 
+func (f *initFlags) register(c *cobra.Command) {
+	flags := c.Flags()
+	flags.BoolVar(&f.observe, "observe", false, "refuse nothing for 24 hours, and record what the policies would decide")
+	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
+	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
+	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since, and forget entries that can't be restored")
+	flags.BoolVar(&f.check, "check", false, "list the servers that clients reach without the mesh")
+	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
+	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
+	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked for it)")
+	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if the mesh has its own authority")
+	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as the local end of a tunnel, although another user of this machine can listen on the port while it is free, and get the token")
+	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
+	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
+	c.MarkFlagsMutuallyExclusive("project", "yes")
+	_ = c.MarkFlagDirname("project")
+}
+
 func (t *tool) initCommand() *cobra.Command {
 	var f initFlags
 	c := &cobra.Command{
@@ -79,22 +98,7 @@ to the client's files.`,
 			return clientIDs(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	flags := c.Flags()
-	flags.BoolVar(&f.observe, "observe", false, "refuse nothing for 24 hours, and record what the policies would decide")
-	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
-	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
-	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since, and forget entries that can't be restored")
-	flags.BoolVar(&f.check, "check", false, "list the servers that clients reach without the mesh")
-	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
-	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
-	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")
-	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked for it)")
-	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if the mesh has its own authority")
-	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as the local end of a tunnel, although another user of this machine can listen on the port while it is free, and get the token")
-	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
-	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
-	c.MarkFlagsMutuallyExclusive("project", "yes")
-	_ = c.MarkFlagDirname("project")
+	f.register(c)
 	return c
 }
 

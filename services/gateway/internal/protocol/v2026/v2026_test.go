@@ -266,8 +266,7 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// The gateway asks a server only once which revisions it supports. The client's request that causes this counts as a
-// probe.
+// The gateway asks a server once which revisions it supports. The request that causes this is counted as a probe.
 func TestPost_AsksOnceForTheRevisionsOfTheServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -384,8 +383,7 @@ func TestPost_InputResponsesNeedAServerThatMayAsk(t *testing.T) {
 	}
 }
 
-// Case U1. For methods whose answers may contain requests to the client, the policy service evaluates each of these
-// requests.
+// Case U1. If a method's answers may contain requests to the client, the policy service evaluates each such request.
 func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
