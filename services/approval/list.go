@@ -57,8 +57,8 @@ type approvalReader struct {
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// readHead reads the approval. If the request is for the first part of a view, readHead also reads the history. It does
-// not read the call, because the call may be large.
+// readHead reads the approval. Unless the request is for a later part of a view, readHead also reads the history. It
+// does not read the call, because the call may be large.
 func (g *approvalReader) readHead(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.GetHead(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// Two approvals are pending when WatchPending starts, and one of them is approved. While WatchPending reports the first
-// two, two more are opened, and one of these is approved. Changes to approvals that were already reported cause no
-// report.
+// When WatchPending starts, two approvals are pending, and a third approval is already approved. While WatchPending
+// reports the first two, two more are opened, and one of these is approved. Changes to approvals that were already
+// reported cause no report.
 func TestWatchPending_ReportsEachApprovalOnce(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		s.ask(t, `{"n":1}`)

@@ -38,8 +38,8 @@ func checkRateRefusal(t *testing.T, r *approvalv1.Refusal, window time.Duration)
 	}
 }
 
-// Case X8. A principal makes many calls that differ in the server, the tool's definition and the approval terms. People
-// are asked at most max_asked times.
+// Case X8. A principal makes many calls that differ in the arguments, the server, the tool's definition or the approval
+// terms, or cancels each approval and makes the call again. People are asked at most max_asked times.
 func TestRequestApproval_AsksPeopleAtMostMaxAskedTimes(t *testing.T) {
 	const tries, most = 60, 30
 	for name, question := range map[string]func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse{

@@ -21,9 +21,9 @@ const (
 	askedSuffix = "-asked"
 )
 
-// roles lists the mesh services in the order in which they start. The gateway is last, because it is ready only when
-// all other services are running. The list is repeated here and not imported, because `make bench-diff` builds this
-// package with the code of earlier commits.
+// roles lists the mesh services in the order in which they start. The gateway is last, because startSeparateRoles waits
+// only until the last service is ready. The list is repeated here and not imported, because `make bench-diff` builds
+// this package with the code of earlier commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs returns the names of the mesh's programs that are needed to measure cells.

@@ -124,7 +124,8 @@ type Service struct {
 	started        time.Time
 	decisions      *decisioncache.Cache
 	peers          peerHealth
-	// reads ensures that each caller reads records in only one request at a time.
+	// reads limits the number of requests in which one caller reads records at the same time. The limit depends on the
+	// number of processors.
 	reads *fairqueue.Queue[string]
 	// callCount counts the calls that come from inside the mesh. Each of these calls uses its number as its JSON-RPC
 	// request id.

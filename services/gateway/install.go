@@ -152,9 +152,9 @@ func digestOf(in *stdio.Install, path string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// installers returns two sandboxes: one for installing a package, and one for the package's install scripts. Both can
-// write only to the installation's directory. The first sandbox has network access. The second one has network access
-// only if the server has network access.
+// installers returns a sandbox with network access for installing a package. If the server has no network access,
+// installers also returns a sandbox without network access for the package's install scripts. Otherwise scripts is nil,
+// and the install scripts run in the first sandbox. A sandbox can write only to the installation's directory.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())

@@ -73,9 +73,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	return resp, nil
 }
 
-// read waits until the caller may read records. The returned function ends the read. Each caller can make only one read
-// at a time. After a read, the caller must wait for as long as the read has taken, so that a caller that reads
-// continuously does not delay other callers.
+// read waits until the caller may read records. The returned function ends the read. The number of reads that a caller
+// can make at a time is limited. After a read of more than a millisecond, the caller must wait for as long as the read
+// has taken, but at most 1 s, so that a caller that reads continuously does not delay other callers.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	principal := cmp.Or(caller.Person, caller.Principal)

@@ -23,15 +23,14 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	}
 }
 
-// sweepUnused removes the installed packages that no configured server uses, and renames the private directories of
-// servers that have been missing from the configuration for 30 days.
+// sweepUnused removes the installed packages that no configured server uses, and renames the private directories that
+// no configured server has used for 30 days.
 func (s *Service) sweepUnused(ctx context.Context) {
 	s.sweepPrograms(ctx)
 	s.endUnusedFolders(ctx)
 }
 
-// endUnusedFolders renames the private directories of servers that have been missing from the configuration for 30
-// days.
+// endUnusedFolders renames the private directories that no configured server has used for 30 days.
 func (s *Service) endUnusedFolders(ctx context.Context) {
 	used := func(name string) bool {
 		server, ok := s.cfg.Servers[name]

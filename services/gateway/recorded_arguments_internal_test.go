@@ -117,7 +117,7 @@ func TestGetStatus_ShowsTheSizeOfRecordedArguments(t *testing.T) {
 	}
 }
 
-// recordArguments stores arguments, and records the intent and the outcome of a call by the tenant acme.
+// recordArguments stores arguments, and records the intent of a call by the tenant acme.
 func recordArguments(t *testing.T, s *Service, id, text string) journal.Recorded {
 	t.Helper()
 	stored, err := s.arguments.Put(id, "ana", []byte(text))

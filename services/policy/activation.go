@@ -9,7 +9,7 @@ import (
 // activationToken identifies an activation of policies. As text, it consists of the time of the activation in
 // nanoseconds and the first 16 digits of the revision. If the policies are in the store, these are preceded by `s` and
 // the number of the stored revision. Each part has a constant length, so a token that is greater as text is a later
-// token. The times are compared only between activations of the same stored revision.
+// token. If two tokens contain the numbers of stored revisions, their times are compared only if the numbers are equal.
 type activationToken struct {
 	// stored is true if the token contains the number of a stored revision.
 	stored bool

@@ -41,7 +41,7 @@ func runOnPostgres(t *testing.T, source, statement string) {
 	}
 }
 
-// stored changes opts so that the service keeps its policies in its store.
+// stored returns a copy of opts with which the service keeps its policies in its store.
 func stored(opts options) options {
 	opts.stored = true
 	return opts
@@ -221,7 +221,8 @@ func TestApplyDocuments_OnlyOperatorsOfTheInstallationApply(t *testing.T) {
 	}
 }
 
-// The service restarts. The applied documents and the emergency stops are still active.
+// The service restarts. The applied documents are still active. After that, an emergency stop stays active when other
+// documents are applied.
 func TestApplyDocuments_RevisionsSurviveRestarts(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{data: t.TempDir(), tokens: append(rpctest.Records(), otherTenantTokens()...)})
@@ -296,8 +297,8 @@ func TestApplyDocuments_ObservedServersRefuseCallsWithoutAPolicy(t *testing.T) {
 	newStopFixture(t, opts).wantEffect(deny)
 }
 
-// A gateway has a lease of one second, which allows it to use older decisions. ApplyDocuments responds only after the
-// lease has expired and decisions that were not cached have become too old to be used.
+// A gateway has a lease, which allows it to use older decisions, and acknowledges the change immediately. Nevertheless,
+// ApplyDocuments responds only after decisions that were not cached have become too old to be used.
 func TestApplyDocuments_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, stored(options{}))

@@ -37,8 +37,8 @@ func (l *catalogFixture) decideArguments(of *policyv1.ToolDefinition, arguments 
 	return resp
 }
 
-// The server lists one definition to the gateway, and an operator accepts another definition. The arguments of a call
-// must satisfy the schema of the definition that the caller's session listed.
+// The server lists several definitions of a tool, one after the other. The arguments of a call must satisfy the schema
+// of the definition that the caller's session listed.
 func TestDecideCall_ChecksArgumentsAgainstTheDefinitionOfTheCall(t *testing.T) {
 	t.Parallel()
 	opts := options{paths: []string{folder(t, strictRefunds)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.Off}}}

@@ -170,8 +170,8 @@ func (c *policyChange) call() *approvalv1.BoundCall {
 	}
 }
 
-// decide returns the decision that the change needs an approval. The signed decision also contains the statement in the
-// parameter use, which identifies how the approval is used.
+// decide returns the decision that the change needs an approval. The signed decision also contains the approval id and
+// the attempt in the parameter use. Both are empty in a request for an approval.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -232,8 +232,8 @@ func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approva
 	return asked, nil
 }
 
-// applyApproved claims an approval and makes the documents active. If people have not voted yet, it returns an error
-// that says that the approval is pending.
+// applyApproved claims an approval and makes the documents active. If votes are still missing, it returns an error that
+// says that the approval is pending.
 func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, asked *approvalv1.Approval) (*store.Revision, bool, error) {
 	switch asked.GetState() { //nolint:exhaustive // RequestApproval returns no other state
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
@@ -346,7 +346,7 @@ func (c *policyChange) cancelOutdated(ctx context.Context) {
 	}
 }
 
-// pendingError returns the error for a change on which people have not voted yet.
+// pendingError returns the error for a change for which votes are still missing.
 func (c *policyChange) pendingError(a *approvalv1.Approval) error {
 	until := a.GetDecideBefore().AsTime().UTC().Format(time.RFC3339)
 	return &rpc.Error{

@@ -36,8 +36,8 @@ type fakeApprovals struct {
 	approvals map[string]*approvalv1.Approval // by bound call
 	calls     map[string]*approvalv1.BoundCall
 	ended     map[string]string // how approvals ended
-	// away is the error that every request returns. The function change modifies each claim. The function claimed is
-	// called before the fake service responds to a claim.
+	// away is the error that RequestApproval returns. The function change modifies each claim. The function claimed is
+	// called before the fake service responds to a claim that succeeded.
 	away    error
 	change  func(*approvalv1.Claimed)
 	claimed func()

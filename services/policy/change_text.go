@@ -21,16 +21,17 @@ const (
 	maxChangeParams = 1 << 20
 )
 
-// changeText is the text about a change that approvers see, as JSON. The calls that the change newly allows come first.
+// changeText is the text about a change that approvers see, as JSON. Of the calls whose result changes, the calls that
+// become less restricted come first.
 type changeText struct {
 	Revision string `json:"revision"`
 	Replaces string `json:"replaces"`
 	Author   string `json:"author"`
 	Reason   string `json:"reason"`
-	// Comparison says whether the change may allow calls that Opens does not list.
+	// Comparison says whether calls that Opens does not list may also become less restricted.
 	Comparison string   `json:"comparison"`
 	Opens      []string `json:"opens"`
-	// MayOpen lists rules that may allow calls that Opens does not list.
+	// MayOpen lists rules that may make calls that Opens does not list less restricted.
 	MayOpen []string     `json:"may_open,omitempty"`
 	Closes  []string     `json:"closes,omitempty"`
 	Terms   []string     `json:"other_limits_or_terms,omitempty"`

@@ -171,7 +171,7 @@ func (c *catalogChanges) tools() (out []changedTool) {
 
 // calls returns the calls to a tool that are compared, with no caller set. There is one call for each definition of the
 // tool. If calls with an unknown definition are allowed, there is also one such call. Quarantines are ignored, because
-// they can end without a change to the tool's category and risk.
+// they can end without a change to the tool's classification.
 func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 	settings := c.settings(tool.server)
 	facts := func(server *catalog.Server, digest []byte) engine.Facts {

@@ -121,8 +121,8 @@ func (l *catalogFixture) override(o *policyv1.OverrideChange) {
 }
 
 // Random changes to the catalog are first compared and then made. The comparison returns every call whose effect is
-// different after the changes have been made. If the documents have no conditions, every call that the comparison
-// returns has a different effect after the changes.
+// different after the changes have been made. If the document has no conditions, every changed effect that the
+// comparison returns for the test's callers is also found in the decisions.
 func TestDiffCatalog_NamesTheFlipsOfSeededChanges(t *testing.T) {
 	t.Parallel()
 	var flips atomic.Int64
@@ -259,9 +259,9 @@ func TestDiffCatalog_QuarantinesDoNotCount(t *testing.T) {
 	}
 }
 
-// Several rules distinguish callers, and the change newly allows no call by the compared callers. The totals name the
-// rule that may allow calls by other callers. A stricter category allows no new calls, and then the totals name no
-// rule.
+// A rule distinguishes callers by agent and by subject, and the change newly allows no call by the compared callers.
+// The totals name the rule that may allow calls by other callers. A stricter category allows no new calls, and then the
+// totals name no rule.
 func TestDiffCatalog_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

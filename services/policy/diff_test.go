@@ -80,8 +80,8 @@ func documentOf(text string) []*policyv1.Document {
 	return []*policyv1.Document{{Path: "a.yaml", Text: text}}
 }
 
-// The active documents are compared with a draft. The draft allows a tool that was hidden and a tool that was denied,
-// removes a condition, and denies a tool. The comparison includes two recorded calls.
+// The active documents are compared with a draft. The draft allows a tool that was hidden, removes a condition, and
+// denies a tool. The comparison includes a recorded call that was made seven times.
 func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
@@ -209,8 +209,9 @@ func offlineDiff(t *testing.T, before, after string) *policyv1.DiffRevisionsResp
 	return resp
 }
 
-// These changes allow new calls, but the example calls of the comparison do not include any of them. The result then
-// names the rule that allows the new calls, so that it does not look as if the change allows nothing new.
+// These changes make calls less restricted, but the example calls of the comparison do not include any of these calls.
+// The result then names a rule that was added, changed or removed, so that it does not look as if the change allows
+// nothing new.
 func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\nserver: s\n"

@@ -306,8 +306,9 @@ func kindOf(c *engine.Change) policyv1.FlipKind {
 	return policyv1.FlipKind_FLIP_KIND_TERMS
 }
 
-// SortFlips sorts flips. Calls that were denied and are now allowed come first (see orderOf). Flips of the same kind
-// are sorted by the number of recorded calls, the highest number first, and then by server, method and name.
+// SortFlips sorts flips. Calls that were denied and are now allowed come first (see orderOf). Flips for which orderOf
+// returns the same value are sorted by the number of recorded calls, the highest number first, and then by server,
+// method and name.
 func SortFlips(flips []*policyv1.Flip) {
 	rule := func(f *policyv1.Flip) string {
 		before, after := f.GetBefore().GetRule(), f.GetAfter().GetRule()

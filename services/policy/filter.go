@@ -43,8 +43,8 @@ func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Sub
 	return resp, nil
 }
 
-// listedKinds maps MCP methods that return a list, or announce that a list has changed, to the kind of names in the
-// list.
+// listedKinds maps MCP methods that return a list, or announce that a resource has changed, to the kind of names in the
+// list or in the notification.
 var listedKinds = map[string]engine.EntryKind{
 	"prompts/list":                    engine.EntryPrompt,
 	"resources/list":                  engine.EntryResource,

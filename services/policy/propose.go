@@ -66,14 +66,14 @@ type Proposal struct {
 }
 
 // Propose returns a policy document for a server. For tools that are safe enough, the document allows the observed
-// calls, with bounds for their arguments. It requires approval for other tools that were called, and denies everything
-// else.
+// calls, with bounds for their arguments. It requires approval for other tools that were called, if the server still
+// lists them and a document can name them. It denies everything else.
 //
 // Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition is not
 // accepted. If an argument has no bound, the tool also needs approval, unless its category is Read and its risk is low.
 // The parameter home is the path of a home folder, or empty. A home folder is too wide to be the bound for a path.
 //
-// Propose evaluates all observed calls with the document, and returns an error if a call to an allowed tool is not
+// Propose evaluates the observed calls to allowed tools with the document, and returns an error if one of them is not
 // allowed. It also returns an error if a document can't name the server.
 func Propose(server string, tools []ObservedTool, home string) (*Proposal, error) {
 	rules := make([]proposedRule, len(tools))

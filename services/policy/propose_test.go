@@ -65,8 +65,8 @@ func proposed(t *testing.T, tools ...policy.ObservedTool) string {
 	return string(made.Document)
 }
 
-// The document has a rule for each tool that was called. Its comments describe the calls and the bounds, and say why an
-// argument has no bound.
+// The document has a rule for each tool that was called and that the server still lists. The document's comments
+// describe the calls and the bounds, and say why an argument has no bound.
 func TestPropose(t *testing.T) {
 	t.Parallel()
 	unlisted := observedTool("gone", "", readCategory, lowRisk, `{}`)

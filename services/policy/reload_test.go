@@ -224,8 +224,8 @@ func TestReload_ActivatesAConfigMapUpdate(t *testing.T) {
 	})
 }
 
-// Kubernetes repeatedly replaces a folder that contains two documents. ReadDocuments always returns both documents in
-// the same version.
+// Kubernetes repeatedly replaces a folder that contains two documents. If ReadDocuments returns no error, it returns
+// both documents in the same version.
 func TestReadDocuments_NeverMixVersionsOfAConfigMap(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

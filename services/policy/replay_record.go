@@ -176,7 +176,8 @@ func (r *replayer) decide(rec *policyv1.RecordedDecision) (decidedReplay, error)
 	if err != nil {
 		return decidedReplay{}, err
 	}
-	unknown := engine.UnknownName | engine.UnknownArguments // the journal shortens names; tool names that rules contain are not shortened
+	// The journal shortens names, except for the names of tools on whose calls rules decide.
+	unknown := engine.UnknownName | engine.UnknownArguments
 	if !r.groups.set(&subject, rec.GetSubject()) {
 		unknown |= engine.UnknownGroups
 	}

@@ -266,8 +266,8 @@ func (s *Service) recordUses(ctx context.Context) error {
 	}
 }
 
-// storeUses stores the times at which tokens were last used. It ignores times in the future, which can occur because
-// the clocks of services may differ.
+// storeUses stores the times at which tokens were last used. It replaces a time in the future, which can occur because
+// the clocks of services may differ, with the current time.
 func (s *Service) storeUses(ctx context.Context, uses []*identityv1.TokenUse) error {
 	now, latest := time.Now(), make(map[string]time.Time, len(uses))
 	for _, use := range uses {

@@ -33,8 +33,7 @@ func newToken(name, tenant, agent string, groups ...string) *identityv1.CreateTo
 }
 
 // An operator creates a token for a client. The token is valid at once, both in this process and at a gateway that
-// watches the tokens. It stays valid after a restart. After the operator revokes the token, it is refused as revoked,
-// even after a restart.
+// watches the tokens. After the operator revokes the token, it is refused as revoked, even after a restart.
 func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	t.Parallel()
 	opts := options{tokens: tokensOfTwoTenants(), data: t.TempDir(), groups: map[string][]string{"developers": {"cursor-1"}, "on call": {"ana"}}}

@@ -21,14 +21,15 @@ func withheldFinding() *policyv1.Finding {
 	}
 }
 
-// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Services may
-// read them, and so may callers of the tenant "default", because the documents belong to the installation.
+// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Services that
+// call on their own behalf may read them, and so may callers of the tenant "default", because the documents belong to
+// the installation.
 func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns a message about the active policy for a caller. Suggestions in findings name people of all tenants,
-// so only operators of the installation get the suggestions.
+// describe returns a message about the active policy for a caller. Suggestions in findings name people of all tenants.
+// Therefore a person gets the suggestions only if the person is an operator of the installation.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,

@@ -46,7 +46,8 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance is a random string that differs after each start. It shows clients that the counters started from zero.
+	// instance is a random string that differs after each start. It shows clients which process counted the units,
+	// because each process has its own counts.
 	instance string
 }
 

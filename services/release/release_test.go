@@ -51,7 +51,8 @@ func TestPlatforms_AreWhatGoreleaserBuilds(t *testing.T) {
 }
 
 // writePackages gets the files that goreleaser writes, with short contents. It writes one npm package for each
-// platform. The checksums, the provenance, the formula and the Dockerfile contain the names of the files.
+// platform. The file checksums.txt contains a line for each file, and the provenance contains the digest of each file.
+// The formula contains the digest of the archive for linux_amd64.
 func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	t.Parallel()
 	dist := filepath.Join(t.TempDir(), "dist")

@@ -35,8 +35,8 @@ const maxCallTime = 30 * time.Minute
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]. It counts the call, which must be within the rights of the agent and of every agent in
-// its delegation chain.
+// Allow implements [agent.Host]. The rights of the agent and of every agent in its delegation chain must include the
+// call. Allow counts the call, unless the call is a question to a model.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {

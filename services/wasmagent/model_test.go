@@ -77,7 +77,8 @@ func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testServic
 }
 
 // An agent whose configuration has no model uses the model in the configuration key agents.model, whether the agent was
-// created from a manifest, a template or an archive.
+// created from a manifest or a template. An agent that was created from an archive also uses this model if no
+// configured provider has the model in the archive.
 func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 	t.Parallel()
 	elsewhere := newTestService(t).onBehalfOfUser(t, "ana")

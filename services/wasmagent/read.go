@@ -101,8 +101,9 @@ type agentEntry struct {
 }
 
 // agentEntries returns agents with their current states, from newest to oldest. It returns the stored agents in the
-// parameter rows. It also returns the agents that have a turn in this process, if their current state is one of the
-// given states.
+// parameter rows, and the agents that have a turn in this process. agentEntries omits each agent whose current state is
+// not one of the given states. If states is empty, agentEntries returns only agents in rows, and omits terminated
+// agents.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {

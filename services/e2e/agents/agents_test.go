@@ -80,8 +80,8 @@ func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	if status.IsStopped || status.State != "idle" {
 		t.Errorf("after the refused termination its status is %+v", status)
 	}
-	// Case T5. The gateway rejects unknown arguments. One of them adds a tool name, and another is a known argument
-	// whose name is spelled differently.
+	// Case T5. Unknown fields are rejected. The agent service rejects a tool input that contains another tool name. The
+	// gateway rejects an argument whose name is spelled differently.
 	for text, args := range map[string]map[string]any{
 		"the field is not known":  {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
 		"/agent_id: is not known": {"agent_id": id, "toolName": "list_files"},

@@ -72,8 +72,8 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// The policy service evaluates both an agent's calls to its model and the tool calls that the model requests. Each kind
-// of call counts against its own limit.
+// The policy service evaluates both an agent's calls to its model and the tool calls that the model requests. The calls
+// to the model count against the tokens in the agent's manifest and against the rate limit in the policy.
 func TestAgents_ModelCallsAreDecidedAndLimited(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -18,9 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approverDelayVariable is the name of an environment variable. Its value is a duration: the time from the refusal that
-// contains the approval's id to the approver's vote. If the variable is set, calls are held for the default time.
-// Otherwise calls are held for one second, and the approver votes immediately after the refusal.
+// approverDelayVariable is the name of an environment variable. Its value is a duration: the minimum time from the
+// start of the client's call to the approver's vote. The approver always votes after the refusal that contains the
+// approval's id. If the variable is set, calls are held for the default time. Otherwise calls are held for one second,
+// and the approver votes immediately after the refusal.
 const approverDelayVariable = "SLUICE_PATIENCE"
 
 // externalClient is an MCP client that is not part of the project.

@@ -77,8 +77,8 @@ func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	}
 }
 
-// `policy suggest --used` returns a policy that contains only the tools that were called. It limits each tool to the
-// highest number of calls that were made in any minute.
+// `policy suggest --used` returns a policy that contains only the tools that were called. If the rule of a tool has a
+// rate limit, the limit allows at least the highest number of calls that one session made in a minute.
 func TestPolicySuggest_UsedNamesOnlyCalledTools(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, "["+toolDefinition("get_note", "Gets a note.")+","+toolDefinition("add_note", "Adds a note.")+","+toolDefinition("delete_note", "Deletes a note.")+"]")

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The generated pages about Claude Flow's tools contain every statement of the handwritten pages. The files in
-// testdata/pages list these statements, and mark those that were wrong or that can't be generated.
+// The generated pages about Claude Flow's tools contain the statements of the handwritten pages. The files in
+// testdata/pages list these statements, and mark those that were wrong or that a reader can't know from the tool's
+// definition.
 func TestCatalogPages_HaveTheStatementsOfTheHandwrittenOnes(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: stack.ClaudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))

@@ -33,8 +33,8 @@ func features() []string {
 }
 
 // wholeMatrixVariable is the name of the environment variable that selects all pairs of clients and servers. If it is
-// not set, a quarter of the pairs is tested. This quarter includes every client and every server, each at its own URL
-// and at the URL for all servers, but not each client with each server.
+// not set, a quarter of the pairs is tested. This quarter includes every client and every server, both at the server's
+// own URL and at the URL for all servers, but not each client with each server.
 const wholeMatrixVariable = "SLUICE_MATRIX"
 
 // isTested reports whether the client and the server with these indexes are tested together. The parameter at is 0 for

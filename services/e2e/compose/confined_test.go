@@ -131,8 +131,8 @@ func confinedStories(t *testing.T, d *deployment) {
 	})
 }
 
-// listVolumes returns the volumes of a container, without the project's name. The test fails unless the container of
-// every mesh service mounts the configuration read-only.
+// listVolumes returns the volumes of a container, without the project's name. The test fails if the container has any
+// mount other than volumes and a read-only mount of the configuration.
 func listVolumes(t *testing.T, c container) []string {
 	t.Helper()
 	var out []string

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// A cloned project configures MCP servers that have the same names as the servers behind the mesh, but are different
-// servers. Codex reads the project's configuration only if the user trusts the project. Therefore the hook does not
-// allow a call because of the configuration of an untrusted project. In tool names, Codex replaces hyphens with
-// underscores.
+// A cloned project configures two MCP servers that are behind the mesh. In tool names, Codex replaces hyphens with
+// underscores. Therefore one of these servers has the same name there as a server of the user that is not behind the
+// mesh. Codex reads the project's configuration only if the user trusts the project. Therefore the hook does not let a
+// call pass because of the configuration of an untrusted project.
 func TestHooks_IgnoreEntriesThatCodexDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

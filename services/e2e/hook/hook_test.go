@@ -87,7 +87,7 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	}
 }
 
-// A rate limit of the policy applies to the tools of a client. A call counts once, even if two hook events report it.
+// A rate limit of the policy applies to the tools of a client. A call counts once, even if two hooks report it.
 func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -185,8 +185,8 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	h.blocks("the mesh can't start", h.run(h.event("Bash", `{"command":"ls"}`), "hook", "claude-code"), "nonsense")
 }
 
-// The hook allows calls to MCP servers behind the mesh. It denies calls to other servers, even if their configuration
-// entries look like the entries that Sluice writes.
+// The hook prints no decision for calls to MCP servers behind the mesh. It denies calls to other servers, even if their
+// configuration entries look like the entries that Sluice writes.
 func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// readNothing requests 100 pages of records, as a viewer does. Its flow-control window is zero, so the server can't
+// readNothing requests 100 pages of records with a viewer's token. Its flow-control window is zero, so the server can't
 // send any of the pages.
 func readNothing(ctx context.Context, m target) bool {
 	request, err := proto.Marshal(&gatewayv1.ListDecisionsRequest{PageSize: 1000})

@@ -166,8 +166,8 @@ func TestLimits_StatusReportsUnenforcedLimits(t *testing.T) {
 	}
 }
 
-// Case X20. A server starts even if its limits can't be enforced. The test runs it in a container with a restricted
-// /proc, and without capabilities, as in a pod whose processes the kernel kills first.
+// Case X20. A server starts even if its limits can't be enforced. The test starts a mesh with a restricted /proc, as in
+// a container, and another mesh without capabilities, as in a pod whose processes the kernel kills first.
 func TestLimits_ServerRunsIfLimitsCannotBeEnforced(t *testing.T) {
 	t.Parallel()
 	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`

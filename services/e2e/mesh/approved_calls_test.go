@@ -256,7 +256,7 @@ func (p *paymentRun) chooseVerdict(n int, id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// killMesh kills the mesh. It returns the approved calls whose outcome is not in the journal, by decision id.
+// killMesh kills the mesh. It returns the approved calls without a final record in the journal, by decision id.
 func (p *paymentRun) killMesh(t *testing.T, mesh *stack.Process) map[string]openCall {
 	t.Helper()
 	mesh.Kill()

@@ -18,8 +18,8 @@ const (
 	// call to the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 15 * time.Second
 	// recoveryTimeLimit is the maximum time from the end of a network fault until approvals can be requested again, on
-	// an otherwise idle machine. It applies to `make stress RUN=away`. Other runs use busyRecoveryTimeLimit. The
-	// measured time includes holdTime, because the gateway responds only after the hold time.
+	// an otherwise idle machine. It applies to `make stress RUN=away`. Other runs use busyRecoveryTimeLimit. The test
+	// subtracts holdTime from the measured time, because the gateway responds only after the hold time.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second

@@ -18,8 +18,8 @@ type stopTimes struct {
 	// call that a server received, or 0 if there was no such call. lastCallInFault is for the stops that overlap a
 	// fault.
 	lastCall, lastCallInFault []time.Duration
-	// resumed contains, for each stop of calls, the time from the request to resume calls to the next call that a
-	// server received.
+	// resumed contains, for each stop of calls and each of its targets, the time from the request to resume calls to
+	// the next call of the target that a server received.
 	resumed []time.Duration
 }
 
@@ -65,8 +65,8 @@ func (c *stopTest) isDisturbed(p stopPeriod) bool {
 	return slices.ContainsFunc(c.faults, func(f stopFault) bool { return p.requested.Before(f.ended) && p.acknowledged.After(f.began) })
 }
 
-// check compares the times at which servers received calls with the times of all stops of calls. It reports each call
-// that a server received after a stop was acknowledged and before the end of that stop was requested.
+// check compares the times at which servers received calls with the times of all stops of calls. The test fails if a
+// server received a call after a stop was acknowledged and before the end of that stop was requested.
 func (c *stopTest) check() (times stopTimes) {
 	c.t.Helper()
 	for _, target := range c.targets {

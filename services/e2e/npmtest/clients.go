@@ -75,7 +75,7 @@ func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse)
 	return out
 }
 
-// Mcporter runs the mcporter command for one endpoint. Each method call starts a process.
+// Mcporter runs the mcporter command for one endpoint. Each method call starts two processes, one after the other.
 type Mcporter struct {
 	t             testing.TB
 	program, file string

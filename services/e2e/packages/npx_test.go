@@ -79,8 +79,8 @@ func (m *mesh) call(t *testing.T, token, server string) stack.CommandResult {
 	})
 }
 
-// callLook calls the server's tool. It repeats the call as long as the response says that the server is still starting
-// because its package is being installed.
+// callLook calls the server's tool. It repeats the call up to ten times, as long as the response says that the server
+// is still starting because its package is being installed.
 func (m *mesh) callLook(t *testing.T, token, server string) (got lookResult) {
 	t.Helper()
 	ran := m.call(t, token, server)
@@ -361,7 +361,7 @@ func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 }
 
 // npx commands whose packages the gateway does not install itself run unchanged. `config check` reports the commands
-// that install their package at each start.
+// that install their package at each start, unless the operator chose this with install: each_start.
 func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

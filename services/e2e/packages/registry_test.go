@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// registry is a fake npm registry that records the requests that it receives.
+// registry is a fake npm registry that counts the requests for each archive.
 type registry struct {
 	url string
 

@@ -53,7 +53,8 @@ type mesh struct {
 	PID int
 }
 
-// mesh returns the address and the process id of the running mesh. found is false if no mesh is running.
+// mesh returns the address and the process id in the file addresses.json. found is false if this file does not exist.
+// A mesh removes the file when it stops, but a killed mesh leaves the file behind.
 func (h *home) mesh() (m mesh, found bool) {
 	h.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.data(), "addresses.json"))

@@ -124,7 +124,8 @@ func newHostileHome(t *testing.T) *home {
 	return h
 }
 
-// checkPrinted checks that an output contains no control characters, and that no line begins with the hostile string.
+// checkPrinted checks that an output contains no control characters except newlines and tabs, and that no line begins
+// with the word FORGED, which the hostile string contains after each of its line breaks.
 func checkPrinted(t *testing.T, args []string, out string) {
 	t.Helper()
 	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {

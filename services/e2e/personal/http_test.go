@@ -120,8 +120,8 @@ func TestInitHTTP_EntriesUseAMeshElsewhereAndUndoRestoresTheBytes(t *testing.T) 
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// In each case, `init` can't use the remote mesh. It writes nothing, and prints what the problem is and how to solve
-// it.
+// In each case, `init` can't use the remote mesh, or its arguments are wrong. It writes nothing, and prints what the
+// problem is and how to solve it.
 func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

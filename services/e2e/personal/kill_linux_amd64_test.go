@@ -165,9 +165,9 @@ func TestInit_KilledAtEachStep(t *testing.T) {
 	}
 }
 
-// nextCommands returns what to run after `sluice init` was killed: "undo" means `sluice init --undo` alone, and "init"
-// means `sluice init` and then `sluice init --undo`. If SLUICE_INIT_KILLS is set, nextCommands returns both. Otherwise
-// it returns one of them at random.
+// nextCommands returns what to run after `sluice init` or `sluice init --undo` was killed: "undo" means `sluice init
+// --undo` alone, and "init" means `sluice init` and then `sluice init --undo`. If SLUICE_INIT_KILLS is set,
+// nextCommands returns both. Otherwise it returns one of them at random.
 func nextCommands() []string {
 	both := []string{"undo", "init"}
 	if os.Getenv("SLUICE_INIT_KILLS") != "" {

@@ -47,9 +47,9 @@ func countStarts(ctx context.Context, path string, inPlace bool) (starts int, er
 	}
 }
 
-// A client rewrites its configuration file continually while `sluice init` is running. The file always contains what
-// the client wrote last, and each of its entries is either the original entry or the entry that `sluice init` has
-// written. When the client is closed, `sluice init` completes, and `sluice init --undo` restores the entries.
+// A client rewrites its configuration file continually while `sluice init` is running. After that, the file contains
+// what the client wrote last, and its entry is either the original entry or the entry that `sluice init` has written.
+// When the client is closed, another `sluice init` completes, and `sluice init --undo` restores the entry.
 func TestInit_AClientRewritesItsFile(t *testing.T) {
 	t.Parallel()
 	for way, inPlace := range map[string]bool{"by rename": false, "in place": true} {

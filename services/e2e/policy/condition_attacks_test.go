@@ -24,9 +24,9 @@ rules:
   - {name: not-secret, match: {tool: write_file}, when: 'path.within(args.path, "/srv/docs/secret")', action: deny}
 `
 
-// TestConditions_RefuseArgumentsThatMislead checks that the server does not receive calls with misleading arguments. An
-// argument is misleading if its type differs from the type that a condition expects, if it lacks a value that a deny
-// rule reads, or if another program may interpret it differently. Cases P9, P10, P14.
+// TestConditions_RefuseArgumentsThatMislead checks that the server does not receive calls with misleading arguments.
+// Arguments are misleading if the type of an argument differs from the type that a condition expects, if an argument
+// that a deny rule reads is missing, or if another program may interpret them differently. Cases P9, P10, P14.
 func TestConditions_RefuseArgumentsThatMislead(t *testing.T) {
 	t.Parallel()
 	var tools []string

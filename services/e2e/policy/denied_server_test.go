@@ -121,15 +121,16 @@ func (k *tap) bytes() string {
 	return string(k.recorded)
 }
 
-// markedInitializes contains initialize requests. Every string that a client may choose contains the mark.
+// markedInitializes contains initialize requests. Every string that a client may choose contains the mark in at least
+// one of these requests.
 var markedInitializes = []string{
 	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
 		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
 }
 
-// messagesWithoutRule returns messages of every method that is allowed without a rule. Every string that a client may
-// choose contains the mark.
+// messagesWithoutRule returns messages of every method that is allowed without a rule, and some other messages:
+// responses, and requests that need a rule. Strings that a client may choose contain the mark.
 func messagesWithoutRule() []string {
 	long := strings.Repeat(mark, 100)
 	var out []string

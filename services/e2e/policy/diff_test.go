@@ -30,8 +30,8 @@ rules:
 
 // TestDiff_ShowsWhatADraftOpens checks that `policy diff` shows which calls a draft would newly allow. It compares a
 // draft with the active documents of a running mesh and with the mesh's recorded calls. It also compares two files
-// without a mesh. The exit code is 1 if the change allows calls that were refused before, 0 if it does not, and 2 after
-// an error.
+// without a mesh. The exit code is 1 if the change makes a call less restricted, 0 if it does not, and 2 after an
+// error.
 func TestDiff_ShowsWhatADraftOpens(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "pay", "drop"))

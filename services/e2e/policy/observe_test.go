@@ -82,7 +82,8 @@ func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	}
 }
 
-// When `sluice up` starts, it prints the rules and servers that have mode: observe.
+// When `sluice up` starts, it prints that every server and the document are in observe mode, and until when. It also logs
+// this.
 func TestObserve_BannerNamesWhatIsObserved(t *testing.T) {
 	t.Parallel()
 	date := time.Now().Add(7 * 24 * time.Hour).UTC().Format(time.DateOnly)

@@ -88,7 +88,7 @@ rules:
       arguments: {detect: [email]}
 `
 
-// recordingTransport is an HTTP client that copies all bytes that it receives.
+// recordingTransport is an io.Writer that stores all bytes that are written to it. It is safe for concurrent use.
 type recordingTransport struct {
 	mu  sync.Mutex
 	got bytes.Buffer

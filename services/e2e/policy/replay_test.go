@@ -33,8 +33,8 @@ rules:
 `
 
 // TestReplay_ShowsWhichRecordedCallsADraftChanges makes calls in a mesh and replays them with draft policies. The exit
-// code is 1 if a draft allows a call that was refused, and 0 if it allows no such call. The exit code is 2 if it is
-// unknown whether a draft allows such a call, or if its documents do not load. No call reaches the server again.
+// code is 1 if a draft makes a call less restricted, and 0 if it makes no call less restricted. The exit code is 3 if
+// this is unknown, and 2 if the documents of the draft do not load. No call reaches the server again.
 func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "write", "pay", "slow", "deploy", "drop"))

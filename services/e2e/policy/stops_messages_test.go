@@ -161,7 +161,7 @@ type stopClient struct {
 	server  *taskServer
 	url     string
 	session string
-	// task is the id of a task that the client has created.
+	// task is the id that the client sends in requests about a task.
 	task string
 }
 
@@ -326,8 +326,8 @@ func (m *taskMesh) next(server string) string {
 	}
 }
 
-// checkStopped checks which servers receive requests about tasks and can notify their clients. These must be exactly
-// the servers for which the function running returns true.
+// checkStopped checks that only the servers for which the function running returns true receive requests about tasks.
+// The other servers must be able to notify their clients only of changed lists.
 func (m *taskMesh) checkStopped(running func(server string) bool) {
 	m.t.Helper()
 	received, responses := m.sendTaskRequests()

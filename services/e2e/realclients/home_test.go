@@ -46,7 +46,8 @@ func (h *home) env(more ...string) []string {
 	}, more...)
 }
 
-// mesh returns the process id of the running mesh, or 0 if no mesh is running.
+// mesh returns the process id in the file addresses.json, which a running mesh writes. If this file does not exist,
+// mesh returns 0.
 func (h *home) mesh(t *testing.T) (pid int) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.dir, ".local/share/sluice/addresses.json"))

@@ -38,9 +38,10 @@ while read -r line; do
 done
 `
 
-// A server reads ~/.kube/config. Without sandbox.home, the server has a private HOME and can't read the file. With
-// sandbox.home, the server can read only the directories that are listed there. After sandbox.home is removed from the
-// configuration, the links in the private HOME are gone.
+// A server reads ~/.kube/config. Without sandbox.home, the server does not find the file, because its own HOME is
+// private. With sandbox.home, the server finds the listed directories in its HOME, can only read them, and can't access
+// the rest of the user's HOME. After sandbox.home is removed from the configuration, the links in the private HOME are
+// gone.
 func TestHome_ServerReadsOnlyTheNamedEntries(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {

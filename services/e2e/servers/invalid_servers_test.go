@@ -422,7 +422,7 @@ func TestSession_ServerWithASingleSessionIsReported(t *testing.T) {
 	}
 	for _, command := range []string{"status", "doctor"} {
 		// The response to the gateway's own list request may arrive after the refusal. In that case the refusal is no
-		// longer the last error, so the test repeats the request.
+		// longer the last error, so the test sends initialize again.
 		eventually.Holds(t, command+" reports why", func() bool {
 			initialize()
 			return strings.Contains(runAsOperator(t, p, command).Stdout, want)

@@ -38,8 +38,8 @@ func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 }
 
 const (
-	// phases is the number of phases in which the failing servers are called. Each of them is followed by a phase in
-	// which these servers are not called.
+	// phases is the number of phases in which the failing servers are called. Each of them follows a phase in which
+	// these servers are not called.
 	phases = 4
 	// callPause is a session's average pause between two calls.
 	callPause = 4 * time.Second

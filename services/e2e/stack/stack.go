@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// These are the tokens that every stack accepts. They have the minimum length, and none of them appears in the
+// These are the tokens that every stack accepts. They have at least the minimum length, and none of them appears in the
 // documentation.
 const (
 	AgentToken    = "test-agent-token-A1b2C3d4E5f6G7h8"
@@ -31,8 +31,8 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
-// OpenPolicy allows every call. Therefore a call that is refused was refused before the policy service evaluated it.
-// The only limit is on the tool named "limited": three calls per minute.
+// OpenPolicy allows every call, so no rule denies a call. The only limit is on the tool named "limited": three calls
+// per minute.
 const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
 // readyTimeout is the maximum time that a mesh may take to start.

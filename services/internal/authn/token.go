@@ -117,8 +117,8 @@ type tokenSet struct {
 type token struct {
 	hash [sha256.Size]byte
 	name string
-	// principal is nil if the token was revoked or has expired. In that case ended is the error that says which of the
-	// two is the case.
+	// principal is nil if the set lists the token as revoked or expired. In that case ended is the error that says
+	// which of the two is the case.
 	principal *identityv1.Principal
 	ended     error
 	// expires is zero if the token never expires.

@@ -121,8 +121,9 @@ type ListenTLS struct {
 
 // TLS configures mutual TLS between services that run in separate processes.
 type TLS struct {
-	// Dir is a directory with `ca.pem`, and with `ROLE.pem` and `ROLE-key.pem` for each role. `sluice certs` creates
-	// the directory.
+	// Dir is a directory with `ca.pem`, and with `ROLE.pem` and `ROLE-key.pem` of the service that reads this file.
+	// `sluice setup` creates such a directory for each role; `sluice certs` writes the files of all roles to one
+	// directory.
 	Dir string `yaml:"dir"`
 }
 

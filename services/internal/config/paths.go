@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// SecretPaths returns the absolute paths of the files and directories outside the data directory that only the mesh may
-// read: the configuration file, the keys of the mesh's certificates, and the files to which secrets in the
-// configuration refer. A path need not exist.
+// SecretPaths returns the absolute paths of the files and directories that only the mesh may read: the configuration
+// file, the keys of the mesh's certificates, and the files to which secrets in the configuration refer. The data
+// directory itself is not included. A path need not exist.
 func (f *File) SecretPaths() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {

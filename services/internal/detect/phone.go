@@ -14,8 +14,8 @@ var countryCodes = [][2]int{
 	{970, 977}, {979, 979}, {992, 996}, {998, 998},
 }
 
-// findPhones finds phone numbers with `+` and a country code. The digits may be separated by single spaces, `-`, `.`
-// and parentheses.
+// findPhones finds phone numbers with `+` and a country code. Between two digits, there may be up to three separators:
+// spaces, `-`, `.` and parentheses.
 func findPhones(text string) (found []span) {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '+' || isInWord(text, i-1) || at(text, i-1) == '+' {

@@ -52,8 +52,8 @@ type secretScan struct {
 	found []span
 }
 
-// add adds the part of the text around a keyword to the window of a rule. If this part is not adjacent to the window,
-// add first searches the window with the rule.
+// add adds the part of the text around a keyword to the window of a rule. If this part neither overlaps the window nor is
+// adjacent to it, add first searches the window with the rule.
 func (s *secretScan) add(rule int, keyword span) error {
 	if s.windows == nil {
 		s.windows = make([]span, len(s.rules.rules))

@@ -64,7 +64,8 @@ var resourceTools = []string{
 
 // ProtectedFile is the name of an argument that the hook adds to some calls: calls that would change a protected file,
 // and calls that would read one of Sluice's own files with tokens or secrets. The argument's value is the path of the
-// file. A protected file configures Sluice, the hook or a client.
+// file. If the arguments of a call do not name the file, the hook also adds this argument, and its value says so. A
+// protected file configures Sluice, the hook or a client.
 const ProtectedFile = "protected_file"
 
 // WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also contains

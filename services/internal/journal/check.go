@@ -54,8 +54,8 @@ func (j *Journal) checkOlder() {
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// The current head proves the damage, but later heads replace it. Therefore the damage is also recorded in
-			// the chain itself.
+			// Newer heads replace the head with which the check compares the chain. Therefore the damage is also
+			// recorded in the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)

@@ -84,7 +84,8 @@ func TestIntent_CutsLongName(t *testing.T) {
 	verified(t, dir)
 }
 
-// Case S2. A string from a refused caller uses at most 256 bytes in the file. If it is truncated, it ends with "…".
+// Case S2. A string from a refused caller uses at most 256 bytes in the file. If the string is truncated, "…" is added
+// to these bytes.
 func TestRefusal_LimitsLengthOfTexts(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

@@ -430,7 +430,8 @@ func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "hmac.key")); !os.IsNotExist(err) {
 				t.Errorf("the key is still in the journal's folder: %v", err)
 			}
-			// After segments were removed, a missing record at the end of the chain is still detected.
+			// A record that was added to the journal of an earlier version is protected like all others: if it is
+			// missing, this is detected.
 			cutTail(t, dir, "calls", 1)
 			if _, err := journal.Verify(dir); err == nil {
 				t.Error("a cut tail is not seen")

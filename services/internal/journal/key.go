@@ -32,8 +32,8 @@ type keys struct {
 	hadSealKey bool
 }
 
-// loadKeys reads the keys and creates missing keys. It first moves keys that an earlier version stored in the journal's
-// directory.
+// loadKeys reads the keys and creates missing keys. If an earlier version stored the key `hmac.key` in the journal's
+// directory, loadKeys first moves this key.
 func loadKeys(cfg *Config) (keys, error) {
 	if err := os.MkdirAll(cfg.Keys, 0o700); err != nil {
 		return keys{}, fmt.Errorf("make folder of keys: %w", err)

@@ -57,7 +57,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	}
 }
 
-// ToProto copies every field of a record to the right field of the message.
+// ToProto copies every field of a record, except those in unsentFields, to the right field of the message.
 func TestToProto_ContainsEveryField(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(storedRecord(t))
@@ -116,8 +116,8 @@ func TestFromProto_RestoresRecord(t *testing.T) {
 	}
 }
 
-// In a recovery record, Count is the number of lost outcomes, which may be 0. In every other record, Count is at least
-// 1.
+// In the message for a recovery record, Count is the number of lost records, which may be 0. In the message for every
+// other record, Count is at least 1.
 func TestToProto_Count(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -141,7 +141,8 @@ type Record struct {
 	// ArgumentsHMAC is the result of [Journal.HMAC] for the raw bytes of the arguments. For methods other than
 	// tools/call, the raw bytes of the params are used.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
-	// RequestBytes is the size in bytes of the request that is sent to the server, in which arguments may be redacted.
+	// RequestBytes is the size of the request, in bytes. If redactions changed the arguments, it is the size after
+	// that. If the record counts several messages, it is the total size of these messages.
 	RequestBytes int64 `json:"request_bytes,omitzero"`
 	// ResultBytes is the size of the result, in bytes.
 	ResultBytes int64 `json:"result_bytes,omitzero"`
@@ -196,7 +197,7 @@ type Principal struct {
 // Redacted is the number of values that redactions replaced for one reason.
 type Redacted struct {
 	// Name is the reason: the name of a detector, "path" if a path selected the values, or "whole" if whole results or
-	// messages were replaced.
+	// messages were replaced or dropped, or if members that JSON-RPC does not define were removed from messages.
 	Name string `json:"name,omitzero"`
 	// Count is the number of values.
 	Count int64 `json:"count,omitzero"`

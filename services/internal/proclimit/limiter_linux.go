@@ -210,8 +210,8 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkTotal returns an [ExceededError] if all groups together exceed their limit and this group uses more than any
-// other group.
+// checkTotal returns an [ExceededError] if all groups together use at least seven eighths of their limit of tasks, or
+// their whole limit of memory, and no other group uses more than this group.
 func (g *Group) checkTotal() error {
 	var all, most usage
 	for other := range g.limiter.groups {

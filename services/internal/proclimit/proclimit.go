@@ -38,7 +38,7 @@ type ExceededError struct {
 	Limit string
 	// Max is the limit, in tasks or bytes.
 	Max int64
-	// Shared is true if Max is the limit for all groups together. In that case this group uses more than any other
+	// Shared is true if Max is the limit for all groups together. In that case no other group uses more than this
 	// group.
 	Shared bool
 }

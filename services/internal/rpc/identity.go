@@ -75,8 +75,8 @@ func (g *authorizer) serves(method string) bool {
 func (g *authorizer) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
 // identify identifies the caller: a service by its certificate or pipe, or a person by a bearer token. It refuses a
-// call with both a certificate of a service and a token. If the valid tokens are currently unknown and lastKnown is
-// true, identify accepts a token that was valid at the last update.
+// call from a service that also sends a token. If the valid tokens are currently unknown and lastKnown is true,
+// identify accepts a token that was valid at the last update.
 func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {

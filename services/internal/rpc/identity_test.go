@@ -90,8 +90,8 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 	}
 }
 
-// Cases I1, I2. A service claims to be a service other than the one in its certificate or pipe. The server refuses the
-// call.
+// Cases I1, I2. In addition to its certificate or pipe, a service sends a token, or a principal that it has not signed.
+// The server refuses the call.
 func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))

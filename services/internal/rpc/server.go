@@ -123,7 +123,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		return nil, err
 	}
 	// The second argument is the maximum number of unary calls of one person that are processed at a time. While that
-	// many calls are being processed, the server reads no further calls.
+	// many calls are being processed, the server does not read the messages of further calls of the same person.
 	turns, err := fairqueue.New[quotaKey](math.MaxInt, max(2, fairqueue.Processors()/2))
 	if err != nil {
 		return nil, err

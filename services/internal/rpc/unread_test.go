@@ -262,7 +262,7 @@ func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 }
 
 // Case X3. A client opens a stream and does not read it. The server ends the stream's handler and releases the
-// messages. Another client that does read receives all messages.
+// messages. If the client reads a stream, it receives all messages.
 func TestServer_EndsUnreadStreams(t *testing.T) {
 	t.Parallel()
 	const messages = 100

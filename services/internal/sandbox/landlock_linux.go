@@ -146,8 +146,8 @@ func (w *ruleSet) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether the rules must not allow access to a whole directory, because some of its content must not be
-// accessible.
+// isAbove reports whether one Landlock rule for a whole directory is not enough, because some of its content must be
+// hidden, or because some of its content must be read-only or writable separately.
 func (w *ruleSet) isAbove(dir string) bool {
 	inside := func(path string) bool { return isBelow(path, dir) && path != dir }
 	return dir != "/proc" && dir != "/sys" && (w.holdsHidden(dir) || slices.ContainsFunc(w.plan.programs, inside) ||

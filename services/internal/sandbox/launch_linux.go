@@ -16,9 +16,9 @@ import (
 // errorPrefix is the prefix of the launcher's error messages.
 const errorPrefix = "sluice could not start the program: "
 
-// launch is the main function of the launcher. It drops privileges and restricts access. With Landlock, it then
-// replaces itself with the program. In namespaces, it starts the program and waits until the program ends. It returns
-// the exit code.
+// launch is the main function of the launcher. It restricts access and drops privileges. In namespaces, it then starts
+// the program, waits until the program ends, and returns the exit code. With Landlock, or if no mechanism works, it
+// replaces itself with the program.
 func launch() int {
 	// Privileges belong to threads. The thread that drops its privileges must also start the program.
 	runtime.LockOSThread()

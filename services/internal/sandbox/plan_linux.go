@@ -29,9 +29,9 @@ type plan struct {
 	expected []string
 	// watched contains paths that may later refer to a different file.
 	watched []watched
-	// replaceableLinks contains links that the program could replace and that are on the paths to hidden files.
-	// inSharedFolders contains hidden files in directories to which a program may write. If such a file is replaced,
-	// the new file is accessible for a short time.
+	// replaceableLinks contains links that the program could replace and that are on the paths to hidden files or
+	// programs. inSharedFolders contains hidden files and programs in directories to which a program may write. If such
+	// a file is replaced, the new file is not protected for a short time.
 	replaceableLinks, inSharedFolders []string
 	// access contains the read-only paths, and the writable paths inside them. A directory comes before its content.
 	access []access
@@ -39,8 +39,8 @@ type plan struct {
 	links []string
 }
 
-// watched is a path that the rules name, or a link on such a path. The field program is true for the path of a program.
-// The field link is true for a link.
+// watched is a path that must be hidden or read-only, or a link on such a path. The field program is true for a path
+// that must be read-only, for example the path of a program. The field link is true for a link.
 type watched struct {
 	path          string
 	program, link bool
@@ -116,7 +116,8 @@ func nearest(path string) string {
 }
 
 // hideOwnFolders hides a whole directory if everything in it is hidden, so that files that are created in it later are
-// hidden too. Hidden files in other directories are added to inSharedFolders.
+// hidden too. It adds hidden files in other directories to inSharedFolders. It ignores directories to which this user
+// can't write.
 func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		dir := filepath.Dir(path)
@@ -178,7 +179,7 @@ func addPath(to, loose map[string]bool, path string, all []mount) {
 	}
 }
 
-// openings collects the paths that must stay accessible inside hidden directories.
+// openings collects the paths that must stay accessible even if they are inside hidden directories.
 func (p *plan) openings(o *order) error {
 	add := func(path string, write bool) error {
 		real, err := filepath.EvalSymlinks(path)

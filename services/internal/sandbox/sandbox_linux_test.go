@@ -232,7 +232,7 @@ func eachUser(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-// runAsOther runs the current test in another process, without the test's parent tests.
+// runAsOther runs the top-level test of the current test in another process.
 func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter the test's directory

@@ -88,7 +88,7 @@ func (s *starter) drop() {
 	}
 }
 
-// send sends a request to the separate process. If the process is not running, send starts it. The caller must hold mu.
+// send sends a request to the separate process. If socket is nil, send starts the process. The caller must hold mu.
 func (s *starter) send(argv []string, r startRequest, files []*os.File) (err error) {
 	if s.socket == nil {
 		if s.socket, err = startStarter(argv); err != nil {

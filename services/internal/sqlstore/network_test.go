@@ -37,7 +37,7 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// countOnce increases the counter by one, and allows the store as much time as callers do.
+// countOnce decreases the counter by one, and allows the store as much time as callers do.
 func countOnce(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
@@ -165,7 +165,7 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 }
 
 // The response to a commit is lost, so the caller does not know whether the change was made. In this test the change
-// was made, and the caller can find this out by trying again.
+// was made. The test finds this out by reading the counter.
 func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -236,8 +236,8 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	}
 }
 
-// Many callers wait for each other's transactions for a long time. The store is not treated as unavailable, and each
-// caller waits until its own deadline.
+// Many callers wait for each other's transactions for a long time. The store is not treated as unavailable, and no
+// caller gets an error before its own deadline.
 func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	t.Parallel()
 	db, _ := newProxiedStore(t)

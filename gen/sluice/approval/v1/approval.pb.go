@@ -277,9 +277,9 @@ type Approval struct {
 	Rule *v12.RuleRef `protobuf:"bytes,15,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Digest of the content of the rule in `rule`: 32 bytes, or empty if a default requires the approval.
 	RuleDigest []byte `protobuf:"bytes,16,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
-	// Policy revision of the newest decision on the call: the decision that required the approval, or the decision with
-	// which the call was claimed. Hex SHA-256. The revision is only recorded: if the active revision changes, the
-	// approval stays valid.
+	// Policy revision of the newest of these decisions: the decision that required the approval, the decision that denied
+	// the call, and the decision with which the call was claimed. Hex SHA-256. The revision is only recorded: if the
+	// active revision changes, the approval stays valid.
 	PolicyRevision string `protobuf:"bytes,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Reason that the rule states for people. It may be empty.
 	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
@@ -882,8 +882,8 @@ type Move struct {
 	To ApprovalState `protobuf:"varint,3,opt,name=to,proto3,enum=sluice.approval.v1.ApprovalState" json:"to,omitempty"`
 	// Time of the transition.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Who caused the transition: the subject of a person, or the holder of the claim. It is empty if a deadline or policy
-	// caused the transition.
+	// Who caused the transition: the subject of a person or of the requester, or the holder of the claim. It is empty if
+	// none of them caused the transition, for example if a deadline or policy caused it.
 	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
 	// Description of the transition for people, in one sentence.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`

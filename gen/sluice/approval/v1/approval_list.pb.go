@@ -172,8 +172,9 @@ type ApprovalFilter struct {
 	States []ApprovalState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.approval.v1.ApprovalState" json:"states,omitempty"`
 	// Configured name of the server to which the calls are sent.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Exact name of the tool, or of the item that the method addresses. The filter compares it with the complete name and
-	// with the name in the approval, which may be truncated. At most 4,096 bytes.
+	// Name of the tool, or of the item that the method addresses, either complete or as in the approval. The approval
+	// service shortens this name in the same way as the name in an approval, and then compares the two names exactly. At
+	// most 4,096 bytes.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Exact subject of the requester, at most 256 bytes.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
@@ -377,7 +378,7 @@ func (x *ListApprovalsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// WatchApprovalsRequest requests the current approvals, and each approval again when its state changes.
+// WatchApprovalsRequest requests the current approvals, and each approval again when the approval changes.
 type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the only approval to watch. If it is empty, all approvals that the filter selects are watched.
@@ -444,8 +445,8 @@ func (x *WatchApprovalsRequest) GetCursor() string {
 	return ""
 }
 
-// WatchApprovalsResponse contains a current approval or an approval whose state has changed. Without an approval, it is
-// a heartbeat.
+// WatchApprovalsResponse contains a current approval or an approval that has changed. Without an approval, it is a
+// heartbeat.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval in its latest state. It is absent in a heartbeat.

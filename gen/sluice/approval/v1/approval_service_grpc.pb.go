@@ -148,12 +148,13 @@ type ApprovalServiceClient interface {
 	//
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
-	// WatchApprovals first sends the current approvals. Then it sends each approval again when its state changes, and a
-	// heartbeat at least every 10 s. It also sends an approval again when a deadline passes, but not when a lease is
-	// renewed. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in
-	// the meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher
-	// misses no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the
-	// approval in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
+	// WatchApprovals first sends the current approvals. Then it sends each approval again when the approval changes, for
+	// example when a person votes, and a heartbeat at least every 10 s. It also sends an approval again when a deadline
+	// passes, but not when a lease is renewed. It is safe to disconnect and to resume with the last cursor. In that case,
+	// the approvals that changed in the meantime are sent in their latest state, and intermediate states may be skipped.
+	// Therefore, a slow watcher misses no final state and delays no other caller. A watch of a single approval ends with
+	// OK after it has sent the approval in a final state. After any other end, and after 20 s without a message, a
+	// watcher must resume. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request does not exist
@@ -167,7 +168,8 @@ type ApprovalServiceClient interface {
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's delegation chain;
 	//	                     OWNER_APPROVAL: the person owns the agent that made the call or an agent in the delegation
-	//	                     chain, and the configuration does not let owners decide;
+	//	                     chain, or created the token of one of them, and the configuration does not let owners
+	//	                     decide;
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
 	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
 	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can no longer be changed
@@ -196,8 +198,9 @@ type ApprovalServiceClient interface {
 	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
 	//     votes are cleared, refused with approval_pending.
 	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
-	//     groups, lost the role, owns the calling agent, or was identified by an external issuer more than 15 min ago:
-	//     the state becomes pending, these votes become void, refused with approval_pending.
+	//     groups, lost the role, owns the calling agent or an agent in the delegation chain, created the token of one
+	//     of them, or was identified by an external issuer more than 15 min ago: the state becomes pending, these votes
+	//     become void, refused with approval_pending.
 	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
 	//  11. The grant is used up or has expired: the state becomes expired, refused with approval_expired.
@@ -491,12 +494,13 @@ type ApprovalServiceServer interface {
 	//
 	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
-	// WatchApprovals first sends the current approvals. Then it sends each approval again when its state changes, and a
-	// heartbeat at least every 10 s. It also sends an approval again when a deadline passes, but not when a lease is
-	// renewed. It is safe to disconnect and to resume with the last cursor. In that case, the approvals that changed in
-	// the meantime are sent in their latest state, and intermediate states may be skipped. Therefore, a slow watcher
-	// misses no final state and delays no other caller. A watch of a single approval ends with OK after it has sent the
-	// approval in a final state. After any other end, and after 20 s without a message, a watcher must resume. Errors:
+	// WatchApprovals first sends the current approvals. Then it sends each approval again when the approval changes, for
+	// example when a person votes, and a heartbeat at least every 10 s. It also sends an approval again when a deadline
+	// passes, but not when a lease is renewed. It is safe to disconnect and to resume with the last cursor. In that case,
+	// the approvals that changed in the meantime are sent in their latest state, and intermediate states may be skipped.
+	// Therefore, a slow watcher misses no final state and delays no other caller. A watch of a single approval ends with
+	// OK after it has sent the approval in a final state. After any other end, and after 20 s without a message, a
+	// watcher must resume. Errors:
 	//
 	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
 	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request does not exist
@@ -510,7 +514,8 @@ type ApprovalServiceServer interface {
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's delegation chain;
 	//	                     OWNER_APPROVAL: the person owns the agent that made the call or an agent in the delegation
-	//	                     chain, and the configuration does not let owners decide;
+	//	                     chain, or created the token of one of them, and the configuration does not let owners
+	//	                     decide;
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
 	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
 	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can no longer be changed
@@ -539,8 +544,9 @@ type ApprovalServiceServer interface {
 	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
 	//     votes are cleared, refused with approval_pending.
 	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
-	//     groups, lost the role, owns the calling agent, or was identified by an external issuer more than 15 min ago:
-	//     the state becomes pending, these votes become void, refused with approval_pending.
+	//     groups, lost the role, owns the calling agent or an agent in the delegation chain, created the token of one
+	//     of them, or was identified by an external issuer more than 15 min ago: the state becomes pending, these votes
+	//     become void, refused with approval_pending.
 	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
 	//  11. The grant is used up or has expired: the state becomes expired, refused with approval_expired.

@@ -88,8 +88,9 @@ type SummarizeObservationsResponse struct {
 	// a call that would need another row.
 	Rows []*ObservedCalls `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
 	// Number of calls that were read for this page, including the calls whose result would have been the same. It counts
-	// intent records, and refusals of messages other than protocol messages. It does not count refusals of a principal
-	// that was refused too often, because the records of these refusals have no method.
+	// intent records and refusals. It counts refusals of protocol messages only if their result would have been
+	// different. It does not count refusals of a principal that was refused too often, because the records of these
+	// refusals have no method.
 	Calls int64 `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
 	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

@@ -398,8 +398,8 @@ type Record struct {
 	// Version of the program that wrote the record.
 	Build string `protobuf:"bytes,32,opt,name=build,proto3" json:"build,omitempty"`
 	// Number of requests that a counting record represents. Counting records are admission records, passed records, and
-	// refusals of a principal that was refused too often. On a recovery record, it is the number of lost outcomes.
-	// Otherwise, it is 1.
+	// refusals of a principal that was refused too often. On a recovery record, it is the number of records that were
+	// lost or are missing. On a pruned record, it is the number of removed records. Otherwise, it is 1.
 	Count int64 `protobuf:"varint,33,opt,name=count,proto3" json:"count,omitempty"`
 	// Address of the peer without its port. It is set on admission records. It is `*` for peers that are not counted
 	// separately because there are too many of them. On other records, it is empty.

@@ -224,15 +224,15 @@ type RecordedArgumentsStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Size of the copies in bytes.
 	Bytes int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Maximum size of the copies in bytes. If it is reached, the oldest copies of the person who has the most are
-	// removed.
+	// Maximum size of the copies in bytes. If it is exceeded, the oldest copies of the person whose copies need the most
+	// space are removed.
 	MaxBytes int64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// All copies that were stored before this time have been removed.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// Maximum age of a copy.
 	Retention *durationpb.Duration `protobuf:"bytes,4,opt,name=retention,proto3" json:"retention,omitempty"`
-	// Time at which copies that were not older than `retention` were last removed because of the maximum size. It is
-	// absent if this has not happened since the gateway started.
+	// Time at which copies that were not older than `retention` were last removed, because all copies or the copies of
+	// one person needed too much space. It is absent if this has not happened since the gateway started.
 	RemovedEarly  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=removed_early,json=removedEarly,proto3" json:"removed_early,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -223,8 +223,8 @@ type Token struct {
 	CreatedBy string `protobuf:"bytes,12,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	// Time at which the token was revoked. It is absent if the token was not revoked.
 	Revoked *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	// Subject of the operator who revoked the token, at most 256 bytes. It is omitted for the same people as
-	// `created_by`.
+	// Subject of the operator who revoked the token, at most 256 bytes. People of tenants other than "default" do not
+	// receive the subjects of operators of other tenants.
 	RevokedBy     string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

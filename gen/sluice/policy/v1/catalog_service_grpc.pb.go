@@ -61,9 +61,9 @@ type CatalogServiceClient interface {
 	// protocol version. A list that was requested in the session of any other principal is a page, which only adds tools.
 	//
 	// If definitions are pinned at their first use, the first whole list of a server is accepted, except definitions that
-	// contain instructions to the model, contain hidden text, or have a name similar to another tool's. Later definitions
-	// wait for a person to accept them. In the first whole list of another protocol version, a definition is accepted if
-	// it equals an accepted definition with members omitted.
+	// can't be read, contain instructions to the model, contain hidden text, or have a name similar to another tool's.
+	// Later definitions wait for a person to accept them. In the first whole list of another protocol version, a
+	// definition is accepted if it equals an accepted definition with members omitted.
 	//
 	// If a tool has an accepted definition, and the gateway itself has listed another definition that waits for a person,
 	// no caller can call the tool. If only sessions have listed the waiting definition, only calls with that definition
@@ -95,9 +95,10 @@ type CatalogServiceClient interface {
 	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error)
 	// AcceptPin accepts definitions that wait for a person to accept them. After that, the policy service evaluates calls
-	// with these definitions. For one tool, AcceptPin accepts any quarantined definition in the tool's history. For a
-	// whole server, it accepts all waiting definitions except those with a flag. If the definition is already accepted,
-	// or the server has no waiting definition to accept, AcceptPin returns OK and 0. Errors:
+	// with these definitions. For one tool, AcceptPin accepts any definition in the tool's history, even if a person has
+	// refused it before. For a whole server, it accepts all waiting definitions except those with a flag. If an operator
+	// has already accepted the definition, or the server has no waiting definition to accept, AcceptPin returns OK and 0.
+	// Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: the definition is not in the tool's history
 	//	ABORTED              TOOL_CHANGED: the server's waiting definitions no longer have this digest
@@ -255,9 +256,9 @@ type CatalogServiceServer interface {
 	// protocol version. A list that was requested in the session of any other principal is a page, which only adds tools.
 	//
 	// If definitions are pinned at their first use, the first whole list of a server is accepted, except definitions that
-	// contain instructions to the model, contain hidden text, or have a name similar to another tool's. Later definitions
-	// wait for a person to accept them. In the first whole list of another protocol version, a definition is accepted if
-	// it equals an accepted definition with members omitted.
+	// can't be read, contain instructions to the model, contain hidden text, or have a name similar to another tool's.
+	// Later definitions wait for a person to accept them. In the first whole list of another protocol version, a
+	// definition is accepted if it equals an accepted definition with members omitted.
 	//
 	// If a tool has an accepted definition, and the gateway itself has listed another definition that waits for a person,
 	// no caller can call the tool. If only sessions have listed the waiting definition, only calls with that definition
@@ -289,9 +290,10 @@ type CatalogServiceServer interface {
 	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error)
 	// AcceptPin accepts definitions that wait for a person to accept them. After that, the policy service evaluates calls
-	// with these definitions. For one tool, AcceptPin accepts any quarantined definition in the tool's history. For a
-	// whole server, it accepts all waiting definitions except those with a flag. If the definition is already accepted,
-	// or the server has no waiting definition to accept, AcceptPin returns OK and 0. Errors:
+	// with these definitions. For one tool, AcceptPin accepts any definition in the tool's history, even if a person has
+	// refused it before. For a whole server, it accepts all waiting definitions except those with a flag. If an operator
+	// has already accepted the definition, or the server has no waiting definition to accept, AcceptPin returns OK and 0.
+	// Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: the definition is not in the tool's history
 	//	ABORTED              TOOL_CHANGED: the server's waiting definitions no longer have this digest

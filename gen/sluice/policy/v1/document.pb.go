@@ -91,8 +91,8 @@ const (
 	FlipKind_FLIP_KIND_UNSPECIFIED FlipKind = 0
 	// Calls that were refused are now allowed or wait for approval, or calls that waited for approval are now allowed.
 	FlipKind_FLIP_KIND_OPENS FlipKind = 1
-	// The effect is the same, but the limits or the terms of the approval differ, or only one of the decisions hides the
-	// tool.
+	// The effect is the same, but the limits, the redactions, the recording of arguments or the terms of the approval
+	// differ, or only one of the decisions hides the tool.
 	FlipKind_FLIP_KIND_TERMS FlipKind = 2
 	// Calls that were allowed now wait for approval or are refused, or calls that waited for approval are now refused.
 	FlipKind_FLIP_KIND_CLOSES FlipKind = 3

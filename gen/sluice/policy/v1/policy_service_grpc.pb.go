@@ -147,7 +147,7 @@ type PolicyServiceClient interface {
 	// ReplayDecisions evaluates recorded calls with documents, and returns the calls whose decision differs from the
 	// recorded one. The client sends the documents and waits for the response. Then it sends records, and waits for the
 	// last response before it sends further records. A record without arguments is evaluated for all possible arguments:
-	// if the effect is the same for all of them, the effect is known. The state of the catalog, such as a quarantine, and
+	// the effect is known only if it is the same for all of them. The state of the catalog, such as a quarantine, and
 	// stops are ignored. `mode: observe` in the configuration applies. Two decisions differ if their effects differ, or
 	// if the effects that they would have if everything were enforced differ. Limits and the terms of approvals are not
 	// compared. Each person can run one stream at a time, and further streams wait. A stream ends after an hour, or if
@@ -620,7 +620,7 @@ type PolicyServiceServer interface {
 	// ReplayDecisions evaluates recorded calls with documents, and returns the calls whose decision differs from the
 	// recorded one. The client sends the documents and waits for the response. Then it sends records, and waits for the
 	// last response before it sends further records. A record without arguments is evaluated for all possible arguments:
-	// if the effect is the same for all of them, the effect is known. The state of the catalog, such as a quarantine, and
+	// the effect is known only if it is the same for all of them. The state of the catalog, such as a quarantine, and
 	// stops are ignored. `mode: observe` in the configuration applies. Two decisions differ if their effects differ, or
 	// if the effects that they would have if everything were enforced differ. Limits and the terms of approvals are not
 	// compared. Each person can run one stream at a time, and further streams wait. A stream ends after an hour, or if

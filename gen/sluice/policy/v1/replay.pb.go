@@ -641,8 +641,8 @@ func (x *ReplayTotals) GetOthers() []*OtherRefusals {
 	return nil
 }
 
-// OtherRefusals is the number of calls that were refused for a reason that does not depend on documents, such as a
-// limit.
+// OtherRefusals is the number of calls that were refused for a reason that a replay does not evaluate, such as an
+// exceeded limit.
 type OtherRefusals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason.

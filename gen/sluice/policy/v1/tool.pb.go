@@ -357,7 +357,8 @@ type CatalogTool struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name of the tool.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Version of the tool, for OverrideTool: 1 to 64 bytes. It changes whenever a field other than the times changes.
+	// Version of the tool, for OverrideTool: 1 to 64 bytes. It changes whenever a definition, the override or the
+	// quarantine of the tool changes. The time at which a definition was last listed does not change it.
 	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Title for people. It may be empty.
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
@@ -720,8 +721,8 @@ type SeenDefinition struct {
 	ListedNow bool `protobuf:"varint,8,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
 	// MCP revisions under which the definition was listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,9,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	// Principal to whom the definition was first listed: tenant and subject. It is empty if the gateway itself requested
-	// the list.
+	// Principal to whom the definition was first listed: tenant and subject. It is empty if the gateway itself has ever
+	// requested a list that contains the definition.
 	SeenBy string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
 	// Reason that AcceptPin for a whole server does not accept the definition, in one sentence. Such a definition must be
 	// accepted separately. It is empty if AcceptPin accepts the definition together with the others.

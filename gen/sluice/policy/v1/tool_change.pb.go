@@ -237,7 +237,7 @@ func (x *AcceptPinRequest) GetReason() string {
 // AcceptPinResponse contains the number of definitions that were accepted.
 type AcceptPinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of definitions that this request accepted. It is 0 if they were already accepted.
+	// Number of definitions that this request accepted. It is 0 if an operator had already accepted them.
 	Accepted int32 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`

@@ -171,8 +171,8 @@ type AgentServiceClient interface {
 	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
 	// ImportAgent creates an agent from an archive, which is sent in parts. The agent has a new id and no grants, and is
 	// stopped until it is resumed. The rights in its manifest are checked when they are used, together with the rights of
-	// the importer. If the exported agent was created by another agent, only the right to files stays in the manifest.
-	// Errors:
+	// the importer. If the exported agent was created by another agent, and the importer is not that agent, only the
+	// right to files stays in the manifest. Errors:
 	//
 	//	INVALID_ARGUMENT     ARCHIVE_INVALID: the archive is damaged or has another format, a wrong sum or a wrong
 	//	                     digest, or a part differs from the stored one
@@ -604,8 +604,8 @@ type AgentServiceServer interface {
 	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
 	// ImportAgent creates an agent from an archive, which is sent in parts. The agent has a new id and no grants, and is
 	// stopped until it is resumed. The rights in its manifest are checked when they are used, together with the rights of
-	// the importer. If the exported agent was created by another agent, only the right to files stays in the manifest.
-	// Errors:
+	// the importer. If the exported agent was created by another agent, and the importer is not that agent, only the
+	// right to files stays in the manifest. Errors:
 	//
 	//	INVALID_ARGUMENT     ARCHIVE_INVALID: the archive is damaged or has another format, a wrong sum or a wrong
 	//	                     digest, or a part differs from the stored one

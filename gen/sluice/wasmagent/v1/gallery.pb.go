@@ -47,8 +47,8 @@ type TemplateSummary struct {
 	Quarantined bool `protobuf:"varint,10,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Sandbox tools of the template's agents. They are the same for every template.
 	EffectiveTools []SandboxTool `protobuf:"varint,11,rep,packed,name=effective_tools,json=effectiveTools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"effective_tools,omitempty"`
-	// Manifest of the template's agents, limited by the rights of their creators. If it is absent, the agents have a
-	// right only to their own files.
+	// Manifest of the template's agents, limited by the rights of their creators. If it is absent, the agents have rights
+	// only to their own files and todos, and to their model.
 	EffectiveRights *Manifest `protobuf:"bytes,12,opt,name=effective_rights,json=effectiveRights,proto3" json:"effective_rights,omitempty"`
 	// Digest of the template and of the subject that added the template, for AcceptTemplate: SHA-256 as 64 lower-case
 	// hexadecimal digits.

@@ -639,7 +639,8 @@ func (x *ForkAgentRequest) GetSnapshotId() string {
 // ForkAgentResponse contains the new agent.
 type ForkAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new agent. It is idle, or stopped if the original agent is stopped.
+	// The new agent. It is idle, stopped or failed, like the original agent. However, it is stopped if the stored state
+	// or the journal of the original agent is damaged.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -56,7 +56,7 @@ type Template struct {
 	// Whether the template is built in. Built-in templates belong to the installation. Ignored in requests.
 	Builtin bool `protobuf:"varint,13,opt,name=builtin,proto3" json:"builtin,omitempty"`
 	// Manifest of the template's agents, limited by the rights of their creators. If it is absent, the agents have rights
-	// only to their own files and todos.
+	// only to their own files and todos, and to their model.
 	Manifest *Manifest `protobuf:"bytes,14,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Subject of the principal that added the template. It is empty if the template is built in. Ignored in requests.
 	AddedBy string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`

@@ -31,8 +31,9 @@ func TestClaim_SucceedsForOneHolder(t *testing.T) {
 	}
 }
 
-// Case A4. Claim checks whether the decision, the tool, the server and the voters have changed. If one of them has
-// changed, Claim refuses the claim and changes the state of the approval.
+// Case A4. Claim checks the current decision, and whether the tool, the server, the approval terms or the rights of the
+// voters have changed. If the decision denies or hides the call, or if one of these has changed, Claim refuses the
+// claim and changes the state of the approval.
 func TestClaim_ChecksWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	left := func(c *lifecycle.ClaimRequest) {

@@ -40,7 +40,8 @@ type Ballot struct {
 	External bool
 	// ShownDigest is the digest of the view that the person saw. ViewDigest is the digest of the current view.
 	ShownDigest, ViewDigest []byte
-	// OwnersMayDecide allows the owner of an agent to vote on the agent's calls.
+	// OwnersMayDecide allows people to vote although they own the requester or a principal in its delegation chain, or
+	// created the token of one of them.
 	OwnersMayDecide bool
 	// CoolDown is the time for which a denied call stays denied. It must not be negative.
 	CoolDown time.Duration

@@ -72,8 +72,9 @@ type slackChannel struct {
 // exceeds the number of bytes.
 const maxText = 3000
 
-// Send implements Channel. The receipt is the timestamp of the message. When approvers are asked again and when the
-// approval ends, Send changes the messages of earlier notices, which it finds by their receipts.
+// Send implements Channel. The receipt is the timestamp of the message. When approvers are asked again, when the call
+// is approved and when the approval ends, Send changes the messages of earlier notices, which it finds by their
+// receipts.
 func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
 	line := describeCall(m.Approval) + ": " + statusText(m)
 	for _, ts := range m.Receipts {

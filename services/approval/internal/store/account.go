@@ -62,8 +62,8 @@ func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, 
 	return left, nil
 }
 
-// CountRequest counts an approval request that causes no transition. [Tx.Save] counts the requests that cause a
-// transition.
+// CountRequest counts an approval request that causes no transition. [Tx.Save] counts the requests whose transition
+// asks approvers, for the first time or again.
 func (t *Tx) CountRequest(ctx context.Context, p *identityv1.Principal) error {
 	number, err := t.nextMoveNumber(ctx)
 	if err != nil {

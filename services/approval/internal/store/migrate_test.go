@@ -280,8 +280,8 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 	return out, rows.Err()
 }
 
-// century is the time to decide that the stored approvals have. It is so long that no approval expires while the files
-// in testdata are in use.
+// century is the time to decide and the time to execute that the stored approvals have, and the duration of their
+// claims. It is so long that no approval or claim expires while the files in testdata are in use.
 const century = 100 * 365 * 24 * time.Hour
 
 func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {

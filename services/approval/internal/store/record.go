@@ -106,8 +106,8 @@ func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]
 		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), most)
 }
 
-// Pending counts the pending approvals that count against the limit of an account. The parameter who is the digest of
-// the account's principal.
+// Pending counts the pending approvals that count against the limit of an account. The parameter who is the field
+// Digest of the [Account].
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)

@@ -13,8 +13,8 @@ type ServerLists struct {
 	Server string
 	// Changes is the number of times that the server's tool list has changed, or 0 if the server is not known yet.
 	Changes int
-	// Methods contains the list methods, such as tools/list, that the policy does not deny to the caller on this
-	// server.
+	// Methods contains the methods, such as notifications/tools/list_changed, that the policy does not deny to the
+	// caller on this server.
 	Methods []string
 	// PromptNamesIgnored is true if the policy does not distinguish prompts by name. ResourceNamesIgnored is true if
 	// the policy does not distinguish resources by name.

@@ -17,7 +17,7 @@ const (
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting describes a server by its response to the request that opens a session.
+// Greeting describes a server by its answer to initialize or server/discover.
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover, or nil if the server has not answered yet.

@@ -58,8 +58,8 @@ type unavailable struct {
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the name of the member that contains the list in a method's result. It returns "" if the method
-// returns no list, or a list that the gateway does not join.
+// FieldOf returns the name of the member that contains the list in a method's result. It returns "" for tools/list and
+// for each method that returns no list of prompts, resources or resource templates.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":

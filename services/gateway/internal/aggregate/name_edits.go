@@ -54,7 +54,7 @@ func listPlaces(path string) []namePlace {
 	return out
 }
 
-// inputRequestPlaces returns the paths of the names in the requests to the user that an answer contains (MCP
+// inputRequestPlaces returns the paths of the names in the requests to the client that an answer contains (MCP
 // 2026-07-28, Multi Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)

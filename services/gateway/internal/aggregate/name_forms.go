@@ -53,7 +53,7 @@ func (w *nameWalker) field(key string) error {
 	return w.formValue()
 }
 
-// replaceTitle replaces a title with the field's key, unless the title is a string.
+// replaceTitle replaces a title with the field's key. The caller must have checked that the title is not a string.
 func (w *nameWalker) replaceTitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {

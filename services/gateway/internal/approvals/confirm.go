@@ -23,9 +23,9 @@ const (
 	answerTimeout = 5 * askTimeout
 )
 
-// userAnswer is the answer of the person who uses the agent. If the answer was submitted to the approval service,
-// approval is the resulting state of the approval, and decision is the last decision of the policy service. Both are
-// nil if the answer was not submitted.
+// userAnswer is the answer of the person who uses the agent. If that person has confirmed or declined the call,
+// approval is the resulting state of the approval, or nil if this state is not known, and decision is the last decision
+// of the policy service, or nil if there is none. Otherwise both are nil.
 type userAnswer struct {
 	answer   attempt.Confirmation
 	approval *approvalv1.Approval

@@ -87,8 +87,8 @@ type outcomeReport struct {
 	class           journal.ResultClass
 	// reason explains why the call was never sent.
 	reason string
-	// lease identifies the limits that are reserved for the call. These limits are released if the call was never sent
-	// and the approval service returns the same lease, or if lease is anyLease.
+	// lease identifies the limits that are reserved for the call. These limits are released only if the call was never
+	// sent. In addition, the approval service must return the same lease, or lease must be anyLease.
 	lease string
 }
 

@@ -11,8 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal by the
-// policy, or nil. If an approval was requested for an equal call before, EndSuperseded ends that approval.
+// EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal of the
+// call, or nil. If this gateway has requested an approval for an equal call before, and the policy now allows or denies
+// the call, EndSuperseded cancels that approval, unless it was claimed. If the call is refused because of a stop, the
+// approval stays valid.
 //
 // The result is the refusal of the call, or nil if the call may run. A call that refers to an approval that has ended is
 // refused, too: the caller may have missed the answer, and the call must not run twice.

@@ -24,7 +24,8 @@ type Attempt struct {
 	Sent *jsonrpc.Message
 	// ID is the id of the decision. An attempt to use an approval gets a new id. This id is also the id of the claim.
 	ID string
-	// Definition is the digest of the tool definition that the caller has received, or nil if it is not known.
+	// Definition is the digest of the called tool's definition with which the policy service evaluates the call. It is
+	// nil if the definition is not known.
 	Definition []byte
 	// Decision is the last decision of the policy service, or nil if there is no decision.
 	Decision *policyv1.Decision

@@ -28,7 +28,7 @@ type Permit struct {
 }
 
 // Permit returns the permit for an allowed call. If the permit must be renewed, the policy service evaluates the call
-// on behalf of the principal in ctx.
+// on behalf of the principal of the attempt a.
 func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
 	p := &Permit{client: d, ctx: ctx, attempt: a}
 	p.validity.Store(&a.Validity)

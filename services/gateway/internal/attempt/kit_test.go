@@ -161,7 +161,7 @@ func limitOf(key policyv1.SessionKey) *policyv1.RuleLimit {
 func caller() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "ana", TokenId: "laptop", Session: "digest", Run: "run-1",
-		Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "ana", TokenId: "attempts"}},
+		Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "ana", TokenId: "desk"}},
 	}
 }
 

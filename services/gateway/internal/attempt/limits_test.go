@@ -116,8 +116,8 @@ func TestReserve_SaysForWhomALimitCounts(t *testing.T) {
 	}
 }
 
-// While the rate limit service is unavailable, a call is allowed if the rule that limits it says so. If the service
-// responds and refuses a call, no rule can allow the call.
+// While the rate limit service is unavailable, a call is allowed if all rules that limit the call say so. If the
+// service responds and refuses a call, no rule can allow the call.
 func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	t.Parallel()
 	open, closed := limitOf(policyv1.SessionKey_SESSION_KEY_RUN), limitOf(policyv1.SessionKey_SESSION_KEY_RUN)

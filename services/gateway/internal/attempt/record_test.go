@@ -35,7 +35,7 @@ var errBroken = errors.New("broken")
 func base(a attempt.Attempt) journal.Record {
 	return journal.Record{
 		DecisionID: a.ID, Principal: journal.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "ana", TokenID: "laptop"},
-		Chain:   []journal.Principal{{Tenant: "acme", Subject: "ana", TokenID: "attempts"}},
+		Chain:   []journal.Principal{{Tenant: "acme", Subject: "ana", TokenID: "desk"}},
 		Session: "digest", Run: "run-1", Server: "files", Method: "tools/call", Tool: "pay", PolicyRevision: "rev", RequestBytes: int64(len(callText)),
 	}
 }

@@ -162,8 +162,8 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 
 // Put caches the policy service's response to a query, and returns the decision that applies. This is usually the
 // decision in the response. If the cache contains a different decision of the same epoch, Put logs and counts an error,
-// clears the cache, and returns the stricter of the two decisions. The comparison ignores rules that are not enforced
-// but only recorded (mode: observe), because they refuse nothing.
+// clears the cache, and returns the stricter of the two decisions. To find the stricter decision, Put ignores rules
+// that are not enforced but only recorded (mode: observe), because these rules refuse nothing.
 func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()

@@ -92,8 +92,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response to a lease request and reports whether the response starts a new epoch. requested is
-// the time at which the last request was sent.
+// applyResponse applies a response, which contains a lease or notifies the gateway of a change. It reports whether the
+// response starts a new epoch. requested is the time at which the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {

@@ -29,9 +29,9 @@ type approvalState struct {
 	State string `json:"state"`
 	Tool  string `json:"tool"`
 	// ExpiresAt is the time until which approvers can decide on a pending approval, or until which a granted approval
-	// can be used. It is zero if the approval is neither pending nor granted.
+	// can be used. It is zero if the approval has ended and was not granted.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is the time until which identical calls are denied. It is zero if no person has denied the call.
+	// DeniedUntil is the time until which equal calls are denied. It is zero if no person has denied the call.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -50,8 +50,9 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits until a decision is
-// made on one of the caller's approvals and returns the approval's state.
+// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits until one of the caller's
+// approvals is no longer pending, but not longer than the hold time for the client. It returns the approval's state,
+// which may still be pending.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())

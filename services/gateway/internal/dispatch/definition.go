@@ -78,8 +78,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		// The list could not be reported to the catalog. Without this check, the definition would be mistaken for a new
-		// one.
+		// If the list could not be reported to the catalog, the call fails here. Otherwise the definition would be
+		// mistaken for a new one.
 		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}

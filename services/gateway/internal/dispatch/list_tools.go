@@ -50,7 +50,7 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 }
 
 // fetchTools returns a page of the server's list. If no rule can allow this caller to call the server, fetchTools does
-// not contact the server and returns the gateway's own copy of the list as one page.
+// not request the list in the caller's session. Instead it returns the gateway's own list as one page.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {

@@ -35,8 +35,8 @@ type Response struct {
 	// Detached is true if the server has closed its stream before sending the answer. The client must reconnect to
 	// receive the answer.
 	Detached bool
-	// ID is the id of the decision, and Decision is the policy service's decision on the call. Both are zero if the
-	// policy service has not evaluated the message.
+	// ID is the id of the recorded decision. It is empty if the message has not reached the pipeline. Decision is the
+	// policy service's decision on the call, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
 }

@@ -249,9 +249,9 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 	return refused
 }
 
-// answerRefusal sends an error to the server because its request was refused, and returns the JSON-RPC error code. The
-// error contains the id of the decision, by which an operator can find the reason. It contains nothing else about the
-// policy.
+// answerRefusal sends an error to the server because its request was refused, and returns the JSON-RPC error code.
+// Unless the client gave no answer, the error contains the id of the decision, by which an operator can find the
+// reason. The error contains nothing else about the policy.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
@@ -293,8 +293,8 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse sends a client's response to the server that waits for it. If no server waits for the response, it is
-// dropped.
+// HandleResponse delivers a client's response to the request that waits for it. A server or the gateway itself has sent
+// this request. If no request waits for the response, the response is dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {

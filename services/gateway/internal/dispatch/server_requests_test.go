@@ -194,7 +194,8 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// The call ends, so the client can no longer answer the server's request. The server receives an error.
+// The call ends, so the client can no longer answer the server's request. The server receives an error, unless the
+// session has ended.
 func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(g *gatewaytest.Gateway, s *gatewaytest.Stream, call gatewaytest.Message){

@@ -23,7 +23,8 @@ const (
 	changedAfter = 2 * time.Second
 )
 
-// Tools looks up tools in the list that the server sends to the caller. It implements [attempt.Tools].
+// Tools looks up the tools that the caller can see on the server of an exchange. It searches the session's list and the
+// gateway's own list. It implements [attempt.Tools].
 type Tools struct {
 	*Exchange
 

@@ -98,7 +98,8 @@ type Memory struct {
 }
 
 // Open reads the memory from a file, which need not exist. If the file cannot be read, Open logs a warning and returns
-// an empty memory, because the only consequence is that forms are again sent to some clients that do not answer them.
+// an empty memory, because the consequences are small: forms are again sent to some clients that do not answer them,
+// and Timeout applies again to clients that have already answered a form.
 func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -192,7 +192,8 @@ func (g *Gateway) revision() (revision string) {
 	return revision
 }
 
-// Passed stops the pipeline and returns the number of messages, by method, for which no rule was needed.
+// Passed makes the pipeline write its counts. It returns the number of messages, by method, for which no rule was
+// needed.
 func (g *Gateway) Passed() map[string]int64 {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	cancel()

@@ -1,6 +1,7 @@
-// Package httpclient sends HTTP requests to servers. It has its own connection pool, and the calling goroutine itself
-// sends the request and receives the response. The package refuses to connect to addresses that configured hosts must
-// not resolve to, such as link-local addresses. It knows nothing about MCP.
+// Package httpclient sends HTTP requests to servers. For plain HTTP/1.1 it has its own connection pool, and the calling
+// goroutine itself sends the request and receives the response, unless the request is large. The package refuses to
+// connect to addresses that configured hosts must not resolve to, such as link-local addresses. It knows nothing about
+// MCP.
 package httpclient
 
 import (

@@ -215,7 +215,7 @@ func TestParse_BatchesAreRefused(t *testing.T) {
 	refused(t, batches)
 }
 
-// Case P6. An id is refused unless it is a short string, or an integer that a float64 represents exactly.
+// Case P6. An id is refused unless it is a short string, or an integer from -9007199254740991 to 9007199254740991.
 func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	odd := []string{

@@ -28,7 +28,8 @@ type scanner struct {
 	// It is -1 if there is no such number. Whether such numbers are allowed depends on the kind of the message, which
 	// is known only after the whole message has been read. Numbers after this position are not checked.
 	outOfRange int
-	// controls is false if the message contains no control characters except as escapes.
+	// controls is false if keys can contain control characters only as escapes. It is true if the message contains DEL,
+	// or a byte with which control characters above ASCII begin.
 	controls bool
 	names    nameStack
 	// text is the buffer for decoded strings.

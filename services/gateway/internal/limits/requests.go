@@ -32,8 +32,8 @@ const (
 )
 
 // ErrRequests means that one of these quotas is used up: the quota of the caller, of a principal that created the
-// caller, or of the person for whom one of them works. Compare with errors.Is. A [*quota.FullError] describes the
-// quota.
+// caller, or of the person for whom one of them works, or the total memory budget for request bodies. Compare with
+// errors.Is. If the error is a [*quota.FullError], it describes the quota.
 var ErrRequests = quota.ErrFull
 
 // ErrServer means that a principal and its agents have too many requests in flight to one server. Compare with

@@ -57,8 +57,9 @@ func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	}
 }
 
-// Case N2. At most half of a principal's requests in flight may be to one server, so that a server that does not
-// respond cannot block the principal's requests to other servers. Messages that need no admission are still accepted.
+// Case N2. A principal may use at most half of its quota of requests in flight for one server, so that a server that
+// does not respond cannot block the principal's requests to other servers. Messages that need no admission are still
+// accepted.
 func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())

@@ -288,8 +288,8 @@ func HasFormElicitation(version string) bool {
 	return version == "2025-11-25" || version == "2025-06-18"
 }
 
-// MethodNeedsNoRule reports whether a method is allowed even if no policy rule allows it. This includes tools/list, whose
-// response is filtered.
+// MethodNeedsNoRule reports whether a method is allowed even if no policy rule allows it. This includes tools/list,
+// whose response is filtered.
 func MethodNeedsNoRule(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A method that is allowed without a rule cannot be used in rules. The two methods that begin a subscription are
-// exceptions.
+// A rule cannot name a method for which MethodNeedsNoRule returns true. MethodNeedsNoRule returns true for all methods
+// that a rule cannot name, except for the two methods that begin a subscription.
 func TestNeedsNoRule_MethodsCannotBeNamedByRules(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {

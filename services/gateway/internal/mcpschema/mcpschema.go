@@ -105,7 +105,7 @@ func list(of check) check {
 }
 
 // members is a check for an object. Required members must be present. Optional members that are null are removed.
-// Members that are neither required nor optional are not checked.
+// The values of other members are not checked, but their keys must not differ from a required key only in case.
 type members struct{ required, optional map[string]check }
 
 func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {

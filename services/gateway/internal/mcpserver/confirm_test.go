@@ -71,8 +71,9 @@ func (w *testGateway) callAndReadForm(h http.Header) (id string, rest func() str
 	}
 }
 
-// Case A3. Only the session that received the confirmation request can answer it, and only once. All other answers are
-// accepted with status 202 and ignored.
+// Case A3. Only the session that received the confirmation request can answer it, and only once. Answers in other
+// sessions, answers with other ids, and repeated answers are accepted with status 202 and ignored. If another caller
+// uses the session, the gateway responds with status 404.
 func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

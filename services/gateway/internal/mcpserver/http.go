@@ -28,8 +28,8 @@ func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink)
 	return x
 }
 
-// refuseHTTP refuses an HTTP request from an authenticated caller if the request contains no message. It records the
-// refusal and sends it as the response.
+// refuseHTTP refuses an HTTP request from an authenticated caller without reading a message from the request. It
+// records the refusal and sends it as the response.
 func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := sse.NewWriter(w, nil)
 	to.Answer(s.request(r, c, to).Refuse(r.Context(), refused))

@@ -61,8 +61,8 @@ type Response struct {
 	Refusal *refusal.Refusal
 	// TooLarge is true if the server's answer was larger than 7 MiB. In that case, Answer is empty.
 	TooLarge bool
-	// ID is the id of the decision, and Decision is the policy service's decision on the call. Both are zero if the
-	// policy service has not evaluated the call.
+	// ID is the id of the recorded decision. It is empty if the call has not reached the pipeline. Decision is the
+	// policy service's decision on the call, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
 	// Approved is true if a person has approved this particular call.

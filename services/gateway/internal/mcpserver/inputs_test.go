@@ -83,9 +83,10 @@ func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	})
 }
 
-// Case U1. Two kinds of answers must not contain requests to the client: answers in revisions that use sessions,
-// because the client might act on the requests, and answers to the gateway's own requests. Clients do not receive such
-// answers. If a client responds to such a request, the gateway refuses the response.
+// Case U1. Two kinds of results must not contain requests to the client, because the client might act on the requests:
+// all results in revisions that use sessions, and results of those methods of revision 2026-07-28 whose results contain
+// no requests in MCP, for example tools/list. Clients do not receive such results. If a client responds to such a
+// request in a session, the gateway refuses the response.
 func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`

@@ -36,7 +36,8 @@ type testGateway struct {
 	tokens   *authn.Tokens
 	listener *pipeListener
 	client   *http.Client
-	// files is the server whose URL path is in the field path. notes is a second server, or nil if there is none.
+	// files is the server with the name "files". notes is a second server, or nil if there is none. path is the URL
+	// path to which methods such as connectAs and openStream send their requests.
 	files, notes *gatewaytest.Server
 	path         string
 	// hosts contains the clients for which the gateway evaluates calls to the client's built-in tools.
@@ -157,8 +158,8 @@ func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.Policy.Change(func() { w.Policy.Access = access })
 }
 
-// runPipeline runs the pipeline until stop is called. While it is running, the pipeline also writes the records that
-// contain counts.
+// runPipeline runs the pipeline until stop is called. The pipeline periodically writes the records that contain counts.
+// When stop is called, the pipeline writes the remaining counts.
 func (w *testGateway) runPipeline() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})

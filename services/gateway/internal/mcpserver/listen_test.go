@@ -328,8 +328,8 @@ func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	})
 }
 
-// The notification that a client's roots have changed is sent to a server only if the policy allows that server to
-// request the roots.
+// The notification that a client's roots have changed is sent to a server only if the client has declared roots and the
+// policy allows that server to request the roots.
 func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 )
 
 // Case T4. A server's notification reaches a client if MCP defines the notification and the policy does not deny it. If
-// MCP does not define it, the policy service evaluates the notification, and the decision is recorded. It then reaches
-// the client only if a rule allows it.
+// MCP does not define the notification but a rule can allow its method, the policy service evaluates the notification,
+// and the decision is recorded. The notification then reaches the client only if the policy allows it.
 func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -229,8 +229,8 @@ func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. At the URL for all servers, a server's sampling request must not ask for context, because the client would
-// include the context of all servers.
+// Case U1. At the URL for all servers, the gateway replaces the value of includeContext in a server's sampling request
+// with "none", because the client would otherwise include the context of all servers.
 func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"thisServer", "allServers"} {

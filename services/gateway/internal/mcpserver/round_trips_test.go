@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newRoundTripGateway returns a gateway whose clients use no sessions. In each round trip, the gateway holds a call for
-// 35 s while the call waits for an approval.
+// newRoundTripGateway returns a gateway whose clients use no sessions. In each round trip, the gateway holds a call of
+// the client "patient" for 35 s while the call waits for an approval.
 func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGateway {
 	t.Helper()
 	w := newModernGateway(t)

@@ -175,8 +175,8 @@ func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. A value that is not in its attribute's list is replaced with the
-// value other.
+// attributesOf returns the attributes of an operation. A method or an error type that is not in its attribute's list is
+// replaced with the value other. A transport that is not in the list is replaced with tcp.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found

@@ -12,7 +12,7 @@ import (
 )
 
 // put writes the given files to a directory. If the content of a file begins with "-> ", put creates a link instead.
-// Files in a directory bin are executable.
+// All files are executable.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {

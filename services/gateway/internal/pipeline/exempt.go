@@ -136,7 +136,8 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// takeEnded removes all minutes that have ended and returns their records. If all is true, it removes every minute.
+// takeEnded removes and returns the records of all minutes that have ended. If all is true, it removes and returns the
+// records of every minute.
 func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,8 +29,8 @@ func denyDecision() *policyv1.Decision {
 	return d
 }
 
-// If the response to a claim is lost, the next claim is recorded with a new id. If the call is then refused, the
-// refusal has that id.
+// Each claim is recorded with a new id. If the claim fails and the call is therefore refused, the refusal has the id of
+// the claim.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
@@ -124,7 +124,7 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	})
 }
 
-// Case A4. The gateway requests a signed decision, but the policy service's response contains none. The call is
+// Case A4. The gateway requests a signed decision, but the policy service's response contains no decision. The call is
 // refused, even if it was approved and the policy would allow it later.
 func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()

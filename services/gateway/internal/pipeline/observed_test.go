@@ -35,7 +35,7 @@ func observeDenial(d *policyv1.Decision) *policyv1.Decision {
 	return d
 }
 
-// leaseByBucket makes the fake limiter grant leases. The id of each lease is the first bucket in its request.
+// leaseByBucket makes the fake limiter grant leases. The id of each lease contains the first bucket in the request.
 func (w *testPipeline) leaseByBucket() {
 	w.reserve = func(_ context.Context, r *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: &ratelimitv1.Lease{Id: "lease of " + r.GetLimits()[0].GetBucket()}}}, nil

@@ -113,7 +113,7 @@ func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, appr
 }
 
 // Replay reports outcomes to the approval service that had not been reported when the gateway last stopped. It retries
-// until the service accepts them or ctx is cancelled. Meanwhile, the pipeline can execute calls.
+// until the service answers or ctx is cancelled. Meanwhile, the pipeline can execute calls.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
@@ -125,7 +125,8 @@ type Result struct {
 	Status int
 	// Refusal is the reason why there is no answer.
 	Refusal *refusal.Refusal
-	// ID is the id of the policy service's decision. Decision is that decision, or nil if there is none.
+	// ID is the id of the recorded decision. It is also set if the policy service has not evaluated the call. Decision
+	// is the policy service's decision, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
 	// Held is how long the gateway held the call while it waited for approvers.

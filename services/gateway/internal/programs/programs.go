@@ -46,8 +46,8 @@ func Files(c *Command) []string {
 }
 
 // System returns the existing directories that contain the system's programs, libraries, settings and certificates. It
-// also returns files outside these directories if they are the targets of links in the resolver settings and
-// certificates.
+// also returns the targets of links in the resolver settings and certificates if these targets are outside /etc. It
+// returns the directory of such a target as well, unless users and other programs share the directory.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{

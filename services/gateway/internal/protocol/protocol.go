@@ -42,7 +42,7 @@ type Protocol interface {
 	OpenMember(sess *session.Session, access visibility.Access)
 }
 
-// Handler is the Protocol of a received message. It is created before the message is read.
+// Handler is the Protocol of a received message.
 type Handler interface {
 	Protocol
 	// Post executes the message.

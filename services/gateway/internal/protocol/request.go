@@ -26,7 +26,7 @@ type Request struct {
 	Release func()
 	// Cleanup contains functions that are called after the message has been answered. It usually points to OwnCleanup.
 	// If the gateway has derived this request from a message to the URL for all servers, Cleanup points to the
-	// OwnCleanup of the client's original request.
+	// OwnCleanup of the client's original request, unless this request is for pages of a combined list.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
 	// Aggregate is the message's aggregate session, or nil if the client has not used the URL for all servers.

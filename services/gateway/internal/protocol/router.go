@@ -60,7 +60,7 @@ type Router struct {
 	Deps
 
 	pieces bodyreader.Pieces
-	// Background counts the requests in flight that come from mesh services or from tasks.
+	// Background counts the requests in flight that come from mesh services, from tasks or from clients' hooks.
 	Background Background
 }
 
@@ -74,8 +74,8 @@ func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
-// Background counts the requests in flight that come from mesh services or from tasks. The count of the zero value is
-// zero. A Background is safe for concurrent use.
+// Background counts the requests in flight that come from mesh services, from tasks or from clients' hooks. The count
+// of the zero value is zero. A Background is safe for concurrent use.
 type Background struct {
 	mu      sync.Mutex
 	closed  bool

@@ -24,9 +24,9 @@ type Offer struct {
 	// RequestedRevision is the revision that the client has requested. It may be newer than Revision. If it is empty, the
 	// client has requested Revision.
 	RequestedRevision string
-	// Aggregated is true if the client uses several servers at one URL. A request must then contain a message to which
-	// the name of the server can be added. The caller of Check must replace includeContext with "none", as package
-	// aggregate does.
+	// Aggregated is true if the client uses several servers at one URL. An elicitation request must then contain a
+	// message to which the name of the server can be added. The caller of Check must replace includeContext with
+	// "none", as package aggregate does.
 	Aggregated bool
 }
 

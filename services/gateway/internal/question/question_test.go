@@ -162,8 +162,8 @@ func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	}
 }
 
-// Clients of older revisions could not declare options, so the options are implied. A server must not gain permissions
-// by answering in a revision that is older than the one that the client has requested.
+// Clients of older revisions could not declare options, so the option for context is implied. A server must not gain
+// permissions by answering in a revision that is older than the one that the client has requested.
 func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -96,7 +96,8 @@ func steps(location string) (out []step) {
 	return out
 }
 
-// dataRoots contains, for each part, a member at which paths can also begin, in addition to the part's own root.
+// dataRoots contains, for each part except arguments, a member at which paths can also begin, in addition to the part's
+// own root.
 var dataRoots = map[part]string{
 	inResult: "structuredContent", inError: "data", inParams: "data", inProgress: "data", inCancelled: "data",
 }

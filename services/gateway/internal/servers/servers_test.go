@@ -29,8 +29,8 @@ const (
 	stateless    = "2026-07-28"
 )
 
-// transport is a transport to a fake server that supports the given revisions. If hangs is true, the server never
-// answers requests of any other revision.
+// transport is a transport to a fake server that supports the given revisions. If hangs is true and the server does not
+// support revision 2026-07-28, the server never answers requests of that revision.
 type transport struct {
 	upstream.ListChanged
 

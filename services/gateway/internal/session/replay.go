@@ -54,8 +54,8 @@ type ReplayStream struct {
 	timer  *time.Timer // set after the stream has ended; guarded by ReplayStreams.mu
 
 	mu sync.Mutex
-	// messages are the stored messages. last is the number of the last stored message. Numbers begin with 1, because
-	// the event that starts the stream has the number 0.
+	// messages are the stored messages. last is the number of the message that was added last, even if it could
+	// not be stored. Numbers begin with 1, because the event that starts the stream has the number 0.
 	messages [][]byte
 	last     int
 	bytes    int

@@ -31,12 +31,14 @@ var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
 	// ErrTooMany means that one of these session quotas is full: the quota of the principal, of a principal in its
-	// delegation chain, or of the person for whom one of them works. No session can be closed to make room, because all
-	// sessions have requests in flight or are being opened. A wrapped [*quota.FullError] says which quota is full.
+	// delegation chain, or of the person for whom one of them works. No session can be closed to make room, because
+	// each session has requests in flight, is being opened, or belongs to a principal that has created the caller. A
+	// wrapped [*quota.FullError] says which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams is the maximum number of concurrent streams of one session for a client of revision 2026-07-28.
+// maxStreams is the number of concurrent streams of one session at which [Store.Listen] refuses a further parallel
+// stream.
 const maxStreams = 64
 
 // closeTimeout is the timeout for closing a session at its server.
@@ -226,8 +228,9 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 }
 
 // Add opens a session. If one of the session's accounts is full, Add closes one of that account's sessions: among those
-// without a request in flight, the one that has been idle for the longest time. A member session counts as part of its
-// aggregate session, which must be open. Add returns [ErrTooMany] or [ErrUnknown].
+// without a request in flight, the one that has been idle for the longest time. Add does not close the sessions of
+// principals that have created the caller. A member session counts as part of its aggregate session, which must be
+// open. Add returns [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,9 +289,9 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 }
 
 // Listen adds a stream from which the client reads, and returns the stream's session. The returned context derives from
-// ctx. It is cancelled when the session ends. Unless parallel is true, it is also cancelled when a new stream replaces
-// this stream. Until done is called, the session is not idle, but it may be closed to make room for another session.
-// Listen returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
+// ctx. It is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
+// Until done is called, the session is not idle, but it may be closed to make room for another session. Listen returns
+// [ErrUnknown], or [ErrTooMany] if parallel is true and the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

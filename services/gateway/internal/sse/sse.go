@@ -190,8 +190,8 @@ func writeOnLine(to io.Writer, part []byte) error {
 	return nil
 }
 
-// Answer writes the response, and ends the stream if one has begun. It returns no error. A write fails only if the
-// client has disconnected.
+// Answer writes the response, and ends the stream if one has begun. It returns no error. A write fails if the client
+// has disconnected or reads too slowly.
 func (s *Writer) Answer(resp dispatch.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

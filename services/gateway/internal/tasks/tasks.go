@@ -135,7 +135,8 @@ func (t *Task) AwaitedApproval() (approval string, ok bool) {
 }
 
 // Begin records that the caller of Begin starts the task's call. It returns false if the call is already running, or if
-// the task has ended. If the client cancels the task later, the function stop is called.
+// the task has ended. The function stop is called if the client cancels the task, or if the task is removed, while the
+// call is running.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

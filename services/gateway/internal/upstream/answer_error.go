@@ -34,7 +34,7 @@ func AsAnswerError(err error) error {
 }
 
 // AnswerFault returns a description of the fault in a server's answer. The description contains nothing that the server
-// has sent. AnswerFault returns "" if err wraps no [AnswerError].
+// has sent. AnswerFault returns "" if err wraps neither an [AnswerError] nor [ErrForged].
 func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

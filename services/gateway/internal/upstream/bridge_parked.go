@@ -30,8 +30,8 @@ type parked struct {
 	// digest identifies the request. Only a repeated request with the same digest can continue it.
 	digest [sha256.Size]byte
 	// id and token are the raw id and progress token that the server receives. They differ from the client's own,
-	// because all clients of a caller share a session and may use the same ids and tokens. clientToken is the client's
-	// raw progress token, or nil if the client has sent none.
+	// because several clients of a caller may share a session and use the same ids and tokens. clientToken is the
+	// client's raw progress token, or nil if the client has sent none.
 	id, token, clientToken []byte
 	// canAsk is true if the client can receive the server's requests in an answer.
 	canAsk        bool

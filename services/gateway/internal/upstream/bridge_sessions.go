@@ -23,7 +23,7 @@ const (
 	// maxRounds is the maximum number of times that a server may send requests to the client before it answers one
 	// request.
 	maxRounds = 16
-	// maxState is the maximum size of the state that a server sends and the client must return. maxResponses is the
+	// maxState is the maximum size of the state that a server sends and the gateway must return. maxResponses is the
 	// maximum total size of the client's responses. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20

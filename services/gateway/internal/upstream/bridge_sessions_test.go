@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// statelessServer is a transport to a fake stateless server, which answers one request at a time.
+// statelessServer is a transport to a fake stateless server. A test sets the server's answers.
 type statelessServer struct {
 	upstream.ListChanged
 

@@ -98,7 +98,8 @@ type stateless struct {
 	endStream context.CancelFunc
 }
 
-// retryMembers contains the members of params that occur only in repeated requests.
+// retryMembers contains the members of params that the bridge reads. Responses and State occur only in repeated
+// requests.
 type retryMembers struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -145,8 +146,8 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that may take more than one round trip. The function events receives all notifications that
-// belong to the request.
+// begin sends a request that may take more than one round trip. The function events receives the notifications that
+// belong to the request and that arrive during the first round trip.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,

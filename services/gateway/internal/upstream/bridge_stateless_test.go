@@ -101,7 +101,7 @@ func (c statefulConn) Listen(ctx context.Context, to upstream.Listener) error {
 }
 func (statefulConn) Close(context.Context) error { return nil }
 
-// flattened opens a session that sends requests of revision 2026-07-28 to a server that uses sessions.
+// flattened opens a session that translates requests of revision 2026-07-28 for a server that uses sessions.
 func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)

@@ -68,8 +68,9 @@ func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	})
 }
 
-// Case X1. No request that a caller sends can cause a pause. Any sign that the server is reachable resets the count of
-// failures. After a pause, a slow request does not delay other requests.
+// Case X1. The content of a caller's request cannot cause a pause, because only failed connections count as failures.
+// Any sign that the server is reachable resets the count of failures. After a pause, a slow request does not delay
+// other requests.
 func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -196,8 +196,8 @@ func TestInFlight_CountsWaitingRequests(t *testing.T) {
 	}
 }
 
-// The reason why a server is unavailable is derived from the operating system's error, and contains nothing that the
-// server has sent.
+// The reason why a server is unavailable says what has failed, for example a connection or the check of a certificate.
+// It contains no text that the server has sent.
 func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.NotFoundHandler())

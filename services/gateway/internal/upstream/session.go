@@ -149,7 +149,8 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// Close ends the session with the server and all requests that are in flight in the session.
+// Close ends the session with the server. It also ends all requests that are in flight in the session, unless the
+// transport is Streamable HTTP.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	conn, version, since := s.conn, s.version, s.since
@@ -227,8 +228,8 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 	return answer, err
 }
 
-// isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway or the client
-// has cancelled the request, or if the server supports only another revision.
+// isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway has not sent the
+// request, if the gateway or the client has ended the request, or if the server supports only another revision.
 func isNotServerFault(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // AppendKey appends a key that is equal for principals that the policy cannot distinguish on a server. The key does not
-// contain tokens or owners, because the policy service does not receive them. It does not contain sessions or runs,
+// contain tokens or owners, because policy rules cannot match principals by them. It does not contain sessions or runs,
 // because permissions cannot depend on them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)

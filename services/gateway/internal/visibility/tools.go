@@ -57,7 +57,8 @@ type Tools struct {
 	Revision string
 	// NeedsApproval reports whether at least one visible tool requires an approval for every call.
 	NeedsApproval bool
-	// Unaccepted reports whether a tool is hidden because it is not known whether its definition was accepted.
+	// Unaccepted reports whether a tool is hidden because its definition differs from the accepted definition, or
+	// because it is not known whether its definition was accepted.
 	Unaccepted bool
 	// Changed contains the tools whose definition differs from the accepted definition.
 	Changed map[string]bool

@@ -36,8 +36,8 @@ const (
 
 // These are errors that methods of [Visibility] return. Compare with errors.Is.
 var (
-	// ErrPolicy means that the policy service has not answered. The caller must be treated as if the policy allowed
-	// nothing.
+	// ErrPolicy means that the policy service has given no usable answer. The caller must be treated as if the policy
+	// allowed nothing.
 	ErrPolicy = errors.New("policy could not be asked what the caller may see")
 	// ErrBusy means that too many lists are being filtered for the caller.
 	ErrBusy = errors.New("too many lists are being read; wait for some of them")

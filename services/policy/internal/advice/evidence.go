@@ -40,8 +40,8 @@ func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes returns the meaning and the quoted words of each piece of evidence for a category. Evidence with the highest
-// weight comes first.
+// quotes returns the meanings and the quoted words of at most maxQuotes pieces of evidence for a category. Evidence
+// with the highest weight comes first.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {

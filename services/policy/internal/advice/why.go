@@ -53,8 +53,8 @@ var denials = []struct {
 
 // denialText returns a sentence that lists the stricter categories for which the definition contains no evidence. It
 // returns "" if the classification is uncertain, if the definition is dishonest (see isDishonest), or if the tool's
-// category is Execute, because such a tool may have any effect. If the tool's risk is higher than usual for its
-// category, the sentence does not say that the tool deletes nothing.
+// category is Execute, because such a tool may have any effect. If the tool's risk is unknown or higher than usual for
+// its category, the sentence does not say that the tool deletes nothing.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""

@@ -115,8 +115,8 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	}
 }
 
-// Even if a server's strings are hostile, the explanation is one line of limited length and contains no instructions to
-// the reader.
+// Even if a server's strings are hostile, the explanation is one line of limited length and contains only printable
+// characters.
 func TestFor_WhyQuotesHostileTexts(t *testing.T) {
 	t.Parallel()
 	hostile := strings.Repeat("é\x1b[2J\n\u202e\u2028\xff ", 1000)

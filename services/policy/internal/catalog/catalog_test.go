@@ -179,8 +179,8 @@ func TestReport_AcceptsNothingOutsideTheFirstList(t *testing.T) {
 	}
 }
 
-// Case T1. A dishonest tool definition, which instructs the model or contains hidden text, waits for an operator to
-// accept it, even if it is on the first list.
+// Case T1. A tool definition waits for an operator to accept it, even if it is on the first list, if the definition
+// instructs the model, contains hidden text, has an invalid form, or has a name that looks like another tool's name.
 func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -203,7 +203,7 @@ func TestReport_DishonestDefinitionWaits(t *testing.T) {
 }
 
 // Case T7. If any string in a tool's definition instructs the model, the definition waits for an operator to accept it.
-// The test covers every place where a string can occur, and every known language.
+// The test covers several places where a string can occur, three languages, and hidden and look-alike characters.
 func TestReport_SteeringDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// The classification of the tool x is uncertain. After an operator sets the category, the facts say that it is certain,
-// because `default: by_risk` uses these facts.
+// The classification of the tool x is uncertain. After an operator sets the category, the facts say that it is certain.
+// The rule `default: by_risk` depends on these facts.
 func TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

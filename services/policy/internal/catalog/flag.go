@@ -24,8 +24,8 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 }
 
 // NewlyWaiting compares the state s with a later state of the server. It returns the sorted names of the tools that
-// have a definition that waits for all sessions in the later state, but had no such definition in s. A definition waits
-// for all sessions if it waits for an operator's decision and the gateway itself has listed it.
+// have a definition that waits for all sessions in the later state, but did not wait for all sessions in s. A
+// definition waits for all sessions if it waits for an operator's decision and the gateway itself has listed it.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

@@ -23,8 +23,8 @@ const (
 	overhead        = 1 << 10
 )
 
-// forgetAfter is how long a tool is kept after a server last listed it. A tool is removed only if the server listed it
-// only to sessions and no operator's decision, override or quarantine concerns it.
+// forgetAfter is how long a tool that the gateway itself has never listed is kept after a server last listed it to a
+// session. A tool that has an override, a quarantine, or an accepted or refused definition is not removed.
 const forgetAfter = 24 * time.Hour
 
 // maxNotStored is the maximum value of Server.NotStored. When it is reached, further definitions are not counted.
@@ -237,7 +237,7 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 }
 
 // acceptEquivalent decides on a definition in the first complete list in another protocol version. It accepts the
-// definition if [isOlderForm] is true for this definition and a definition that was already accepted.
+// definition only if [isOlderForm] is true for this definition and a definition that was already accepted.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
@@ -367,8 +367,8 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool may be removed because no recent list contains it and no operator has made a decision
-// about it.
+// idle reports whether a tool may be removed because no recent list contains it, all its definitions wait for a
+// decision, and it has neither an override nor a quarantine.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false

@@ -68,8 +68,8 @@ func typesOf(schema jsontext.Value) []string {
 	return several
 }
 
-// Pinned returns the definition that calls to the tool must use. This is the newest accepted definition, or the newest
-// definition if no definition is accepted. Pinned returns nil if no definition was reported.
+// Pinned returns the newest accepted definition of the tool, or the newest definition if no definition is accepted.
+// Calls can also use an older accepted definition. Pinned returns nil if no definition was reported.
 func (t *Tool) Pinned() *Definition {
 	if t == nil {
 		return nil

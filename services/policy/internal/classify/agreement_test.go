@@ -17,8 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// label contains the category that the classifier's result for a tool is compared with, and the alternative categories
-// that each of two people accepts.
+// label contains the category that the classifier's result for a tool is compared with, and the categories that each of
+// two readers wrote. The first of these is the reader's category. The rest are categories that the tool could also
+// have. If only one reader labelled the tool, Other is empty.
 type label struct {
 	Server   string   `json:"server"`
 	Name     string   `json:"name"`
@@ -28,7 +29,7 @@ type label struct {
 	Why      string   `json:"why"`
 }
 
-// allows reports whether one of the two people accepts a category.
+// allows reports whether a category is the one in the label, or one that a reader wrote.
 func (l label) allows(category string) bool {
 	return category == l.Category || slices.Contains(l.One, category) || slices.Contains(l.Other, category)
 }

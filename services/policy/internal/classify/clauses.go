@@ -121,7 +121,7 @@ var sequels = []string{
 }
 
 // foreignAside looks for a clause in another language that begins with a word in [sequels] and says that the tool
-// removes, runs or pays. It returns evidence from the first such clause, or nil.
+// removes or pays. It returns evidence from the first such clause, or nil.
 func (c *finding) foreignAside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	for _, sequel := range sequels {

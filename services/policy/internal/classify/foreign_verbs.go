@@ -248,8 +248,8 @@ var foreignArticles = set(`un una uno unos unas el la los las le les une des du 
 // else, such as the words for "account" and "list".
 var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
-// maxLead is the maximum number of words before the verb in a description in another language, for example "Esta
-// herramienta permite".
+// maxLead is the number of words at the beginning of a description in another language in which the leading verb is
+// searched. Words that are no verbs may precede the verb, for example "Esta herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")

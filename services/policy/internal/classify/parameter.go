@@ -72,7 +72,8 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 // possiblePrograms are parameter names for which the parameter contains a program only if its description says so.
 var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is how many bytes of a parameter's description are searched for matches of [runnable].
+// maxRuns limits which parameter descriptions are searched for matches of [runnable] and [saysItRuns]. A description is
+// searched only if it is shorter than maxRuns bytes.
 const maxRuns = 400
 
 // runnable matches words for programs in a parameter's description.
@@ -172,8 +173,8 @@ func (c *finding) byRemovalParameters() {
 	}
 }
 
-// bySwitches adds evidence from boolean parameters and amounts that show that a tool which reads also removes, runs or
-// pays something. Examples are delete_after_read, place_order and charge_amount.
+// bySwitches adds evidence from boolean parameters and amounts that show that a tool which reads also removes something
+// or moves money. Examples are delete_after_read, place_order and charge_amount.
 func (c *finding) bySwitches() {
 	if c.leadCategory() != read {
 		return

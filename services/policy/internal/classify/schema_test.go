@@ -70,9 +70,9 @@ func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 	}
 }
 
-// TestClassify_HostileSchemasAndTextsAreBounded checks that the time is only proportional to the length of the texts
-// and the depth of the schemas. Earlier versions took minutes, because they read long texts once for each verb and deep
-// schemas once for each level.
+// TestClassify_HostileSchemasAndTextsAreBounded classifies definitions with long texts and deep schemas, and checks
+// that the number of inner parameters is limited. Earlier versions took minutes, because they read long texts once for
+// each verb and deep schemas once for each level.
 func TestClassify_HostileSchemasAndTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1<<20)

@@ -92,7 +92,7 @@ func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 }
 
 // TestClassify_FindsMostLaterSteeringTexts uses texts that were written after the steering forms, by people who did not
-// know the forms. docs/catalog.md states how many of these texts are found.
+// know the forms. docs/decisions/0028-tool-definition-pinning.md states how many of these texts were found at first.
 func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering_later.tsv")

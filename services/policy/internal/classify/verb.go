@@ -310,7 +310,8 @@ var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
-// maxHeading is the maximum number of words in a description before its verb.
+// maxHeading limits how many words of a description may precede its verb. The limit applies to the words of a heading,
+// and separately to the words between the heading and the verb.
 const maxHeading = 14
 
 // sameForm reports whether two verbs have the same grammatical form. Verbs that are joined by a conjunction have the

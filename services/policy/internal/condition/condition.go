@@ -51,8 +51,9 @@ type Condition struct {
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// reads describes which arguments the expression reads. It is nil if arguments that the expression does not read
-	// can't make the evaluation fail.
+	// reads contains the keys that the expression reads by name. If it is not nil, the evaluation fails if the arguments
+	// contain another spelling of such a key. It is nil if the expression reads no key by name, or after
+	// [Condition.WithExtra].
 	reads *shape
 	// anyArgs is true if the arguments may contain keys that are not in the tool's schema.
 	anyArgs bool

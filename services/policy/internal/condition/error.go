@@ -46,8 +46,8 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt returns the error for a location in a text. If suggestion is empty, problemAt uses a suggestion from
-// [suggestions] that fits the message, if it contains one.
+// problemAt returns the error for a location in a text. If suggestion is empty, problemAt uses one that fits the message,
+// if it knows one: first from [suggestions], and otherwise one that depends on the text at the location.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(decodeIPIn(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}

@@ -33,7 +33,7 @@ func TestEvaluate_ReadsEachVariable(t *testing.T) {
 		`caller.chain.exists(p, p.subject == "ana" && "finance" in p.groups)`:                              "true",
 		`caller.chain[1].subject == "x"`:                                                                   "failed",
 		`tool.known && tool.category == "write" && tool.risk in ["low", "medium"] && "files" in tool.tags`: "true",
-		// In Berlin, the clocks change from 2:00 to 3:00 at the time of the call.
+		// In Berlin, the clocks changed from 2:00 to 3:00 half an hour before the time of the call.
 		`now.getHours("Europe/Berlin") == 3 && now.getHours() == 1 && now.getMinutes() == 30`:      "true",
 		`now.getHours("+05:30") == 7 && now.getDayOfWeek() == 0`:                                   "true",
 		`now < timestamp("2026-03-29T01:30:01Z") && now >= timestamp("2026-03-29T03:30:00+02:00")`: "true",

@@ -71,7 +71,7 @@ func admitsTricks(pattern *syntax.Regexp) bool {
 }
 
 // walk returns the instructions and states that can follow inst in the given state. trick is true if the instruction
-// accepts one of the [tricks], or ends a string in a segment `..`.
+// has a character class that contains one of the [tricks], or ends a segment `..`.
 func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
 	switch inst.Op {

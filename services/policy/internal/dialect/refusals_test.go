@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/dialect"
 )
 
-// A policy that can't be read at all has no translation, and the report shows the position of the problem.
+// If a policy as a whole is invalid or too large, it has no translation, and the report shows the position of the
+// problem.
 func TestTranslate_RefusesAPolicyAsAWhole(t *testing.T) {
 	t.Parallel()
 	const operator, hosted = dialect.OperatorYAML, dialect.HostedJSON

@@ -220,7 +220,8 @@ func (t *translator) name(name, tool string) string {
 	return out
 }
 
-// slug returns a text in which every character that is not a letter or digit is replaced with -.
+// slug returns a text in which every run of characters other than ASCII letters, digits and _ is replaced with a single
+// -. It removes - and _ at both ends of the text.
 func slug(text string) string {
 	out := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' {

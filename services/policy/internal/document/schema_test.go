@@ -29,8 +29,8 @@ func resolveSchema(t testing.TB) *jsonschema.Resolved {
 	return resolved
 }
 
-// jsonValue returns a YAML document as a JSON value. ok is false if there is no such value because the document has a
-// duplicate key or a tag.
+// jsonValue returns a YAML document as a JSON value. ok is false if there is no such value, for example because the
+// document is empty, or has a duplicate key or a tag.
 func jsonValue(t *testing.T, text []byte) (value any, ok bool) {
 	t.Helper()
 	source, err := strictyaml.Parse("p.yaml", text)
@@ -51,7 +51,8 @@ func jsonValue(t *testing.T, text []byte) (value any, ok bool) {
 	return value, true
 }
 
-// The schema accepts every document in the examples and in the test archives.
+// The schema accepts every document in the examples, and every document in the test archives that the function parse
+// accepts.
 func TestSchema_AcceptsDocumentsThatLoad(t *testing.T) {
 	t.Parallel()
 	schema := resolveSchema(t)

@@ -39,8 +39,8 @@ func (c bucketCase) bucket(t rapid.TB) (own, capped string) {
 	return limits[0].Bucket, capped
 }
 
-// baseCase returns a call and a limit that is counted by every dimension, so that its bucket depends on every property
-// of the call.
+// baseCase returns a call and a limit that is counted by every dimension except the owner, so that its bucket depends
+// on every property of the call.
 func baseCase() bucketCase {
 	return bucketCase{
 		Document: "d", Rule: "r", Window: time.Minute, max: 10, Server: "s", Tool: "t", Tenant: "default", Name: "ana",

@@ -123,9 +123,9 @@ type Decision struct {
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if, for the caller and
-	// for each principal in the chain, at least one rule determines the decision, and all rules that do so have
-	// Idempotent set.
+	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if at least one rule with
+	// an action applies to the caller and to each principal in the chain, and all rules with an action that apply to
+	// them have Idempotent set.
 	Idempotent bool
 	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule that specifies it. Both
 	// fields are zero if no rule has a timeout, or if Effect is [Deny].
@@ -173,7 +173,8 @@ const (
 	DeniedByRule Code = "denied_by_rule"
 	// DeniedByDefault means that no rule with an action matched the call.
 	DeniedByDefault Code = "denied_by_default"
-	// ToolUnknown means that the tool is hidden, or that the server's name is invalid.
+	// ToolUnknown means that the tool is hidden, that the catalog does not contain the tool or the server, or that the
+	// server's name is invalid.
 	ToolUnknown Code = "tool_unknown"
 	// ToolNameInvalid means that the tool's name does not match `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
@@ -220,7 +221,7 @@ type Limit struct {
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per lists the dimensions whose values identify the bucket.
+	// Per lists the dimensions whose values are part of the identity of the bucket.
 	Per []Dimension
 	// Cap is true if the limit is a principal's cap, which counts the principal's calls in all sessions.
 	Cap bool

@@ -16,7 +16,8 @@ import (
 )
 
 // TestCompare_FindsEveryDifferenceBetweenDecisions compares the decisions that two sets of documents make on calls with
-// several arguments. If the effects of two decisions differ, Compare must return a change with these effects.
+// several arguments. If the effects of two decisions differ, and Compare does not report that it may have missed
+// changes, Compare must return a change with these effects.
 func TestCompare_FindsEveryDifferenceBetweenDecisions(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -46,7 +47,8 @@ func TestCompare_FindsEveryDifferenceBetweenDecisions(t *testing.T) {
 	})
 }
 
-// drawEdit returns documents in which one rule, or the default of one document, may have been replaced.
+// drawEdit returns the documents after a random edit. The edit may add a rule to one document, change the default of
+// one document, or replace all documents.
 func drawEdit(t *rapid.T, documents []engine.Document) []engine.Document {
 	out := slices.Clone(documents)
 	for i := range out {

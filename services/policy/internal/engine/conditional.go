@@ -236,8 +236,9 @@ func classOf(f *Facts) condition.Class {
 	return condition.Class{Category: f.Category, Risk: f.Risk, Tags: f.Tags}
 }
 
-// mostPermissive returns the most permissive verdict on a listed call, which represents all calls to a tool. It assumes
-// that all conditions whose results are unknown have the results that are best for the caller. Different conditions are
+// mostPermissive returns the most permissive verdict on a listed call, which represents all calls with the same method
+// and the same tool, prompt or resource. It assumes that all conditions whose results are unknown have the results that
+// are best for the caller. Different conditions are
 // assumed to be independent of each other, so a call may be denied although the verdict permits it. If there are more
 // than [maxOpen] of these conditions, all rules with such a condition that permit calls apply, and no rule with such a
 // condition that refuses calls applies.

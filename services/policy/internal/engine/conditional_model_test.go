@@ -24,7 +24,7 @@ func modelResult(r engine.Rule, call engine.Call, p engine.Principal) condition.
 }
 
 // modelDecides reports whether a rule matches a call and a principal, and its condition has the result that the rule
-// requires.
+// requires. A condition that can't be evaluated counts as having this result, unless the rule's action is allow.
 func modelDecides(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
 	if !modelConcerns(d, r, call, p) {
 		return false

@@ -89,7 +89,7 @@ func modelSpeaks(d engine.Decision) bool {
 }
 
 // TestVisible_ShowsAToolIfSomeArgumentsMayUseIt compares the visibility of a tool with the decisions on calls with all
-// combinations of arguments. It uses only conditions that are independent of each other.
+// combinations of arguments. If conditions depend on each other, the tool may be visible although all calls are denied.
 func TestVisible_ShowsAToolIfSomeArgumentsMayUseIt(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -102,7 +102,8 @@ type verdict struct {
 	// terms is set if action is ActionRequireApproval. An approval under these terms satisfies all rules that require
 	// approval.
 	terms *ApprovalTerms
-	// idempotent is true if all rules that determine the decision declare the call idempotent.
+	// idempotent is true if all rules with an action that apply to the call declare the call idempotent. At least one
+	// such rule must apply to each principal.
 	idempotent bool
 	// If the call is refused because a condition could not be evaluated, failed is the reason for the failure, and
 	// failedRule is the rule that has the condition.
@@ -196,8 +197,9 @@ func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	return rules
 }
 
-// byRiskRule returns the rule for `default: by_risk`. It returns nil if another default applies, or if a rule with an
-// action matches each principal of the call.
+// byRiskRule returns the rule for `default: by_risk`. It returns nil if another default applies, or if no principal of
+// the call needs the default. A principal does not need the default if at least one rule with an action applies to the
+// principal, or if a rule that might allow the call has a condition that can't be evaluated.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -333,7 +335,7 @@ type Visibility struct {
 	Rule RuleRef
 }
 
-// Visible reports whether a caller sees a tool in a server's list. The tool is visible if a call to it could be allowed
+// Visible says whether a caller sees a tool in a server's list. The tool is visible if a call to it could be allowed
 // or could require approval. It is also visible if a rule denies it with a reason, so that the model can learn the
 // reason. A tool whose definition is not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {

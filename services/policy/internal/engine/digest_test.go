@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// oldDigest is the digest of the rule in the test below. It was computed by an earlier version, in which rules had
-// fewer keys.
+// oldDigest is the digest of the rule in TestRuleDigest_IsStableForRulesWithoutNewerKeys. It was computed by an earlier
+// version, in which rules had fewer keys.
 const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
 
 func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {

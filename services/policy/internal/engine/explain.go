@@ -50,8 +50,9 @@ type Check struct {
 	// Got is the call's value. For a condition it is the result, with the values that were read and the comparisons
 	// that determined the result, or the reason why the condition can't be evaluated.
 	Got string
-	// Held is true if one of the patterns matched, if the grant's condition is true, or if the rule's condition has the
-	// result that the rule requires.
+	// Held is true if one of the patterns matched, if the grant's condition is true, or if the arguments satisfy the
+	// tool's schema. For the rule's condition, Held is true if the rule applies with the result of the condition. If
+	// the condition can't be evaluated, the rule applies, unless the rule allows calls.
 	Held bool
 }
 

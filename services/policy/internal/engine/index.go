@@ -15,8 +15,8 @@ type index struct {
 	lengths []int
 }
 
-// An indexKey consists of a server and a name or the prefix of a name. The server is empty for rules that apply to any
-// server.
+// An indexKey consists of a server and a name or the prefix of a name. The server is empty for rules for which
+// [rule.namedServers] returns an empty name.
 type indexKey struct{ server, name string }
 
 func newIndex() index {
@@ -52,8 +52,9 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers that a rule names without wildcards. If there is no such server, the result contains
-// one empty name.
+// namedServers returns the servers that a rule's document names, or else the servers that the rule names, if all of
+// these names are without wildcards. If neither the document nor the rule has only such names, the result contains one
+// empty name.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {

@@ -17,7 +17,8 @@ type Inventory map[string][]string
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
 // Check returns warnings about names in a document that match no configured server or no listed tool. The document must
-// have no errors. Check does not check rules for methods other than tools/call, or patterns that begin with `*` or `?`.
+// have no errors. Check does not check patterns for methods, prompts and resources, and it does not check patterns for
+// tools that begin with `*` or `?`.
 func (in Inventory) Check(d *Document) []ParseError {
 	home := in.matching(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {

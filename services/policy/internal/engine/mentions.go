@@ -115,14 +115,15 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 	return out
 }
 
-// maxCombined is the number of callers at which MentionedCallers stops adding callers that several rules match.
+// maxCombined is the number of callers up to which MentionedCallers adds callers that several rules match.
 const maxCombined = 100
 
-// MentionedCallers returns examples of callers, at most limit. The first one is an example of the callers that no
-// document mentions. The next ones are callers that the rules in documents match, and callers with the strings that
-// conditions on the caller contain. The last ones are callers that several rules match, for example with the principal
-// of one rule and the agent of another. Such callers are added as long as there are at most 100 callers. If there are
-// more callers than limit, complete is false.
+// MentionedCallers returns examples of callers. The first one is an example of the callers that no document mentions.
+// The result contains at most limit further callers. The next ones are callers that the rules in documents match, and
+// callers with the strings that conditions on the caller contain. If there are more than limit of these, complete is
+// false. The last ones are callers that several rules match, for example with the principal of one rule and the agent
+// of another. Such callers are added as long as there are at most 100 callers and at most limit callers. They do not
+// affect complete.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true

@@ -289,8 +289,8 @@ func observationOf(d, would *Decision) *Observation {
 	return o
 }
 
-// observedRules returns the rules for a call that are in observe mode. It finds these rules in the set in which
-// everything is enforced.
+// observedRules returns the rules that are in observe mode, whether or not they match the call. These are all rules if
+// [Set.opens] is true for the call. observedRules finds these rules in the set in which everything is enforced.
 func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	out := make(map[RuleRef]bool)
 	if s.enforced == nil {

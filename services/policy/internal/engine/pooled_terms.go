@@ -107,8 +107,8 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules that determine the decision on a call declare the call idempotent. A default
-// never declares a call idempotent, so for each principal at least one rule must determine the decision.
+// idempotent reports whether all rules with an action that apply to a call declare the call idempotent. A default never
+// declares a call idempotent, so at least one rule with an action must apply to each principal.
 func idempotent(rules []*rule, call *Call) bool {
 	for i := range call.Subject.size() {
 		declared := false

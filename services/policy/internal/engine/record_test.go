@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The arguments of a call are recorded if at least one rule that applies to the call has the key record.
+// If a call is not denied, its arguments are recorded if at least one rule that applies to the call has the key record.
 func TestDecide_RecordsArgumentsIfARuleThatAppliesAsksForIt(t *testing.T) {
 	t.Parallel()
 	set := compileRules(t,

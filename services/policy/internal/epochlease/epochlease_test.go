@@ -20,7 +20,8 @@ type gateway struct {
 	epoch uint64
 	until time.Time
 	taken uint64
-	// left is true if the gateway receives no more responses. It may still use its lease after that.
+	// left is true if the gateway has left. No new responses are sent to it, but it may still receive the responses in
+	// transit and use its lease.
 	left bool
 }
 

@@ -90,7 +90,8 @@ func readArguments(params string) (*value, error) {
 // A checker checks the arguments of one call.
 type checker struct {
 	schema *Schema
-	// left is the number of remaining steps. If it is negative, the result of the check is [errTooMuchWork].
+	// left is the number of remaining steps. If it is negative, the result of the check is [errTooMuchWork], unless
+	// endless is true. If endless is true, the result is an [UnusableError].
 	left int
 	work gosched.Work
 	// nesting is the number of schemas that are currently applied inside each other. The field endless is true if

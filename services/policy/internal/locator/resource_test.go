@@ -183,8 +183,8 @@ func respell(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// Another spelling of a URI either is not plain, or the result of Readings for it includes the original URI. Otherwise
-// the other spelling could bypass a rule that denies the URI.
+// Another spelling of a URI either is not plain, or Readings returns for it at least one URI that Readings also returns
+// for the original URI, apart from case. Otherwise the other spelling could bypass a rule that denies the URI.
 func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

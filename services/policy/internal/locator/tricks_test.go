@@ -49,8 +49,8 @@ type (
 	}
 )
 
-// readings contains one map for each string. The map contains the result of each program by the program's name. If a
-// program refuses the string, the map has no entry for the program.
+// readings contains one map for each string. The map contains the result of each parser by the parser's name. A program
+// can have several parsers. If a parser refuses the string, the map has no entry for the parser.
 type readings struct {
 	Paths []map[string]readPath `json:"paths"`
 	URLs  []map[string]readURL  `json:"urls"`

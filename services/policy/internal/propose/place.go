@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// commonURL returns the first URL. ok is true if all URLs have the same scheme, host and port.
+// commonURL returns the first URL and true if all texts are URLs with the same scheme, host and port. Otherwise it
+// returns the zero URL and false.
 func commonURL(texts []string) (first locator.URL, ok bool) {
 	for i, text := range texts {
 		u, err := locator.ParseURL(text)

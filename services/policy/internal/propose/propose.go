@@ -63,9 +63,9 @@ func Join(bounds []Bound) string {
 }
 
 // Bounds returns the bounds for a tool's arguments, sorted by argument. A Bound without a condition contains the
-// reason. If no argument can have a bound, the result has a single Bound with the reason. The parameter schema may be
-// zero. The parameter home is the path of a home folder, or empty. A home folder is too wide to be the bound for a
-// path.
+// reason. If the arguments of a call are unknown, or if the calls have more than maxArguments different arguments, the
+// result has a single Bound with the reason. The parameter schema may be zero. The parameter home is the path of a home
+// folder, or empty. A home folder is too wide to be the bound for a path.
 func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
 	all, why := read(calls)
 	if why != "" {

@@ -116,8 +116,8 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now if it is later than the parameter before. Otherwise the clock was set back, and laterThan
-// returns the earlier time plus one microsecond.
+// laterThan returns now if it is later than the parameter before. Otherwise, for example because the clock was set
+// back, laterThan returns the parameter before plus one microsecond.
 func laterThan(before, now time.Time) time.Time {
 	if now.After(before) {
 		return now

@@ -19,7 +19,7 @@ func stopOf(operatorTenant, operator, reason string, selector engine.Selector) s
 }
 
 // Two processes use the same store. The second process reads the stops that the first process has stored. A process
-// that opens the store later finds all stops.
+// that opens the store later finds the stops that have ended.
 func TestStops_AreStored(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()

@@ -171,8 +171,8 @@ func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	})
 }
 
-// The tools of a server were classified by another version of the classifier or with another trust setting. The tools
-// are reclassified when the server is read and when it is changed.
+// The tools of a server were classified with another trust setting. The tools are reclassified when the server is read
+// and when it is changed.
 func TestChangedSince_ReclassifiesWhenTheClassifierChanged(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()

@@ -186,8 +186,8 @@ func TestLog_IsExactUpToMaxExact(t *testing.T) {
 	})
 }
 
-// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after the wait that Check returns, and that
-// they do not fit one slot earlier.
+// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after the wait that Check returns, and do not
+// fit before. It also checks that refused units would not fit into an exact window that is one slot longer.
 func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

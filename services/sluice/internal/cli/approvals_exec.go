@@ -67,8 +67,8 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // moved handles a change to the approval a. If the approval is pending and the command was not run for it before, moved
-// runs the command. It also runs the command for earlier approvals that had to wait because too many commands were
-// running. For a heartbeat, a is nil.
+// queues the command. It also queues the command for earlier approvals that had to wait because the queue was full. For a
+// heartbeat, a is nil.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	if id := a.GetId(); safeApprovalID.MatchString(id) {
 		switch known := e.open[id]; {

@@ -93,8 +93,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the
-// same vote, how many votes are missing, and when an approved call will be sent.
+// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the same
+// vote, how many votes are missing, and until when an approved call can run.
 func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); hasVote(before, mine) {

@@ -90,7 +90,8 @@ func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err 
 
 // checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policies,
 // checkPolicies returns an error, because `up` does not start with such a configuration. If the configuration has
-// neither servers nor policies, `up` creates a policy.
+// neither servers nor policies, `up` creates a policy. If the mesh services run in separate processes, and the
+// configuration has no policies, checkPolicies returns a warning instead of an error.
 func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	if f.PoliciesInStore() { // their documents were checked when they were applied
 		return nil, nil
@@ -130,7 +131,8 @@ func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, e
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
 // toolListsOf returns the tools of each server, which it reads from the data directory. If the configuration has no
-// servers, it returns the tools of the servers that `up` adds. toolListsOf sends no request to a running mesh.
+// servers, and all mesh services run in one process, toolListsOf returns the tools of the servers that `up` adds.
+// toolListsOf sends no request to a running mesh.
 func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))

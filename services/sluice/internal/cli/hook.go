@@ -41,7 +41,7 @@ func (t *tool) hook() *cobra.Command {
 and print the answer of the hook. Clients run this command; ` + "`hook install`" + ` registers it. CLIENT
 is ` + strings.Join(hosttools.Clients(), ", ") + `.
 
-If anything fails, the call is denied. A call to a tool of an MCP server is allowed if the
+If anything fails, the call is denied. A call to a tool of an MCP server is not denied if the
 server is behind the mesh, because the mesh checks the call when the client sends it. If the
 server is not behind the mesh, the call is denied.`,
 		Args: args(cobra.ExactArgs(1)),

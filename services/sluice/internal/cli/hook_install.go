@@ -302,8 +302,8 @@ func (h *hookTarget) otherRecords() (bool, error) {
 	}), err
 }
 
-// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if that policy is
-// unchanged since `hook install` wrote it.
+// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if that policy is equal
+// to the policy that this version of Sluice writes.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil

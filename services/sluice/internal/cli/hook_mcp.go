@@ -14,7 +14,8 @@ import (
 )
 
 // answerMCP returns the output for a call to a tool of an MCP server. If clients reach the server only through the
-// mesh, the hook allows the call, because the mesh evaluates the call when the client sends it.
+// mesh, the hook leaves the call to the client's own rules, because the mesh evaluates the call when the client sends
+// it.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	if e.BroughtByClient() {
 		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s belongs to a plugin, an account or the client itself, so its calls can't go through the mesh. A person can add the server to the client's own configuration, under another name, and then run %s.", e.Tool, t.command("init "+e.Client)))

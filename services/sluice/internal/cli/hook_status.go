@@ -81,8 +81,8 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 }
 
 // settingsFaults returns a message for each setting that prevents the client from running hooks. It reads the settings
-// of the user, of the administrator, and of projects. It looks for projects in the project directory, in the working
-// directory, and in all directories above either of them.
+// of the user, of the administrator, and of projects. It looks for projects in the project directory and all directories
+// above it. If no project directory is set, it starts at the working directory instead.
 func (h *hookTarget) settingsFaults() (out []string) {
 	for _, path := range h.settingsFiles() {
 		raw, err := clientsetup.ReadFile(path)

@@ -342,8 +342,8 @@ func (c *comparison) difference(direct listedServer) {
 	}
 }
 
-// approvalTool is a tool that the mesh adds to the lists of all servers. Clients use it to wait for the approval of a
-// call.
+// approvalTool is a tool that the mesh adds to a list of tools if the session has listed a tool whose calls all require
+// an approval. Clients use it to wait for the approval of a call.
 const approvalTool = "sluice_approval_wait"
 
 func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
@@ -407,8 +407,8 @@ func (e *elsewhereSetup) write(ctx context.Context) error {
 	return e.prove(ctx)
 }
 
-// storeFiles first records the files that it is about to write. It then stores the URL of the mesh. It also stores the
-// token and the certificate authority if they are new.
+// storeFiles stores the URL of the mesh. It also stores the token and the certificate authority if they are new. It
+// records each file before it writes the file.
 func (e *elsewhereSetup) storeFiles() error {
 	if e.state.Empty() {
 		e.state.Elsewhere = true

@@ -39,8 +39,9 @@ type trial struct {
 	direct listedServer
 	// tools contains the server's tools with their classifications.
 	tools []policy.ClassifiedTool
-	// reason describes how the server behaves differently when it is used through the mesh. It is empty if the server
-	// behaves the same.
+	// reason is the reason why the server's entries stay as they are. For example, the server behaves differently when
+	// it is used through the mesh, or it does not work without the mesh either. It is empty if the server behaves the
+	// same.
 	reason string
 }
 

@@ -31,8 +31,8 @@ type localFile struct {
 
 // loadLocal returns the configuration that --config or SLUICE_CONFIG names. If neither is set, it returns the
 // configuration in the working directory, and describes this file in the result found. If there is no such file, it
-// returns the defaults. Only commands that send no token may call loadLocal, because the file could contain the address
-// of another machine.
+// returns the configuration of the person's own mesh if personalConfig finds one, and otherwise the defaults. Only
+// commands that send no token may call loadLocal, because the file could contain the address of another machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.loadFile()

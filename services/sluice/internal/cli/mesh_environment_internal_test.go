@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The mesh gets its programs, proxies and certificates from the stored variables instead of from the client that starts
-// the mesh. It gets only the session variables from this client.
+// If variables are stored, the mesh gets its programs, proxies and certificates from them instead of from the client
+// that starts the mesh. In that case, the mesh gets only the session variables from this client.
 func TestMeshEnvironment_IsTheStoredOne(t *testing.T) {
 	data := t.TempDir()
 	client := []string{"PATH=/evil", "HTTPS_PROXY=http://evil", "SSL_CERT_FILE=/evil", "XDG_CONFIG_HOME=/evil", "DBUS_SESSION_BUS_ADDRESS=unix:new", "LC_ALL=C", "SLUICE_DATA=/evil", "TOKEN=x"}

@@ -187,8 +187,8 @@ Without --file and --run, the command reads the server's tools from the catalog 
 mesh, with the overrides that people have made. With --used, the document has rules only for
 tools that agents of your tenant have called, according to the gateway's journal, and limits
 that permit this use. The other tools are comments. With --since, only calls since that time are
-used. These include calls that were allowed only because a rule or a server has 'mode: observe';
-` + "`report`" + ` shows what the policy would have done with such calls.` + aboutLists,
+used. These include calls that were allowed only because a rule, a document or a server has
+'mode: observe'; ` + "`report`" + ` shows what the policy would have done with such calls.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +

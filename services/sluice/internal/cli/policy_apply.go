@@ -126,8 +126,7 @@ type policyChange struct {
 	flags     *applyFlags
 }
 
-// applyChange shows which calls a change would allow or refuse, asks the person for confirmation, and applies the
-// change.
+// applyChange shows the calls whose result would change, asks the person for confirmation, and applies the change.
 func (t *tool) applyChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
 	active, err := t.storedRevision(ctx, client)
 	if err != nil {

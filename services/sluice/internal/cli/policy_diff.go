@@ -36,7 +36,7 @@ const (
 	// exitFailed is the exit code of `policy diff` and `policy replay` if the comparison fails.
 	exitFailed = 2
 	// exitIncomplete is the exit code of `policy diff` and `policy replay` if none of the compared calls would become
-	// allowed, but not all calls were compared.
+	// less restricted, but not all calls were compared.
 	exitIncomplete = 3
 )
 
@@ -45,8 +45,8 @@ func incompleteError(format string, args ...any) error {
 	return exitError{fmt.Errorf(format, args...), exitIncomplete}
 }
 
-// comparisonError returns err with the exit code of a comparison. The exit code is 1 if the change would allow more
-// calls.
+// comparisonError returns err with the exit code of a comparison. The exit code is 1 if the change would make calls
+// less restricted.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
@@ -68,10 +68,12 @@ func (t *tool) policyDiff() *cobra.Command {
 		Short: "Show which calls get a different result after a change to the policy documents or the catalog",
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
 result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
-without OLD, NEW is compared with the active documents of the running mesh. A rule with 'mode:
-observe' is only recorded, so calls that the rule would refuse are shown as 'deny -> allow
-(observed)'. If the policies are in the store, OLD and NEW may also be revisions: at least 8
-digits of an id that ` + "`policy revisions`" + ` prints.
+without OLD, NEW is compared with the active documents of the running mesh. If the policies are
+in the store, OLD and NEW may also be revisions: at least 8 digits of an id that
+` + "`policy revisions`" + ` prints.
+
+For a rule with 'mode: observe', the gateway only records what the rule would do. Therefore, if
+a rule that refuses calls gets this mode, its calls are shown as 'deny -> allow (observed)'.
 
 The command compares the calls of each tool that a server lists, and of each name in the
 documents, for the callers that tokens or documents specify, and for any other caller. Arguments
@@ -92,8 +94,9 @@ compared.
 The command exits with 1 if a call that was refused is allowed or can be approved, or if a call
 that needed an approval is allowed. It exits with 0 if there is no such call, with 2 if the
 comparison fails, and with 3 if the comparison is incomplete. A comparison is incomplete if it
-took too long, or if a changed rule may allow calls that were not compared, for example calls of
-callers that many rules specify.`,
+took too long, if there are too many callers or tags, if calls depend on too many conditions, or
+if a changed rule may allow calls that were not compared, for example calls of callers that many
+rules specify.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff 3f9a0c1d draft/\n" +
@@ -223,8 +226,8 @@ func readDiff[R interface {
 	}
 }
 
-// printPolicyDiff prints a comparison. It returns an error if a change would allow more calls, or if not all calls were
-// compared.
+// printPolicyDiff prints a comparison. It returns an error if the documents do not load, if a change opens or may open
+// calls (FLIP_KIND_OPENS, for example from refused to waiting for approval), or if not all calls were compared.
 func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
 	totals := diff.GetTotals()
 	if t.json() {
@@ -276,7 +279,7 @@ func (t *tool) printMessage(m proto.Message) error {
 }
 
 // mayOpenError returns an error that names the first few rules. The changes to these rules made none of the compared
-// calls allowed, but may allow other calls.
+// calls less restricted, but may make other calls less restricted.
 func mayOpenError(rules []*policyv1.RuleRef) error {
 	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))

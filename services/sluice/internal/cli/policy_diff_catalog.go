@@ -118,8 +118,9 @@ func overrideChange(text string) (*policyv1.OverrideChange, error) {
 	return &policyv1.OverrideChange{Server: server, Tool: tool, Category: o.GetCategory(), Risk: o.GetRisk(), Tags: tags}, nil
 }
 
-// completeDigests replaces the digests in the request, which may be only beginnings of digests, with the complete
-// digests of the definitions that --definition selects.
+// completeDigests sets the digests in the request, which are still empty, to the complete digests of the definitions
+// that --definition selects. The parameter texts contains the values of --definition. A digest in such a value may be
+// only the beginning of a digest.
 func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.DiffCatalogRequest, texts []string) error {
 	for i, change := range req.GetDefinitions() {
 		_, digest, ok := strings.Cut(texts[i], "=")
@@ -134,8 +135,8 @@ func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServi
 	return nil
 }
 
-// printCatalogDiff prints a comparison. It returns an error if a change would allow more calls, or if not all calls
-// were compared.
+// printCatalogDiff prints a comparison. It returns an error if a change would make calls less restricted, or if not all
+// calls were compared.
 func (t *tool) printCatalogDiff(diff *policyv1.DiffRevisionsResponse) error {
 	totals := diff.GetTotals()
 	if t.json() {

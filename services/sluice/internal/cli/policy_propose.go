@@ -34,7 +34,8 @@ the server. Without a bound for each argument, only tools that read and have a l
 allowed. Tools that delete, overwrite or move money, tools with an unknown class, and tools
 whose definition is not accepted need an approval, no matter what was recorded.
 
-Before the command prints the document, it evaluates these calls with the document. It needs an
+Before the command prints the document, it evaluates the recorded calls of allowed tools with
+it. If the document would refuse one of them, nothing is printed. The command needs an
 operator's token, because it reads arguments. The document is a draft: it also permits recorded
 calls that were mistakes.`,
 		Example: "  " + t.self + " policy propose --server files --since 24h > files.yaml\n" +

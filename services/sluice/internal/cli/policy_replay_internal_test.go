@@ -198,7 +198,7 @@ func TestReplay_JSONHasAllRows(t *testing.T) {
 }
 
 // If the replayed documents would allow no more calls, replay returns no error. It returns an error if the documents do
-// not load, if the policy service fails, or if it is not known whether a refused call would be allowed.
+// not load, if the gateway can't list the records, or if it is not known whether a refused call would be allowed.
 func TestReplay_ResultDependsOnWhatOpens(t *testing.T) {
 	t.Parallel()
 	page := [][]*gatewayv1.Record{{replayedRecord("read", allowed)}}

@@ -32,8 +32,8 @@ func (t *tool) stdio() *cobra.Command {
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			// Only the flag --config selects the person's own mesh. SLUICE_CONFIG does not, because a project's
-			// settings could set this variable.
+			// The flag --config can select the person's own mesh. SLUICE_CONFIG can't, because a project's settings
+			// could set this variable.
 			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
 		},
 	}
@@ -206,9 +206,10 @@ func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 	return cfg, nil
 }
 
-// clientRelay returns the endpoint and the token for a client of the person's own mesh. If the mesh is not running, the
-// client's first message starts it. If the mesh can't be used, each message of the client is answered with the reason,
-// because most clients don't show the standard error of a server. noMesh is the reason why there is no mesh, or nil.
+// clientRelay returns the endpoint and the token for a client of the person's own mesh. Whenever the mesh is not
+// running, the client's next message starts it. If the mesh can't be used, each message of the client is answered with
+// the reason, because most clients don't show the standard error of a server. noMesh is the reason why there is no mesh,
+// or nil.
 func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}

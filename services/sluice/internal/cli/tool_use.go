@@ -61,7 +61,7 @@ type toolUse struct {
 }
 
 // add adds a call. The calls must be added from newest to oldest. add ignores methods other than tools/call, because
-// their records do not contain the name of a tool.
+// the field tool of their records contains another name, such as the name of a prompt.
 func (u toolUses) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return

@@ -110,7 +110,8 @@ func TestStdioEdit_RemovesTheSecondType(t *testing.T) {
 	}
 }
 
-// Each of these entries has a member that contains or selects credentials that only the client can use.
+// Each of these entries has a member because of which the entry can't be changed: a nested map with the connection, a
+// token that the client does not accept in the file, or a key that only the client adds to requests.
 func TestEntries_NamesCredentialsOfTheClient(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ client, data, reason string }{

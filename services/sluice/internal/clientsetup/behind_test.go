@@ -12,8 +12,7 @@ import (
 
 func undo(client string) string { return "`sluice init --undo " + client + "`" }
 
-// checked returns the entry named n in a file after a Behind has checked it. The mesh of the Behind has the servers
-// notes and mail.
+// checked returns the entry named n in a file after the given Behind has checked it.
 func checked(t *testing.T, b clientsetup.Behind, client string, project bool, entry string) clientconfig.Entry {
 	t.Helper()
 	c, _ := clientconfig.Find(client)

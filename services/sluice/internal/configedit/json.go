@@ -208,8 +208,8 @@ func jsonContent(c content, s style) string {
 	return encodeJSON(c.value, s)
 }
 
-// jsonMember returns a JSON member with the given name. If the parameter path is longer than the name, the content is
-// nested in objects. If the parameter name is nil, the result is an object without a name.
+// jsonMember returns a JSON member with the given name. The parameter path contains the keys below the name. If path is
+// not empty, the content is nested in objects. If the parameter name is nil, the result is an object without a name.
 func jsonMember(name *string, path []string, c content, s style) string {
 	if name == nil {
 		inner := s.deeper()

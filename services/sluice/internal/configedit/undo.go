@@ -80,8 +80,7 @@ type Undone struct {
 	Data []byte
 	// Exact is true if Data consists of exactly the bytes before the change.
 	Exact bool
-	// Kept lists the entries that stay as they are, because they were modified after the change, or a comment was added
-	// to them.
+	// Kept lists the entries that stay as they are, because they or their comments were changed after the change.
 	Kept []Kept
 	// Gone lists the entries that the change wrote but that no longer exist. Their Reason is empty.
 	Gone []Kept

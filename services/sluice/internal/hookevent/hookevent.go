@@ -45,7 +45,8 @@ type Event struct {
 	ID string
 	// Session and Turn identify the conversation. Dir is the working directory.
 	Session, Turn, Dir string
-	// MCP describes the MCP server to which the tool belongs. It is nil if the tool is one of the client's own tools.
+	// MCP describes the MCP server to which the tool belongs. It is nil if the tool is one of the client's own tools,
+	// unless the tool reads resources of a server that the arguments name.
 	MCP *Server
 }
 

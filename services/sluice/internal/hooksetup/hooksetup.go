@@ -179,8 +179,8 @@ func (t Target) Registered() ([]string, error) {
 }
 
 // items returns, for each event, the item that contains the hook, or nil if the hook is not registered for the event.
-// If an event has several such items, items returns the first one that is exactly as Install writes it. If there is
-// none, it returns the first item.
+// If an event has several such items, items returns the first one that differs from what Install writes at most in the
+// command. If there is none, items returns the last one.
 func (t Target) items() ([]*configedit.Node, error) {
 	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)

@@ -11,7 +11,7 @@ import (
 )
 
 // In a repository, .claude/settings.local.json may be a pipe or a link to a device. Opening a pipe blocks until another
-// program writes to it, and reading a device may never end.
+// program opens it for writing, and reading a device may never end.
 func TestTarget_ReadsRegularFilesOnly(t *testing.T) {
 	t.Parallel()
 	for name, create := range map[string]func(path string) error{

@@ -1,5 +1,5 @@
 // Package tokenhttp sends the HTTP requests that contain a caller's token. It sends the token to another machine only
-// with TLS, and does not follow redirects.
+// with TLS, except to the host that the parameter cleartextTo of [New] names. It does not follow redirects.
 package tokenhttp
 
 import (

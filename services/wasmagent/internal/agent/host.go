@@ -23,7 +23,8 @@ import (
 // use.
 type Host interface {
 	// Allow counts a call against the rights of an agent and of the agents in its delegation chain. giveBack reverses
-	// the count. If the rights do not allow the call, refused is the reason. An error means that the rights could not
+	// the count. If the call is a question to a model, Allow only checks the rights, because CountModelUse counts the
+	// question. If the rights do not allow the call, refused is the reason. An error means that the rights could not
 	// be checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
 	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
@@ -37,7 +38,7 @@ type Host interface {
 	// CountModelUse counts the tokens and the cost of a question to a model against the rights of an agent and of the
 	// agents in its delegation chain. nanos is the cost in billionths of a US dollar.
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
-	// Tools returns the tools of all servers that an agent may call.
+	// Tools returns the tools on servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// AcquireSlot waits for a slot in which a guest can run. leave releases the slot. hadSlot is true if the turn had a
 	// slot before. Such a turn takes precedence over other turns, and waits until ctx is done. Errors:
@@ -119,8 +120,8 @@ const (
 // outcomeUnknown is the guest's error code for a call that may or may not have run.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
-// ErrCallsStopped means that a prompt was undone because an operator has stopped the agent's calls. The agent itself is
-// not stopped: it still accepts prompts. Prompts succeed again after an operator has resumed the calls.
+// ErrCallsStopped means that a prompt was undone because the prompt made a call that an operator has stopped. The agent
+// itself is not stopped: it still accepts prompts. Such a prompt can succeed after an operator has resumed the calls.
 var ErrCallsStopped = errors.New("the prompt has ended at a call that was refused, and the agent is as before the prompt")
 
 // earlierCalls returns a text about the calls that a turn made before it ended. The text is empty if there were none.

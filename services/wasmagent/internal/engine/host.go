@@ -15,9 +15,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// A guest can import the refill function for its fuel, and the functions of WASI (preview 1) that language runtimes
-// call when they start. None of these functions gives access to the host. The clock advances only while the guest
-// sleeps. Random numbers are computed from a seed. Output is written to a log of limited size. There are no files.
+// A guest can import the functions of WASI (preview 1) that language runtimes call when they start. The fuel meter adds
+// the import of the refill function. None of these functions gives access to the host. The clock advances only while
+// the guest sleeps. Random numbers are computed from a seed. Output is written to a log of limited size. There are no
+// files.
 
 const (
 	wasi = "wasi_snapshot_preview1"

@@ -56,8 +56,8 @@ var (
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
-	// ErrNoneActive means that the principal has no active template, because it has not created an agent from a
-	// template yet.
+	// ErrNoneActive means that the principal has no active template. For example, the principal has not created an
+	// agent from a template yet, or its active template was removed.
 	ErrNoneActive = errors.New("no template is active: create an agent from one first")
 	// ErrCategory means that the category does not exist.
 	ErrCategory = errors.New("there is no such category")

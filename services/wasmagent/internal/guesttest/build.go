@@ -52,8 +52,8 @@ func build(t testing.TB, pkg, mode string) []byte {
 	return text
 }
 
-// programsDir is the name of the environment variable that contains the directory for built programs. The end-to-end
-// tests set the variable in package stack.
+// programsDir is the name of the environment variable that contains the directory for built programs. `make test` sets
+// the variable. Package stack of the end-to-end tests reads it, too.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
 // programDir is the temporary directory of the worker program. It is empty if the directory has not been created.

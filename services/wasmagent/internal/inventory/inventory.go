@@ -39,8 +39,8 @@ type Inventory struct {
 	digest string
 }
 
-// An entry describes a stored value. It contains the value itself if the value is short, and otherwise the value's
-// digest.
+// An entry describes a stored value. The entry of a number, or of a field of the record whose JSON is short, contains
+// the value itself. Every other entry contains the value's digest.
 type entry struct {
 	value string
 	// found is true if the value was stored before the journal began to list values. The journal does not record how such

@@ -28,8 +28,8 @@ const (
 	// maxArguments is the maximum size, in bytes, of arguments that conditions can be applied to. Larger arguments
 	// satisfy no condition. The maximum limits the duration of a check, because each condition searches all arguments.
 	maxArguments = 64 << 10
-	// maxNumber is the maximum length of a number in a comparison, in bytes. maxExponent is the maximum absolute value
-	// of the number's decimal exponent. A number with a larger exponent would be infinite or zero as a float64.
+	// maxNumber is the maximum length of a number in a comparison, in bytes. The absolute value of the number's decimal
+	// exponent must be less than maxExponent. A number with a larger exponent would be infinite or zero as a float64.
 	maxNumber   = 64
 	maxExponent = 400
 )

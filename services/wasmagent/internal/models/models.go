@@ -72,7 +72,7 @@ type Provider struct {
 	MaxTokens int
 	// Prices contains the prices of models, by model name.
 	Prices map[string]Price
-	// Retry configures how a question is retried after the provider has refused it.
+	// Retry configures how a question is retried if the provider refuses it or can't be reached.
 	Retry Retry
 }
 

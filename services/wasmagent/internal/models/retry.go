@@ -23,7 +23,8 @@ const (
 	maxRetryAfter = 5 * time.Minute
 )
 
-// Retry configures the retries of a question that the provider refuses before an answer starts.
+// Retry configures the retries of a question if the provider refuses the question or the connection fails before an
+// answer starts.
 type Retry struct {
 	// Tries is the maximum number of tries, including the first. 0 means [DefaultTries], and 1 means no retries.
 	Tries int

@@ -274,8 +274,8 @@ func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	}
 }
 
-// If an environment variable sets an endpoint, OpenS3 returns an error that names the variable, because the endpoint
-// would have no effect.
+// If an environment variable sets an endpoint, but the URL of the bucket does not, OpenS3 returns an error that names
+// the variable, because the endpoint in the variable would have no effect.
 func TestOpenS3_RefusesEndpointOfEnvironment(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL_S3", "https://minio.example")
 	if _, err := objects.OpenS3("s3://states"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {

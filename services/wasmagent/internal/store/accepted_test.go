@@ -52,7 +52,8 @@ func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Te
 }
 
 // A template was stored by a release that had no acceptance digests. The migration does not change the template, and
-// treats the template's id as accepted. Therefore, the next template with the same id is quarantined.
+// treats the template's id as accepted. Therefore, the next template with the same id is quarantined, unless an
+// operator adds it.
 func TestMigration_QuarantinesReplacedOldTemplates(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {

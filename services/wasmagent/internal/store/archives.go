@@ -69,7 +69,7 @@ type Archive struct {
 }
 
 // PutArchive stores an exported archive. If the owner already has the maximum number of archives, PutArchive removes
-// the owner's oldest exported archive. Errors: [ErrArchivesFull].
+// the owner's exported archive that was requested least recently. Errors: [ErrArchivesFull].
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {

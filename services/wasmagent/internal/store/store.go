@@ -117,7 +117,7 @@ type Row struct {
 }
 
 // A Change is a change to an agent. It is stored completely or not at all. It is stored only if the row has this
-// Version and Events directly follow the end of the journal. Otherwise, the error is [ErrStale].
+// Version. Otherwise, the error is [ErrStale]. Events must directly follow the end of the journal.
 type Change struct {
 	ID      string
 	Version int64

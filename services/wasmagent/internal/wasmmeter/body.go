@@ -238,8 +238,8 @@ func asMalformed(err error) error {
 // can be used if every execution of the code passes that point exactly once. Examples are a point before a branch and a
 // point before a block.
 //
-// Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, unless the
-// function starts with a loop.
+// Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, which checks the
+// fuel unless the function starts with a loop.
 func (b *bodyWriter) placePoints(call, minSeparate int64) {
 	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
 	point, loopCount, isStraight := 0, 0, true
@@ -319,7 +319,7 @@ func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 }
 
 // putCheck writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If the fuel or
-// the stack is used up, the code adds the cost to the budget again, calls the refill function, and branches to the
+// the stack is used up, the code calls the refill function, adds the cost to the budget again, and branches to the
 // start of the loop.
 //
 // If a value is needed after a call, the engine keeps that value in memory throughout the whole function. This would

@@ -65,7 +65,7 @@ type instruction struct {
 	op byte
 	// sub is the second opcode of opBulk and opVector.
 	sub uint32
-	// values is the total number of parameters and results of a call or a block.
+	// values is the total number of parameters and results of a call or a block. For a block, values is at least 1.
 	values int
 	local  uint32
 	number uint32

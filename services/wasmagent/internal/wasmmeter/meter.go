@@ -33,8 +33,8 @@ const (
 
 const (
 	// MaxStack is the size of the stack, in bytes. The stack is computed by rules and not measured in the engine: a
-	// function that calls other functions uses the maximum size of its frame, as computed by this package, until the
-	// function returns. A function that the host calls starts with an empty stack.
+	// function that calls other functions or has loops uses the maximum size of its frame, as computed by this package,
+	// until the function returns. A function that the host calls starts with an empty stack.
 	MaxStack = 4 << 20
 	// frameBytes is the fixed size of each frame. valueBytes is the size of each value in a frame. codeBytes is the
 	// space for intermediate values per byte of code. All sizes are in bytes.
@@ -61,7 +61,7 @@ const (
 //
 // Fuel is charged in advance, at the start of functions, loops and longer branches. The metered module calls
 // [RefillName] if the fuel is below zero at the start of a function or a loop, or before memory is filled or copied.
-// Functions that call other functions use stack while they run, up to [MaxStack].
+// Functions that call other functions or have loops use stack while they run, up to [MaxStack].
 //
 // The same module with the same inputs always uses the same fuel, regardless of the size of the refills. The metered
 // module computes the same results as the original. Errors: those of [Parse].

@@ -160,8 +160,8 @@ func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, last
 	return took, count.Load()
 }
 
-// runOtherGuest starts a guest, and runs its steps until a step fails or ctx is done. It adds the number of steps to
-// the parameter count.
+// runOtherGuest starts a guest, and runs at most 100 of its steps. It stops earlier if a step fails or ctx is done. It
+// adds the number of steps to the parameter count.
 func runOtherGuest(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
 	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plentyFuel, stepTimeout)
 	if err != nil {

@@ -21,8 +21,9 @@ const (
 	// exceeds the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause and longestPause are the minimum and the maximum delay between the end of a worker that started no
-	// instance and the start of the next worker. The delay doubles each time.
+	// firstPause and longestPause are the minimum and the maximum delay before the next start of a worker. The delay
+	// begins when the supervisor finds that a worker has exited without starting an instance, or can't start a worker.
+	// The delay doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
 	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond

@@ -61,8 +61,8 @@ type Accessible struct {
 	unrecorded bool
 }
 
-// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s for
-// servers that the gateway has never discovered.
+// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s
+// until the gateway has discovered servers whose discovery is missing or outdated.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)

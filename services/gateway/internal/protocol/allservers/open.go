@@ -28,8 +28,9 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. It contacts no servers. The gateway contacts a server only when the client first
-// uses that server.
+// Open opens an aggregate session. It opens no sessions with the servers for the client. The gateway opens such a
+// session only when the client first uses the server. However, Open may wait for the gateway's own discovery of
+// servers.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {

@@ -145,8 +145,8 @@ func TestRoute_ResolvesAliases(t *testing.T) {
 	})
 }
 
-// At the URL for all servers, a client's message may contain an id that is longer than a server accepts, because the id
-// may contain the server's name.
+// At the URL for all servers, the gateway reads longer ids than a server accepts, because the id in a client's response
+// may contain the server's name. A request is nevertheless refused if its id is longer than a server accepts.
 func TestRoute_RewrittenMessagesAreParsedAsStrictly(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {

@@ -249,7 +249,7 @@ func TestInitialize_OpensNoSessionWithoutAUsableServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		open func(upstream.Request) (upstream.Answer, error)
-		// withdraw is true if the caller loses its permissions during initialize.
+		// withdraw is true if the caller has no permissions on the server when it sends initialize.
 		withdraw bool
 		closed   int
 		code     string // the refusal code, or empty if the server returns an error

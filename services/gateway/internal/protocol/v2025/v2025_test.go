@@ -339,8 +339,8 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// At the URL for all servers, a server's request must contain the server's name. The server must not receive messages
-// of other servers as context.
+// At the URL for all servers, the client receives a server's form only if the form has a message to which the gateway
+// can add the server's name. The server must not receive messages of other servers as context.
 func TestServerRequest_AtAllServersIsCheckedForOneOfMany(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -428,8 +428,8 @@ func TestOpenMember_NeedsASupportedRevision(t *testing.T) {
 	}
 }
 
-// A server's request reaches the client only if the session's revision defines the request. The gateway checks the
-// request against the capabilities that it has declared to the server.
+// A server's request reaches the client only if the gateway has declared the required capability to the server. The
+// gateway refuses the request if the call during which the server sends it does not come from a client.
 func TestServerRequest_NeedsWhatTheServerWasTold(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {

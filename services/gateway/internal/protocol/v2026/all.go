@@ -48,8 +48,8 @@ func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Answer(ctx)
 }
 
-// discoverAll answers server/discover with the capabilities of all servers that the caller may use. It contacts no
-// server.
+// discoverAll answers server/discover with the capabilities of all servers that the caller may use. It does not forward
+// the request to a server, but it may wait for the gateway's own discovery of servers.
 func (x *message) discoverAll(ctx context.Context) dispatch.Response {
 	servers, refused := allservers.New(x.Request).Accessible(ctx)
 	if refused != nil {

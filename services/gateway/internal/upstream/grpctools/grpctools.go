@@ -71,7 +71,7 @@ type Transport struct {
 	listedAt time.Time
 }
 
-// New returns a transport to a server. The transport connects to the server when a session is opened.
+// New returns a transport to a server. New does not connect to the server.
 func New(cfg Config, deps Deps) (*Transport, error) {
 	if deps.Conn == nil || deps.Log == nil {
 		return nil, errors.New("grpctools: a connection and a log are required")

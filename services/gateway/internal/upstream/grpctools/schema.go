@@ -192,7 +192,8 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds a field's validation rules to a schema, except the rules that JSON Schema cannot express.
+// bounded adds some of a field's validation rules to a schema. It ignores all other rules, which the server itself must
+// check.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

@@ -143,8 +143,8 @@ func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	})
 }
 
-// waits checks that a call that was made with the function raw keeps waiting although the process has written an answer
-// to it.
+// waits checks that a call to the tool raw keeps waiting although the process has written a line in response to the
+// call.
 func (s session) waits(call <-chan outcome) {
 	s.t.Helper()
 	for s.call(9, "info", nil)["raws"] != "1" {

@@ -36,7 +36,8 @@ func newRemoval(t *testing.T) *removal {
 	return r
 }
 
-// bornAfter creates files until the birth time of one is later than the parameter since. It returns that birth time.
+// bornAfter creates directories until the birth time of one is later than the parameter since. It returns that birth
+// time.
 func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {

@@ -287,8 +287,8 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold delays the answer to a call until a call with the key "now" arrives. It then answers all delayed calls in
-// reverse order, each with its own key.
+// hold delays the answer to a call until a call with the key "now" arrives. It then answers all delayed calls and the
+// call with the key "now", in random order and each with its own key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {

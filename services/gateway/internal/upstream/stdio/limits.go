@@ -37,8 +37,8 @@ const (
 // limited records a host's processes that were terminated because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is the time at which the most recent of these processes ended. times is the number of consecutive processes
-	// that have reached a limit.
+	// ended is the time at which the most recent of these processes ended. times is the number of these processes. It
+	// is reset if no process reaches a limit for longer than limitForgotten.
 	ended time.Time
 	times int
 }

@@ -32,8 +32,8 @@ func newOutgoing(line []byte, permit upstream.Permit, start *lineStart) outgoing
 	return outgoing{line: line, permit: permit, start: start, done: make(chan error, 1)}
 }
 
-// errPermitEnded means that a line was not written because its permit has expired. errWithdrawn means that a line was
-// not written because [lineStart.withdraw] was called.
+// errPermitEnded means that a line was not written because its permit is no longer valid. errWithdrawn means that a
+// line was not written because [lineStart.withdraw] was called.
 var (
 	errPermitEnded = errors.New("the permit has ended")
 	errWithdrawn   = errors.New("the line was withdrawn")
@@ -88,7 +88,7 @@ func (p *process) write() {
 	}
 }
 
-// writeLine writes one line, unless the line's permit expires or the line is withdrawn before the first byte is
+// writeLine writes one line, unless the line's permit becomes invalid or the line is withdrawn before the first byte is
 // written. If writing fails, writeLine terminates the process and returns [upstream.ErrNeverSent] or
 // [upstream.ErrNoAnswer].
 func (p *process) writeLine(out outgoing) error {

@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// large contains the arguments of a tool call whose line is so large that its size is charged to the memory budget.
+// large contains the arguments of a call to the tool size. The answer to such a call is so large that the answer's size
+// is charged to the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
-// Case X3. The gateway reads no answers from a principal's own process while the principal's memory budget is
-// exhausted.
+// Case X3. A large answer from a principal's own process waits while the principal's memory budget is exhausted.
 func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

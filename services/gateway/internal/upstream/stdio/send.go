@@ -10,8 +10,8 @@ import (
 )
 
 // send writes a line to the process, after the lines that the same session has sent before, and waits for the result.
-// If the permit expires before the line is written, send renews it. If permit is nil, the line needs no permit. Errors
-// are the same as for Conn.Request.
+// If the permit becomes invalid before the line is written, send renews it. If permit is nil, the line needs no permit.
+// Errors are the same as for Conn.Request.
 func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permit upstream.Permit) error {
 	return p.sendOutgoing(ctx, lines, newOutgoing(line, permit, new(lineStart)))
 }
@@ -125,8 +125,8 @@ type lineOrder struct {
 	mu sync.Mutex
 	// last is the newest line that is still in the order, or nil if there is none.
 	last *lineTurn
-	// ended is closed when a line could not be written because its permit had expired. It is nil if no sender needs to
-	// know this.
+	// ended is closed when a line could not be written because its permit was no longer valid. It is nil if no sender
+	// needs to know this.
 	ended chan struct{}
 }
 
@@ -170,9 +170,9 @@ func (t *lineTurn) leave() {
 	}
 }
 
-// permitEnded returns a channel that is closed when a line of the session could not be written because its permit has
-// expired. The senders of later lines then renew their permits at the same time. Otherwise the last line would have to
-// wait while the policy service evaluates one call after another.
+// permitEnded returns a channel that is closed when a line of the session could not be written because its permit was
+// no longer valid. The senders of later lines then renew their permits at the same time. Otherwise the last line would
+// have to wait while the policy service evaluates one call after another.
 func (o *lineOrder) permitEnded() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

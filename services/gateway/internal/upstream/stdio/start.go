@@ -152,7 +152,7 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 const startAgain = 5 * time.Second
 
 // stillStarting returns the error for a caller whose deadline is reached while the process is starting. The process has
-// received only the handshake request, and not the caller's request. The start continues.
+// received at most the handshake requests, and not the caller's request. The start continues.
 func (s *transport) stillStarting() error {
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
 		Text: "the server is still starting" + s.program.progress(), RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),

@@ -120,7 +120,7 @@ type Deps struct {
 //
 // A process is terminated together with its process group. The gateway closes the standard input, then sends SIGTERM,
 // and sends SIGKILL 2 s later. A process that has reached a limit receives SIGKILL immediately. Processes that have
-// left the group are killed if deps.Limiter has recorded them.
+// left the group are killed if deps.Limiter can find them.
 //
 // A process is initialized once, with the initialize request of the session that started it. All sessions receive the
 // answer to that request. For a shared server, the request declares no client capabilities, because the process could

@@ -74,8 +74,9 @@ func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	}
 }
 
-// Case U1. On a connection of revision 2026-07-28, a server sends requests on a stream. The requests are passed to the
-// receiver, and the server gets no response, because in that revision a server may send requests only in its answers.
+// Case U1. On a connection of revision 2026-07-28, a server sends requests on a stream. The requests, except pings, are
+// passed to the receiver. The server gets no response, because in that revision a server may send requests only in its
+// answers.
 func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
