@@ -1,7 +1,6 @@
 package authn
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -93,7 +92,10 @@ func NewSecret() string {
 }
 
 // HashSecret returns the SHA-256 digest of a token's secret. Tokens are stored only in this form.
-func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
+func HashSecret(secret string) [sha256.Size]byte {
+	var space [128]byte // the secrets of usual length need no allocation
+	return sha256.Sum256(append(space[:0], secret...))
+}
 
 // Tokens is the set of valid tokens. The zero value contains no set and is stale. It is safe for concurrent use.
 type Tokens struct {
@@ -115,12 +117,11 @@ type tokenSet struct {
 }
 
 type token struct {
-	hash [sha256.Size]byte
 	name string
-	// principal is nil if the set lists the token as revoked or expired. In that case ended is the error that says
-	// which of the two is the case.
-	principal *identityv1.Principal
-	ended     error
+	// bearer is what a lookup of the token returns. Its Principal is nil if the set lists the token as revoked or
+	// expired. In that case ended is the error that says which of the two is the case.
+	bearer BearerToken
+	ended  error
 	// expires is zero if the token never expires.
 	expires time.Time
 	// use is nil if the uses of the token are not reported.
@@ -130,7 +131,7 @@ type token struct {
 // find returns the token with the given hash, or nil. It compares hashes in constant time.
 func (s *tokenSet) find(hash *[sha256.Size]byte) *token {
 	for _, t := range s.byPrefix[binary.BigEndian.Uint64(hash[:])] {
-		if subtle.ConstantTimeCompare(t.hash[:], hash[:]) == 1 {
+		if subtle.ConstantTimeCompare(t.bearer.hash[:], hash[:]) == 1 {
 			return t
 		}
 	}
@@ -142,14 +143,14 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 	if len(sum) != sha256.Size {
 		return fmt.Errorf("token %q has a hash of %d bytes, want %d", t.name, len(sum), sha256.Size)
 	}
-	t.hash = [sha256.Size]byte(sum)
-	if isSample(t.hash) {
+	t.bearer.hash = [sha256.Size]byte(sum)
+	if isSample(t.bearer.hash) {
 		return fmt.Errorf("token %q is a publicly known sample: make one with `openssl rand -hex 32`", t.name)
 	}
-	if other := s.find(&t.hash); other != nil {
+	if other := s.find(&t.bearer.hash); other != nil {
 		return fmt.Errorf("tokens %q and %q have the same text", other.name, t.name)
 	}
-	prefix := binary.BigEndian.Uint64(t.hash[:])
+	prefix := binary.BigEndian.Uint64(t.bearer.hash[:])
 	s.byPrefix[prefix] = append(s.byPrefix[prefix], t)
 	s.tokens = append(s.tokens, t)
 	return nil
@@ -172,7 +173,7 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	before := t.set.Load()
 	set := &tokenSet{byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded()))}
 	for _, r := range from.GetTokens() {
-		one := &token{name: r.GetToken().GetName(), principal: principalOf(r.GetToken())}
+		one := &token{name: r.GetToken().GetName(), bearer: BearerToken{Principal: principalOf(r.GetToken()), tokens: t}}
 		if r.GetToken().GetExpires() != nil {
 			one.expires = r.GetToken().GetExpires().AsTime()
 		}
@@ -215,18 +216,28 @@ func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 // error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup
 // also returns the token's principal in the last confirmed set, or nil if that set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
+	if isMistyped(secret) && t.HasSet() {
+		return nil, ErrTokenUnknown
+	}
+	hash := HashSecret(secret)
+	found, err := t.lookup(&hash)
+	if found == nil {
+		return nil, err
+	}
+	return found.bearer.Principal, err
+}
+
+// lookup returns the token with the given hash. The error is that of [Tokens.Lookup]. With ErrTokensStale, lookup also
+// returns the token in the last confirmed set, or nil if that set does not contain the token.
+func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 	set := t.set.Load()
 	if set == nil {
 		return nil, ErrTokensStale
 	}
-	if isMistyped(secret) {
-		return nil, ErrTokenUnknown
-	}
 	now := time.Now()
 	confirmedAt := t.confirmedAt.Load()
 	stale := confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
-	hash := HashSecret(secret)
-	found := set.find(&hash)
+	found := set.find(hash)
 	switch {
 	case found != nil && found.ended != nil:
 		return nil, found.ended
@@ -237,43 +248,14 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	case found == nil:
 		return nil, ErrTokenUnknown
 	case stale:
-		return found.principal, ErrTokensStale
+		return found, ErrTokensStale
 	default:
 		found.use.record(now)
-		return found.principal, nil
+		return found, nil
 	}
 }
 
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }
-
-// Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx is done or the
-// source counts as unavailable. If the set does not contain the token, Await does not wait, so an unauthenticated
-// caller can't make a process wait.
-func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
-	if p, err := t.Lookup(secret); p == nil || err == nil {
-		return p, err
-	}
-	for {
-		confirmed := t.nextConfirmation()
-		p, err := t.Lookup(secret)
-		if p == nil || !errors.Is(err, ErrTokensStale) {
-			return p, err
-		}
-		left := sourceTimeout - time.Since(*t.confirmedAt.Load())
-		if left <= 0 {
-			return p, err
-		}
-		timer := time.NewTimer(left)
-		select {
-		case <-confirmed:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return p, err
-		}
-		timer.Stop()
-	}
-}
 
 func (t *Tokens) nextConfirmation() <-chan struct{} {
 	t.mu.Lock()

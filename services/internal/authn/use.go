@@ -36,7 +36,7 @@ func (u *tokenUse) record(now time.Time) {
 // set may be nil.
 func (s *tokenSet) useOf(t *token) *tokenUse {
 	if s != nil {
-		if before := s.find(&t.hash); before != nil && before.use != nil {
+		if before := s.find(&t.bearer.hash); before != nil && before.use != nil {
 			return before.use
 		}
 	}

@@ -108,7 +108,7 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 // tryClaim tries to claim an approval for a call if the policy service's current decision allows it. If the approval
 // has changed in the meantime, changed is true and the caller must start again.
 func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
-	if a.Revoked == nil || a.Revoked() {
+	if a.Credential == nil || a.Credential.Check(ctx) != nil {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
 	}
 	definition, err := a.Tools.Definition(ctx, true)

@@ -31,14 +31,14 @@ type Permit struct {
 // on behalf of the principal of the attempt a.
 func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
 	p := &Permit{client: d, ctx: ctx, attempt: a}
-	p.validity.Store(&a.Validity)
+	p.validity.Store(&p.attempt.Validity)
 	return p
 }
 
 // HasEnded implements [upstream.Permit]. A permit also ends as soon as the caller's token is no longer known to be
 // valid. HasEnded does not wait for the policy service.
 func (p *Permit) HasEnded() bool {
-	return p.validity.Load().HasEnded() || p.attempt.HasValidToken != nil && !p.attempt.HasValidToken()
+	return p.validity.Load().HasEnded() || p.attempt.Credential == nil || !p.attempt.Credential.IsValid()
 }
 
 // Renew returns nil if the call may start now. If the decision is no longer valid, because the call has waited for its
@@ -46,7 +46,7 @@ func (p *Permit) HasEnded() bool {
 // [*WithheldError] if the policy refuses the call now, if no valid decision can be obtained, or if the caller's token
 // is no longer valid.
 func (p *Permit) Renew() error {
-	if refused := tokenRefusal(p.attempt); refused != nil {
+	if refused := tokenRefusal(p.ctx, p.attempt); refused != nil {
 		return &WithheldError{refused}
 	}
 	if !p.validity.Load().HasEnded() {
@@ -77,12 +77,12 @@ func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
 	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }
 
-// tokenRefusal returns a refusal if the token of the call's caller is no longer valid, and nil otherwise.
-func tokenRefusal(a Attempt) *refusal.Refusal {
-	if a.TokenError == nil {
-		return nil
+// tokenRefusal returns a refusal if the credential of the call's caller is no longer valid, and nil otherwise.
+func tokenRefusal(ctx context.Context, a Attempt) *refusal.Refusal {
+	err := authn.ErrTokensStale
+	if a.Credential != nil {
+		err = a.Credential.Check(ctx)
 	}
-	err := a.TokenError()
 	switch {
 	case err == nil:
 		return nil

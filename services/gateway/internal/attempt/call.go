@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 // A Forwarder sends an allowed request to its destination. [upstream.Session] sends a client's request to a server.
@@ -28,15 +29,9 @@ type Call struct {
 	// Stale is true if the gateway currently does not know whether the principal may call, because the source of token
 	// revocations or the policy service is unavailable. A stale call is refused.
 	Stale bool
-	// Revoked reports whether the caller's token has been revoked or its state is unknown. Revoked is called after the
-	// call has waited.
-	Revoked func() bool
-	// TokenError returns the reason why the caller's token is not accepted, or nil if it is accepted. It is called when
-	// the call is about to start. The field TokenError is nil if the caller has no token.
-	TokenError func() error
-	// HasValidToken reports whether the caller's token is known to be valid. Unlike TokenError, HasValidToken does not
-	// wait for the policy service. HasValidToken is nil if the caller has no token.
-	HasValidToken func() bool
+	// Credential is the credential of the caller. It is checked again after the call has waited, and when the call is
+	// about to start. If it is nil, the call is refused.
+	Credential authn.Credential
 	// Server is the name of the called server. Transport is "http", "stdio", "grpc" or "host". Version is the protocol
 	// revision of the session.
 	Server, Transport, Version string

@@ -180,7 +180,8 @@ func parse(t *testing.T, text string) *jsonrpc.Message {
 func newAttempt(t *testing.T, text string) attempt.Attempt {
 	t.Helper()
 	a := attempt.New(&attempt.Call{
-		Principal: caller(), Server: "files", Transport: "http", Version: "2025-11-25", Identity: "https://files.example", Message: parse(t, text), Received: time.Now(),
+		Credential: authn.InProcess{},
+		Principal:  caller(), Server: "files", Transport: "http", Version: "2025-11-25", Identity: "https://files.example", Message: parse(t, text), Received: time.Now(),
 	})
 	a.Decision, a.Definition = allow(), []byte{0xab, 1}
 	return a

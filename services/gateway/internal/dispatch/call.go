@@ -34,8 +34,7 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	defer relay.Settle()
 	relay.requestCtx = callCtx
 	call, tools, policyKnown := x.newCall(ctx, tracked, relay)
-	call, refused := x.Era.Prepare(callCtx, call, tracked, tools, policyKnown)
-	if refused != nil {
+	if refused := x.Era.Prepare(callCtx, call, tracked, tools, policyKnown); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	result := x.Deps.Pipeline.Do(callCtx, call)
@@ -49,14 +48,12 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 
 // newCall returns the pipeline's input for the request, and a value that looks up tools in the server's list for the
 // caller. policyKnown is false if the policy service could not determine which tools the caller may see.
-func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
+func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call *attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
-	call = attempt.Call{
+	call = &attempt.Call{
 		Principal:            x.ActingPrincipal(),
 		Stale:                x.Stale || err != nil,
-		Revoked:              x.Revoked,
-		TokenError:           x.TokenError,
-		HasValidToken:        x.HasValidToken,
+		Credential:           x.Credential,
 		Server:               x.ServerName,
 		Message:              x.Message,
 		Received:             x.Received,

@@ -19,7 +19,7 @@ type Era interface {
 	IsOwnTask() bool
 	// Prepare completes a call before the call enters the pipeline, or refuses it. policyKnown is false if the policy
 	// service could not determine which tools the caller may see.
-	Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) (attempt.Call, *refusal.Refusal)
+	Prepare(ctx context.Context, call *attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) *refusal.Refusal
 	// TranslatesRevisions reports whether the gateway translates between client and server because they have no
 	// revision in common.
 	TranslatesRevisions() bool

@@ -172,7 +172,7 @@ func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 		var revoked atomic.Bool
 		m := gatewaytest.Modern("subscriptions/listen", "", `"notifications":{}`)
 		m.Caller = gatewaytest.Caller("ana")
-		m.Caller.Revoked = revoked.Load
+		m.Caller.Credential = gatewaytest.RevokedWhen(revoked.Load)
 		stream := g.Stream(m)
 		time.Sleep(time.Minute)
 		if comments := strings.Count(strings.Join(stream.Lines(), "\n"), ": alive"); comments != 2 {

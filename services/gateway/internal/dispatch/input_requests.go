@@ -82,7 +82,7 @@ func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answe
 		return x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
-	return x.decide(ctx, m, attempt.Call{FromServer: true, AnsweredLater: answered})
+	return x.decide(ctx, m, &attempt.Call{FromServer: true, AnsweredLater: answered})
 }
 
 // DecideServerRequest asks the policy service to evaluate a request that a server of a revision with sessions sends to
@@ -191,15 +191,15 @@ func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refu
 // Decide asks the policy service to evaluate a request that is part of another message, and records the decision. It
 // returns nil if the request is allowed.
 func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
-	return x.decide(ctx, m, attempt.Call{FromServer: fromServer})
+	return x.decide(ctx, m, &attempt.Call{FromServer: fromServer})
 }
 
 // decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set. The
 // function decide sets all other fields.
-func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call attempt.Call) *refusal.Refusal {
+func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call *attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
-	call.Principal, call.Stale, call.Revoked = x.ActingPrincipal(), x.Stale || x.Revoked(), x.Revoked
+	call.Principal, call.Stale, call.Credential = x.ActingPrincipal(), x.Stale || x.Revoked(ctx), x.Credential
 	call.Server, call.Message, call.Received, call.Timeout = x.ServerName, m, time.Now(), x.Timeout
 	call.Transport, call.Version, call.Client = x.Server.Upstream.Transport(), x.Session.Version, x.ClientName
 	call.Upstream, call.Memory, call.Identity = discardForwarder{}, memory, x.Server.Identity

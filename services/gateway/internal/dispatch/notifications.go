@@ -43,8 +43,8 @@ func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	}
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
-	x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.ServerName, Message: x.Message, Received: time.Now(), Timeout: NotifyTimeout,
+	x.Deps.Pipeline.Do(ctx, &attempt.Call{
+		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(ctx), Credential: x.Credential, Server: x.ServerName, Message: x.Message, Received: time.Now(), Timeout: NotifyTimeout,
 		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName, Upstream: notifier{x.Session.Upstream}, Memory: memory, Identity: x.Server.Identity,
 	})
 }

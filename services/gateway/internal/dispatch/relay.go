@@ -191,7 +191,7 @@ func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if o.exchange.Revoked() || o.KeepAlive() != nil {
+			if o.exchange.Revoked(ctx) || o.KeepAlive() != nil {
 				end()
 				return
 			}

@@ -72,7 +72,8 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 		x.Deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.ServerName, "mcp_method", x.Message.Method, "error", err)
 		return x.RefusedResponse(ctx, x.UnusableAnswer(ctx, "the server answered, but the answer can't be passed on: "+err.Error()+"."))
 	}
-	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
+	span := trace.SpanFromContext(x.ClientCtx) // ctx has the same span, but finding it there costs an allocation
+	return Response{Body: body, ErrorType: spans.Answer(span, a)}
 }
 
 // addNameEdits adds the edits that replace the server's names with the client's names. m is an answer to method, or a

@@ -127,8 +127,8 @@ func (a *serverRequest) run() {
 		return
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
-	result := x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
+	result := x.Deps.Pipeline.Do(ctx, &attempt.Call{
+		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(ctx), Credential: x.Credential,
 		Server: x.ServerName, Message: m, Received: a.received, Timeout: clientTimeout, FromServer: true,
 		Transport: "http", Version: x.Session.Version, Client: x.Session.Client.Name,
 		Upstream: a, Memory: a.memory, Identity: x.Server.Identity,

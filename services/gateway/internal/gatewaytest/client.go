@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	v2025 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2025"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 // Tenant is the tenant of all callers in tests.
@@ -28,8 +29,8 @@ const Tenant = "acme"
 // Caller returns an authenticated caller with this subject.
 func Caller(subject string) httpserver.Caller {
 	return httpserver.Caller{
-		Principal: &identityv1.Principal{Tenant: Tenant, Subject: subject, Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
-		Revoked:   func() bool { return false },
+		Principal:  &identityv1.Principal{Tenant: Tenant, Subject: subject, Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
+		Credential: authn.InProcess{},
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -22,16 +20,13 @@ type Caller struct {
 	Principal *identityv1.Principal
 	// Stale is true if the token may have been revoked since the policy service last confirmed it.
 	Stale bool
-	// Revoked reports whether the token has been revoked. It returns true if this cannot be determined. Revoked is
-	// never nil.
-	Revoked func() bool
-	// TokenError returns the reason why the token is no longer accepted, or nil if it is accepted. TokenError itself is
-	// nil if the caller has no token.
-	TokenError func() error
-	// HasValidToken reports whether the token is known to be valid, without waiting for the policy service.
-	// HasValidToken is nil if the caller has no token.
-	HasValidToken func() bool
+	// Credential is the credential that has identified the principal. It is never nil.
+	Credential authn.Credential
 }
+
+// Revoked reports whether the caller's credential no longer identifies the caller, or whether this cannot be determined.
+// While the policy service is busy, Revoked waits until ctx is done.
+func (c Caller) Revoked(ctx context.Context) bool { return c.Credential.Check(ctx) != nil }
 
 // Authenticated returns a handler that passes requests from agents with a valid token to next. If a caller has too many
 // connections, the handler passes the caller's request to full instead, and closes the connection.
@@ -42,52 +37,23 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 			s.unauthenticated(w, r, nil)
 			return
 		}
-		p, err := s.deps.Tokens.Lookup(secret)
+		token, err := s.deps.Tokens.Bearer(secret)
 		stale := errors.Is(err, authn.ErrTokensStale)
-		revoked := s.revocationCheck(r.Context(), secret, p)
 		switch {
-		case stale && p == nil:
+		case stale && token == nil:
 			s.refuse(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, "")
 		case err != nil && !stale:
 			s.unauthenticated(w, r, err)
-		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
+		case token.Principal.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			s.refuse(w, r, commonv1.Code_CODE_FORBIDDEN, "")
-		case !mayConnect(r.Context(), p):
+		case !mayConnect(r.Context(), token.Principal):
 			w.Header().Set("Connection", "close")
-			full(w, r, Caller{Principal: p, Revoked: revoked})
+			full(w, r, Caller{Principal: token.Principal, Credential: token})
 		default:
-			tokenError := func() error {
-				now, err := s.deps.Tokens.Await(r.Context(), secret)
-				return stillOf(p, now, err)
-			}
-			hasValidToken := func() bool {
-				now, err := s.deps.Tokens.Lookup(secret)
-				return stillOf(p, now, err) == nil
-			}
-			next(w, r, Caller{Principal: p, Stale: stale && revoked(), Revoked: revoked, TokenError: tokenError, HasValidToken: hasValidToken})
+			c := Caller{Principal: token.Principal, Credential: token}
+			c.Stale = stale && c.Revoked(r.Context())
+			next(w, r, c)
 		}
-	}
-}
-
-// errRightsChanged means that the role, owner, tenant, subject, agent or groups of a token have changed since the call
-// was received.
-var errRightsChanged = errors.New("the rights of this token have changed: make the call again")
-
-// stillOf returns an error unless the token still belongs to the principal p. now and err are the results of looking up
-// the token: its current principal, or the reason why the lookup failed.
-func stillOf(p, now *identityv1.Principal, err error) error {
-	if err == nil && now != p && !proto.Equal(now, p) {
-		return errRightsChanged
-	}
-	return err
-}
-
-// revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function also
-// returns true if this cannot be determined. If the policy service is busy, the function waits until ctx is done.
-func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
-	return func() bool {
-		now, err := s.deps.Tokens.Await(ctx, secret)
-		return stillOf(principal, now, err) != nil
 	}
 }
 

@@ -29,13 +29,13 @@ func TestAuthenticated_TokenOfAWaitingRequestLosesAGroup(t *testing.T) {
 	next := func(_ http.ResponseWriter, _ *http.Request, c Caller) {
 		called = true
 		publish()
-		if err := c.TokenError(); err != nil || !c.HasValidToken() || c.Revoked() {
-			t.Errorf("the set was received again: %v, valid %t", err, c.HasValidToken())
+		if err := c.Credential.Check(t.Context()); err != nil || !c.Credential.IsValid() || c.Revoked(t.Context()) {
+			t.Errorf("the set was received again: %v, valid %t", err, c.Credential.IsValid())
 		}
 		record.Token.Groups = nil
 		publish()
-		if err := c.TokenError(); !errors.Is(err, errRightsChanged) || c.HasValidToken() || !c.Revoked() {
-			t.Errorf("the token lost its group: %v, valid %t", err, c.HasValidToken())
+		if err := c.Credential.Check(t.Context()); !errors.Is(err, authn.ErrRightsChanged) || c.Credential.IsValid() || !c.Revoked(t.Context()) {
+			t.Errorf("the token lost its group: %v, valid %t", err, c.Credential.IsValid())
 		}
 	}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/mcp/s", http.NoBody)

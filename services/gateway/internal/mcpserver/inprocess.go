@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/lru"
 )
 
@@ -73,7 +74,7 @@ type Response struct {
 // with the same quotas, in the principal's session with the server. Do returns [ErrServer], [ErrStopping] or
 // [ErrSession].
 func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
-	c := httpserver.Caller{Principal: req.Principal, Revoked: func() bool { return false }}
+	c := httpserver.Caller{Principal: req.Principal, Credential: authn.InProcess{}}
 	if s.IsAbsent(ctx, c, req.Server) {
 		return Response{}, ErrServer
 	}

@@ -16,6 +16,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -46,11 +47,10 @@ func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (
 }
 
 // newApprovalCall returns a call for a pipeline that newApprovalPipeline has returned.
-func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
+func (w *testPipeline) newApprovalCall(t *testing.T) *attempt.Call {
 	t.Helper()
 	c := w.call(t)
 	c.Identity = "http x"
-	c.Revoked = func() bool { return false }
 	c.Tools = definitionFunc(func(_ context.Context, now bool) ([]byte, error) {
 		if now {
 			w.step("list")
@@ -66,7 +66,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 	t.Helper()
 	c := w.newApprovalCall(t)
 	for _, f := range change {
-		f(&c)
+		f(c)
 	}
 	p := w.pipeline(t)
 	defer p.Wait(t.Context())
@@ -227,7 +227,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
 		"the token is revoked by now": {
-			nil, func(c *attempt.Call) { c.Revoked = func() bool { return true } }, commonv1.Code_CODE_POLICY_UNAVAILABLE,
+			nil, func(c *attempt.Call) { c.Credential = gatewaytest.RevokedWhen(func() bool { return true }) }, commonv1.Code_CODE_POLICY_UNAVAILABLE,
 			[]string{"decide", "decide", "ask"},
 		},
 		"the claim can't be recorded": {

@@ -11,6 +11,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -103,7 +104,7 @@ func TestDo_CallDoesNotBeginWhenItsTokenWasRevoked(t *testing.T) {
 		var ended error
 		w.beginAfter(time.Millisecond, func() { ended = authn.ErrTokenRevoked })
 		p, call := w.pipeline(t), w.call(t)
-		call.TokenError = func() error { return ended }
+		call.Credential = gatewaytest.Credential(func() error { return ended })
 		got := p.Do(t.Context(), call)
 		p.Wait(t.Context())
 		if codeOf(got.Refusal) != commonv1.Code_CODE_UNAUTHENTICATED || !strings.Contains(got.Refusal.Text(), "was revoked") || w.count("begin") != 0 || len(w.settled) != 1 {

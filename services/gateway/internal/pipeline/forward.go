@@ -115,7 +115,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	defer cancel(nil)
 	sendCtx := sendContext{Context: stopCtx, values: ctx}
 	if deadline != nil {
-		defer deadline.Begin(timeout, maxTimeout, cancel)()
+		deadline.Begin(timeout, maxTimeout, cancel)
+		defer deadline.Stop()
 	} else {
 		sendCtx.deadline = time.Now().Add(timeout)
 		defer time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }).Stop()

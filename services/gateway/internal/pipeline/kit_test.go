@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -279,10 +280,11 @@ func parse(t testing.TB, raw string) *jsonrpc.Message {
 	return m
 }
 
-func (w *testPipeline) call(t testing.TB) attempt.Call {
+func (w *testPipeline) call(t testing.TB) *attempt.Call {
 	t.Helper()
-	return attempt.Call{
-		Principal: caller("ana"), Server: "files", Message: parse(t, safeCall),
+	return &attempt.Call{
+		Credential: authn.InProcess{},
+		Principal:  caller("ana"), Server: "files", Message: parse(t, safeCall),
 		Received: time.Now(), Timeout: time.Minute, Upstream: w,
 	}
 }

@@ -141,14 +141,14 @@ type Result struct {
 	Unrecorded bool
 }
 
-// Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier. In revisions that use
+// Do executes a call, which must not be modified afterwards. It returns when the call has ended, even if ctx is cancelled earlier. In revisions that use
 // sessions, the call and its reservation are not cancelled when the client disconnects.
-func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
+func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx
 	// The span is set again, because finding it through WithoutCancel is slow.
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx))
-	a, refused := p.admit(ctx, callerCtx, attempt.New(&call))
+	a, refused := p.admit(ctx, callerCtx, attempt.New(call))
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
 	}

@@ -18,7 +18,7 @@ import (
 
 // recordedBy makes a call. It returns the copy of the arguments to which the call's intent refers, and the intent's
 // description of that copy.
-func recordedBy(t *testing.T, w *testPipeline, c attempt.Call) (text string, recorded journal.Recorded) {
+func recordedBy(t *testing.T, w *testPipeline, c *attempt.Call) (text string, recorded journal.Recorded) {
 	t.Helper()
 	p := w.pipeline(t)
 	got := p.Do(t.Context(), c)
@@ -71,7 +71,7 @@ func TestDo_RecordsArgumentsWithoutSecrets(t *testing.T) {
 			} {
 				w := newTestPipeline()
 				c, d := w.call(t), proto.CloneOf(tt.decision)
-				set(w, &c, d)
+				set(w, c, d)
 				w.decide, c.Message = decides(d), parse(t, tt.message)
 				if text, recorded := recordedBy(t, w, c); !strings.HasPrefix(text, tt.want) || (text == "") != (tt.want == "") || recorded.IsRedacted != tt.isRedacted {
 					t.Errorf("by the %s: recorded %s, %+v", by, text, recorded)

@@ -73,7 +73,7 @@ func TestDo_CallIsRefusedIfItsRedactionsCannotBeMade(t *testing.T) {
 			w.decide = decides(redacting())
 			p, c := w.pipeline(t), w.call(t)
 			c.Message = parse(t, callWithAddress)
-			tt.change(&c)
+			tt.change(c)
 			got := p.Do(t.Context(), c)
 			p.Wait(t.Context())
 			if codeOf(got.Refusal) != commonv1.Code_CODE_DENIED_BY_RULE || w.count("send") != 0 || !strings.Contains(got.Refusal.Message, tt.want) ||

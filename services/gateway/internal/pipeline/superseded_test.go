@@ -237,7 +237,7 @@ func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 				time.Sleep(tt.later)
 				c := w.newApprovalCall(t)
 				if tt.change != nil {
-					tt.change(t, &c)
+					tt.change(t, c)
 				}
 				got := p.Do(t.Context(), c)
 				p.Wait(t.Context())

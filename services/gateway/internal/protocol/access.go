@@ -21,7 +21,7 @@ func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom
 // reports whether the caller may receive the gateway's own messages at the URL for all servers. To receive those, the
 // caller must have access to at least one server.
 func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
-	if x.Stale || x.Revoked() {
+	if x.Stale || x.Revoked(ctx) {
 		return false
 	}
 	if server != "" {

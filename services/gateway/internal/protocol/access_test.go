@@ -51,7 +51,7 @@ func TestMayReceive_NeedsAValidTokenAndAServerInReach(t *testing.T) {
 					return tt.access
 				}
 				m := gatewaytest.Message{Server: "files", Caller: gatewaytest.Caller("ana")}
-				m.Caller.Stale, m.Caller.Revoked = tt.stale, func() bool { return tt.revoked }
+				m.Caller.Stale, m.Caller.Credential = tt.stale, gatewaytest.RevokedWhen(func() bool { return tt.revoked })
 				x := g.Request(t.Context(), m, new(dispatch.Callback))
 				if got := x.MayReceive(t.Context()); got != tt.want {
 					t.Errorf("%t, want %t", got, tt.want)

@@ -26,10 +26,10 @@ type PausableDeadline struct {
 }
 
 // Begin starts to measure the time of a call. It must be called once. When the server's working time reaches the
-// parameter limit, the function end is called with the cause [context.DeadlineExceeded], unless the returned function
-// stop was called before. Each progress report restarts this working time. The total working time is limited to the
-// parameter most, or to limit if most is less than limit.
-func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
+// parameter limit, the function end is called with the cause [context.DeadlineExceeded], unless [PausableDeadline.Stop]
+// was called before. Each progress report restarts this working time. The total working time is limited to the parameter
+// most, or to limit if most is less than limit.
+func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
@@ -38,14 +38,15 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	if p.waiting > 0 { // a request on the session's stream may wait before this call is sent
 		first = p.wait
 	}
-	timer := time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
-	p.timer = timer
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		timer.Stop()
-		p.timer = nil
-	}
+	p.timer = time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
+}
+
+// Stop ends the measurement. It must be called once after Begin, when the call has ended.
+func (p *PausableDeadline) Stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer.Stop()
+	p.timer = nil
 }
 
 // Pause pauses the deadline while the server waits for the client. The returned function resume continues the deadline.

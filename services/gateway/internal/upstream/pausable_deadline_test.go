@@ -80,7 +80,8 @@ func TestPausableDeadline_StopsWhileTheServerWaits(t *testing.T) {
 				tt.do(&p, func() {
 					var end context.CancelCauseFunc
 					ctx, end = context.WithCancelCause(t.Context())
-					t.Cleanup(p.Begin(time.Minute, 5*time.Minute, end))
+					p.Begin(time.Minute, 5*time.Minute, end)
+					t.Cleanup(p.Stop)
 					begun = time.Now()
 					context.AfterFunc(ctx, func() { done <- time.Now() })
 				})

@@ -189,7 +189,7 @@ func TestListen_EndsWithItsSessionAndItsToken(t *testing.T) {
 		say(g.Files())
 		var revoked atomic.Bool
 		m := gatewaytest.Message{Server: server, Caller: gatewaytest.Caller("ana")}.In(g.Connect(server))
-		m.Caller.Revoked = revoked.Load
+		m.Caller.Credential = gatewaytest.RevokedWhen(revoked.Load)
 		first := g.Listen(m, http.MethodGet)
 		synctest.Wait()
 		second := g.Listen(m, http.MethodGet)

@@ -151,11 +151,11 @@ func (x Message) Route(ctx context.Context) dispatch.Response {
 func (Message) IsOwnTask() bool { return false }
 
 // Prepare implements [dispatch.Era].
-func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
+func (x Message) Prepare(_ context.Context, call *attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) *refusal.Refusal {
 	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
 		call.ParamHeaders = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().ParamHeaders(x.Message.Name))
 	}
-	return call, nil
+	return nil
 }
 
 // TranslatesRevisions implements [dispatch.Era].

@@ -194,7 +194,7 @@ func TestSubscribe_EndsWithTheAccessOfTheCaller(t *testing.T) {
 				revoked := false
 				m := address{"files", ""}.subscribe(`{"toolsListChanged":true}`)
 				m.Caller = gatewaytest.Caller("ana")
-				m.Caller.Revoked = func() bool { return revoked }
+				m.Caller.Credential = gatewaytest.RevokedWhen(func() bool { return revoked })
 				stream := g.Stream(m)
 				say <- subscription(acknowledged, "")
 				stream.Next()

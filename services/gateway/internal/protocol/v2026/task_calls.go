@@ -87,7 +87,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
 func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
-	caller.Stale = caller.Stale || caller.Revoked()
+	caller.Stale = caller.Stale || caller.Revoked(ctx)
 	x := s.front.NewRequest(ctx, caller, t.Server, t.Header, new(dispatch.Callback))
 	x.Hold, x.ApprovalID = new(time.Duration), approval
 	response := x.Do(t.Message)

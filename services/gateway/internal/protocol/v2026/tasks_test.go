@@ -356,7 +356,7 @@ func TestTask_OfARevokedCallerIsNotMade(t *testing.T) {
 		allow(g)
 		m := aboutTask("tasks/get", id)
 		m.Caller = gatewaytest.Caller("ana")
-		m.Caller.Revoked = func() bool { return true }
+		m.Caller.Credential = gatewaytest.RevokedWhen(func() bool { return true })
 		g.Do(m)
 		synctest.Wait()
 		if n := len(g.Journal.Records(journal.KindIntent)); n != 0 {

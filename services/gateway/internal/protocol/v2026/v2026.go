@@ -334,10 +334,10 @@ func (x *message) IsOwnTask() bool {
 // SetTerms changes nothing, because the caller's state does not determine how a message is handled.
 func (*message) SetTerms(*session.Session) {}
 
-func (x *message) Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools dispatch.Tools, policyKnown bool) (attempt.Call, *refusal.Refusal) {
+func (x *message) Prepare(ctx context.Context, call *attempt.Call, tracked *session.Call, tools dispatch.Tools, policyKnown bool) *refusal.Refusal {
 	if x.Message.Method == mcp.MethodToolsCall && policyKnown {
 		if refused := x.checkParamHeaders(ctx, tools); refused != nil {
-			return call, refused
+			return refused
 		}
 	}
 	call.ParamHeaders, call.ApprovalID = x.paramHeaders, cmp.Or(x.roundTrip.approval, x.ApprovalID)
@@ -346,7 +346,7 @@ func (x *message) Prepare(ctx context.Context, call attempt.Call, tracked *sessi
 	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the client immediately receives the task
 		call.Hold = new(time.Duration)
 	}
-	return call, nil
+	return nil
 }
 
 func (x *message) TranslatesRevisions() bool { return x.translates }

@@ -116,7 +116,9 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
 	var space [5]httpclient.Field
-	resp, err := c.server.client.SendWhen(ctx, req.MayBegin, c.server.post, c.fields(space[:0], state, req), req.Body())
+	permit := req.Permit // the closure then does not capture the whole request
+	begin := func() error { return upstream.Renew(permit) }
+	resp, err := c.server.client.SendWhen(ctx, begin, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
 	case err == nil:
 		state.cookies.store(resp.Header)
