@@ -64,7 +64,10 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/danieljoos/wincred v1.2.3 // indirect
+require (
+	github.com/danieljoos/wincred v1.2.3 // indirect
+	github.com/go-jose/go-jose/v4 v4.1.9 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.3 // indirect

@@ -48,8 +48,11 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 	)
 	s.CheckCallers(t, "sluice.identity.v1",
 		"sluice.identity.v1.IdentityService.CreateToken",
+		"sluice.identity.v1.IdentityService.ExplainJWT",
+		"sluice.identity.v1.IdentityService.ListIssuers",
 		"sluice.identity.v1.IdentityService.ListTokens",
 		"sluice.identity.v1.IdentityService.ReportTokenUse",
+		"sluice.identity.v1.IdentityService.ReportUnknownKey",
 		"sluice.identity.v1.IdentityService.RevokeToken",
 		"sluice.identity.v1.IdentityService.WatchTokens",
 	)

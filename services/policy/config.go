@@ -103,7 +103,9 @@ func identitiesOf(f *config.File, env config.Env) (Identities, error) {
 		}
 		out.Tokens = append(out.Tokens, record)
 	}
-	return out, errors.Join(errs...)
+	issuers, err := issuersOf(f)
+	out.Issuers = issuers
+	return out, errors.Join(append(errs, err)...)
 }
 
 func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.TokenRecord, error) {

@@ -234,6 +234,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { return s.enforceOnTime(ctx) })
 	group.Go(func() error { return s.recordUses(ctx) })
+	group.Go(func() error { return s.tokens.keys.Run(ctx) })
 	return group.Wait()
 }
 

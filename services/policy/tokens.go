@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/issuerkeys"
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
@@ -33,12 +34,15 @@ type Identities struct {
 	// Groups maps a group to the subjects in the tenant "default" that belong to it. Stored tokens have these groups in
 	// addition to their own groups. In Tokens, the groups of each token already include them.
 	Groups map[string][]string
+	// Issuers are the issuers whose JWTs identify agents.
+	Issuers []Issuer
 }
 
 // equal reports whether two Identities are the same.
 func (i Identities) equal(other Identities) bool {
 	same := func(a, b *identityv1.TokenRecord) bool { return proto.Equal(a, b) }
-	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal)
+	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal) &&
+		slices.EqualFunc(i.Issuers, other.Issuers, Issuer.equal)
 }
 
 // approvers returns the holders of the configured tokens. Stored tokens belong only to agents, so the list of the
@@ -85,6 +89,9 @@ type tokenBook struct {
 	set   atomic.Pointer[identityv1.TokenSet]
 	ended atomic.Pointer[map[string]bool]
 
+	// keys contains the keys of the issuers.
+	keys *issuerkeys.Book
+
 	mu         sync.Mutex // locked while the fields below and set are replaced
 	configured Identities
 	stored     store.TokenSet
@@ -93,6 +100,7 @@ type tokenBook struct {
 // newTokenBook returns a token book that contains the configured tokens.
 func newTokenBook(tokens *authn.Tokens, configured Identities) (*tokenBook, error) {
 	b := &tokenBook{tokens: tokens, changes: newSignal(), stored: store.TokenSet{Version: -1}}
+	b.keys = issuerkeys.NewBook(issuerkeys.Fetch, b.publishKeys)
 	return b, b.configure(configured)
 }
 
@@ -120,7 +128,9 @@ func (b *tokenBook) hasEnded(name string) bool { return (*b.ended.Load())[name] 
 
 // publish makes the given tokens valid, and all other tokens invalid. The caller must hold b.mu.
 func (b *tokenBook) publish(configured Identities, stored store.TokenSet) error {
+	b.keys.Use(sourcesOf(configured.Issuers))
 	set := combine(configured, stored)
+	set.Issuers = withKeys(configured.Issuers, b.keys)
 	if err := b.tokens.Update(set); err != nil {
 		return err
 	}
@@ -133,6 +143,13 @@ func (b *tokenBook) publish(configured Identities, stored store.TokenSet) error 
 	b.set.Store(set)
 	b.changes.notify()
 	return nil
+}
+
+// publishKeys sends the keys of the issuers to the watchers after they have changed.
+func (b *tokenBook) publishKeys() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_ = b.publish(b.configured, b.stored) // never fails: the keys were checked when they were fetched
 }
 
 func (b *tokenBook) identities() Identities {

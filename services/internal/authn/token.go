@@ -103,6 +103,7 @@ type Tokens struct {
 	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process itself is the
 	// source, because no confirmation is needed in that case.
 	confirmedAt atomic.Pointer[time.Time]
+	jwts        jwts
 
 	mu sync.Mutex
 	// confirmed is closed at the next confirmation of the set. It is nil if no caller waits for a confirmation.
@@ -193,6 +194,9 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 			return err
 		}
 	}
+	if err := t.jwts.replace(from.GetIssuers()); err != nil {
+		return err
+	}
 	t.set.Store(set)
 	return nil
 }
@@ -235,8 +239,7 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 		return nil, ErrTokensStale
 	}
 	now := time.Now()
-	confirmedAt := t.confirmedAt.Load()
-	stale := confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
+	stale := t.isStale(now)
 	found := set.find(hash)
 	switch {
 	case found != nil && found.ended != nil:
@@ -253,6 +256,12 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 		found.use.record(now)
 		return found, nil
 	}
+}
+
+// isStale reports whether the last confirmation of the set is too old.
+func (t *Tokens) isStale(now time.Time) bool {
+	confirmedAt := t.confirmedAt.Load()
+	return confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
 }
 
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }

@@ -35,7 +35,10 @@ type File struct {
 	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser. Patterns are
 	// not supported. Origins on loopback and requests without Origin are always accepted.
 	Origins []string `yaml:"origins"`
-	// Auth lists the tokens of callers.
+	// PublicURL is the URL at which clients reach `listen`, such as `https://mcp.example.com`. Tokens of issuers name it as
+	// their audience, followed by `/mcp` or `/mcp/NAME`. It is never derived from a request.
+	PublicURL string `yaml:"public_url"`
+	// Auth says how callers are identified.
 	Auth Auth `yaml:"auth"`
 	// Groups maps the name of a group, of 1 to 128 bytes, to subjects of the tenant `default`. A principal has these
 	// groups in addition to the groups of its token, at most 256 in total.
@@ -81,11 +84,14 @@ type File struct {
 	separateRoles bool
 }
 
-// Auth lists the tokens of callers.
+// Auth says how callers are identified: by tokens of the mesh, or by JWTs of issuers.
 type Auth struct {
 	// Tokens are bearer tokens. A token is valid as long as the file lists it. The policy service reads the list again
 	// when the file changes.
 	Tokens []Token `yaml:"tokens"`
+	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The policy service
+	// reads the list again when the file changes.
+	Issuers []Issuer `yaml:"issuers"`
 }
 
 // Token is a bearer token. Exactly one of the fields Token and SHA256 is set.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
@@ -207,7 +209,7 @@ func numbers(n int) string {
 func TestLoad_RefusesUnsupportedKeysByName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.tokens`,
+		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.issuers`,
 		`ratelimit: {redis: "redis://x"}`: `"ratelimit" is not offered in this version; take it out`,
 	} {
 		got := load(t, text)
@@ -272,6 +274,9 @@ func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 // a list, and * for an entry of a map.
 func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	out := make(map[string]reflect.Kind)
+	if reflect.PointerTo(of).Implements(reflect.TypeFor[yaml.Unmarshaler]()) {
+		return map[string]reflect.Kind{path: reflect.String} // its own method says which kinds it accepts
+	}
 	switch of.Kind() {
 	case reflect.Pointer:
 		return keys(of.Elem(), path)

@@ -86,6 +86,7 @@ func (f *File) problems() []Problem {
 		p.addf("data", "is empty: name a folder")
 	}
 	f.checkAuth(p)
+	f.checkIssuers(p)
 	f.checkGroups(p)
 	f.checkRoles(p)
 	f.checkNumbers(p)

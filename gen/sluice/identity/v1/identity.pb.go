@@ -74,8 +74,19 @@ type Principal struct {
 	// Subject of the operator who created the presented token and therefore knows its secret, at most 256 bytes. It is
 	// empty if the token is in the configuration, or if an operator of another tenant created it.
 	TokenCreatedBy string `protobuf:"bytes,12,opt,name=token_created_by,json=tokenCreatedBy,proto3" json:"token_created_by,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Name of the issuer of the presented JWT, as in `auth.issuers` of the configuration. It is empty if the credential is
+	// a token of the mesh.
+	Issuer string `protobuf:"bytes,13,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// OAuth client to which the presented JWT was issued: the claim `client_id`, or `azp` if there is none. At most 256
+	// bytes.
+	Client string `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`
+	// OAuth scopes of the presented JWT, sorted and without duplicates: at most 128 scopes of 1 to 256 bytes.
+	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// Servers to which the presented JWT gives access, because its audience names them. If the list is empty, the
+	// credential gives access to all servers.
+	Servers       []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Principal) Reset() {
@@ -190,6 +201,34 @@ func (x *Principal) GetTokenCreatedBy() string {
 		return x.TokenCreatedBy
 	}
 	return ""
+}
+
+func (x *Principal) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Principal) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Principal) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *Principal) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
 }
 
 // Token describes a token without its secret.
@@ -929,7 +968,10 @@ type TokenSet struct {
 	Tokens []*TokenRecord `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	// The newest 1,000 tokens that have expired or were revoked. A service needs them only to tell a caller why the
 	// caller's token is refused.
-	Ended         []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
+	Ended []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
+	// The issuers of the configuration with their keys, at most 16. A change of the keys is sent like a change of the
+	// tokens.
+	Issuers       []*Issuer `protobuf:"bytes,3,rep,name=issuers,proto3" json:"issuers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -974,6 +1016,13 @@ func (x *TokenSet) GetTokens() []*TokenRecord {
 func (x *TokenSet) GetEnded() []*EndedToken {
 	if x != nil {
 		return x.Ended
+	}
+	return nil
+}
+
+func (x *TokenSet) GetIssuers() []*Issuer {
+	if x != nil {
+		return x.Issuers
 	}
 	return nil
 }
@@ -1097,11 +1146,437 @@ func (x *TokenRecord) GetSha256() []byte {
 	return nil
 }
 
+type ListIssuersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIssuersRequest) Reset() {
+	*x = ListIssuersRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIssuersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIssuersRequest) ProtoMessage() {}
+
+func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIssuersRequest.ProtoReflect.Descriptor instead.
+func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
+}
+
+type ListIssuersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The issuers in the order of the configuration, at most 16.
+	Issuers       []*IssuerStatus `protobuf:"bytes,1,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIssuersResponse) Reset() {
+	*x = ListIssuersResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIssuersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIssuersResponse) ProtoMessage() {}
+
+func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIssuersResponse.ProtoReflect.Descriptor instead.
+func (*ListIssuersResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListIssuersResponse) GetIssuers() []*IssuerStatus {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
+}
+
+// IssuerStatus is an issuer with the state of its keys.
+type IssuerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the issuer in the configuration.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Value of the claim `iss`.
+	Issuer string `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Number of keys. It is 0 until the keys have been fetched.
+	Keys int32 `protobuf:"varint,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	// Time at which the keys were fetched last. It is absent if they have never been fetched.
+	Fetched *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	// Reason why the last fetch has failed, at most 1 KiB. It is empty if the last fetch has succeeded.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssuerStatus) Reset() {
+	*x = IssuerStatus{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssuerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssuerStatus) ProtoMessage() {}
+
+func (x *IssuerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssuerStatus.ProtoReflect.Descriptor instead.
+func (*IssuerStatus) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *IssuerStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IssuerStatus) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *IssuerStatus) GetKeys() int32 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *IssuerStatus) GetFetched() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Fetched
+	}
+	return nil
+}
+
+func (x *IssuerStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+type ExplainJWTRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JWT to verify, at most 16 KiB, so that a JWT that is too long can be explained, too.
+	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainJWTRequest) Reset() {
+	*x = ExplainJWTRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainJWTRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainJWTRequest) ProtoMessage() {}
+
+func (x *ExplainJWTRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainJWTRequest.ProtoReflect.Descriptor instead.
+func (*ExplainJWTRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ExplainJWTRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+type ExplainJWTResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Steps of the verification. If the token is refused, the last step says why.
+	Steps []*ExplainedStep `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	// Principal of the token. It is absent if the token is refused.
+	Principal *Principal `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Time at which the token expires, with the issuer's leeway. It is absent if the token is refused.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainJWTResponse) Reset() {
+	*x = ExplainJWTResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainJWTResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainJWTResponse) ProtoMessage() {}
+
+func (x *ExplainJWTResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainJWTResponse.ProtoReflect.Descriptor instead.
+func (*ExplainJWTResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ExplainJWTResponse) GetSteps() []*ExplainedStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ExplainJWTResponse) GetPrincipal() *Principal {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
+func (x *ExplainJWTResponse) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// ExplainedStep is a step of the verification of a JWT.
+type ExplainedStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the step, such as "audience".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the step has found.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// True for the step that refuses the token.
+	Refused       bool `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedStep) Reset() {
+	*x = ExplainedStep{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedStep) ProtoMessage() {}
+
+func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedStep.ProtoReflect.Descriptor instead.
+func (*ExplainedStep) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ExplainedStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
+type ReportUnknownKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the issuer in the configuration.
+	Issuer        string `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportUnknownKeyRequest) Reset() {
+	*x = ReportUnknownKeyRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportUnknownKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportUnknownKeyRequest) ProtoMessage() {}
+
+func (x *ReportUnknownKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportUnknownKeyRequest.ProtoReflect.Descriptor instead.
+func (*ReportUnknownKeyRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ReportUnknownKeyRequest) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+type ReportUnknownKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True if the service has new keys of the issuer, which the watchers receive. False if the keys are the same, or were
+	// fetched too recently.
+	Changed       bool `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportUnknownKeyResponse) Reset() {
+	*x = ReportUnknownKeyResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportUnknownKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportUnknownKeyResponse) ProtoMessage() {}
+
+func (x *ReportUnknownKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportUnknownKeyResponse.ProtoReflect.Descriptor instead.
+func (*ReportUnknownKeyResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReportUnknownKeyResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
 var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"\xa5\x04\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xe4\x05\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -1117,7 +1592,11 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\btoken_id\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\atokenId\x12?\n" +
 	"\rtoken_created\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\ftokenCreated\x122\n" +
-	"\x10token_created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0etokenCreatedBy\"\x8a\x05\n" +
+	"\x10token_created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0etokenCreatedBy\x120\n" +
+	"\x06issuer\x18\r \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x12 \n" +
+	"\x06client\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\x12,\n" +
+	"\x06scopes\x18\x0f \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x01\x18\x01\"\ar\x05\x10\x01(\x80\x02R\x06scopes\x12;\n" +
+	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\x8a\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -1171,10 +1650,11 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x16ReportTokenUseResponse\"\x14\n" +
 	"\x12WatchTokensRequest\"E\n" +
 	"\x13WatchTokensResponse\x12.\n" +
-	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"y\n" +
+	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"\xb9\x01\n" +
 	"\bTokenSet\x127\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\x124\n" +
-	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\"|\n" +
+	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\x12>\n" +
+	"\aissuers\x18\x03 \x03(\v2\x1a.sluice.identity.v1.IssuerB\b\xbaH\x05\x92\x01\x02\x10\x10R\aissuers\"|\n" +
 	"\n" +
 	"EndedToken\x12\x1f\n" +
 	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x123\n" +
@@ -1182,14 +1662,42 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\arevoked\x18\x03 \x01(\bR\arevoked\"_\n" +
 	"\vTokenRecord\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x1f\n" +
-	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha2562\xb1\x04\n" +
+	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\"\x14\n" +
+	"\x12ListIssuersRequest\"Q\n" +
+	"\x13ListIssuersResponse\x12:\n" +
+	"\aissuers\x18\x01 \x03(\v2 .sluice.identity.v1.IssuerStatusR\aissuers\"\x9e\x01\n" +
+	"\fIssuerStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\x05R\x04keys\x124\n" +
+	"\afetched\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\afetched\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"6\n" +
+	"\x11ExplainJWTRequest\x12!\n" +
+	"\x05token\x18\x01 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80\x01R\x05token\"\xc0\x01\n" +
+	"\x12ExplainJWTResponse\x127\n" +
+	"\x05steps\x18\x01 \x03(\v2!.sluice.identity.v1.ExplainedStepR\x05steps\x12;\n" +
+	"\tprincipal\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\tprincipal\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"Q\n" +
+	"\rExplainedStep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\bR\arefused\"K\n" +
+	"\x17ReportUnknownKeyRequest\x120\n" +
+	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"4\n" +
+	"\x18ReportUnknownKeyResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged2\xf9\x06\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +
 	"ListTokens\x12%.sluice.identity.v1.ListTokensRequest\x1a&.sluice.identity.v1.ListTokensResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12g\n" +
 	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12n\n" +
 	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\f\xca\xf3\x18\b\n" +
-	"\x06\x01\x03\x04\x05\x06\a0\x01\x12u\n" +
+	"\x06\x01\x03\x04\x05\x06\a0\x01\x12h\n" +
+	"\vListIssuers\x12&.sluice.identity.v1.ListIssuersRequest\x1a'.sluice.identity.v1.ListIssuersResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12d\n" +
+	"\n" +
+	"ExplainJWT\x12%.sluice.identity.v1.ExplainJWTRequest\x1a&.sluice.identity.v1.ExplainJWTResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12v\n" +
+	"\x10ReportUnknownKey\x12+.sluice.identity.v1.ReportUnknownKeyRequest\x1a,.sluice.identity.v1.ReportUnknownKeyResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12u\n" +
 	"\x0eReportTokenUse\x12).sluice.identity.v1.ReportTokenUseRequest\x1a*.sluice.identity.v1.ReportTokenUseResponse\"\f\xca\xf3\x18\b\n" +
 	"\x06\x01\x03\x04\x05\x06\aB\xd2\x01\n" +
 	"\x16com.sluice.identity.v1B\rIdentityProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/identity/v1;identityv1\xa2\x02\x03SIX\xaa\x02\x12Sluice.Identity.V1\xca\x02\x12Sluice\\Identity\\V1\xe2\x02\x1eSluice\\Identity\\V1\\GPBMetadata\xea\x02\x14Sluice::Identity::V1b\x06proto3"
@@ -1206,61 +1714,82 @@ func file_sluice_identity_v1_identity_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_identity_proto_rawDescData
 }
 
-var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_sluice_identity_v1_identity_proto_goTypes = []any{
-	(*Principal)(nil),              // 0: sluice.identity.v1.Principal
-	(*Token)(nil),                  // 1: sluice.identity.v1.Token
-	(*CreateTokenRequest)(nil),     // 2: sluice.identity.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),    // 3: sluice.identity.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),      // 4: sluice.identity.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),     // 5: sluice.identity.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),     // 6: sluice.identity.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),    // 7: sluice.identity.v1.RevokeTokenResponse
-	(*ReportTokenUseRequest)(nil),  // 8: sluice.identity.v1.ReportTokenUseRequest
-	(*TokenUse)(nil),               // 9: sluice.identity.v1.TokenUse
-	(*ReportTokenUseResponse)(nil), // 10: sluice.identity.v1.ReportTokenUseResponse
-	(*WatchTokensRequest)(nil),     // 11: sluice.identity.v1.WatchTokensRequest
-	(*WatchTokensResponse)(nil),    // 12: sluice.identity.v1.WatchTokensResponse
-	(*TokenSet)(nil),               // 13: sluice.identity.v1.TokenSet
-	(*EndedToken)(nil),             // 14: sluice.identity.v1.EndedToken
-	(*TokenRecord)(nil),            // 15: sluice.identity.v1.TokenRecord
-	(v1.TokenRole)(0),              // 16: sluice.auth.v1.TokenRole
-	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
+	(*Principal)(nil),                // 0: sluice.identity.v1.Principal
+	(*Token)(nil),                    // 1: sluice.identity.v1.Token
+	(*CreateTokenRequest)(nil),       // 2: sluice.identity.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 3: sluice.identity.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 4: sluice.identity.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 5: sluice.identity.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),       // 6: sluice.identity.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 7: sluice.identity.v1.RevokeTokenResponse
+	(*ReportTokenUseRequest)(nil),    // 8: sluice.identity.v1.ReportTokenUseRequest
+	(*TokenUse)(nil),                 // 9: sluice.identity.v1.TokenUse
+	(*ReportTokenUseResponse)(nil),   // 10: sluice.identity.v1.ReportTokenUseResponse
+	(*WatchTokensRequest)(nil),       // 11: sluice.identity.v1.WatchTokensRequest
+	(*WatchTokensResponse)(nil),      // 12: sluice.identity.v1.WatchTokensResponse
+	(*TokenSet)(nil),                 // 13: sluice.identity.v1.TokenSet
+	(*EndedToken)(nil),               // 14: sluice.identity.v1.EndedToken
+	(*TokenRecord)(nil),              // 15: sluice.identity.v1.TokenRecord
+	(*ListIssuersRequest)(nil),       // 16: sluice.identity.v1.ListIssuersRequest
+	(*ListIssuersResponse)(nil),      // 17: sluice.identity.v1.ListIssuersResponse
+	(*IssuerStatus)(nil),             // 18: sluice.identity.v1.IssuerStatus
+	(*ExplainJWTRequest)(nil),        // 19: sluice.identity.v1.ExplainJWTRequest
+	(*ExplainJWTResponse)(nil),       // 20: sluice.identity.v1.ExplainJWTResponse
+	(*ExplainedStep)(nil),            // 21: sluice.identity.v1.ExplainedStep
+	(*ReportUnknownKeyRequest)(nil),  // 22: sluice.identity.v1.ReportUnknownKeyRequest
+	(*ReportUnknownKeyResponse)(nil), // 23: sluice.identity.v1.ReportUnknownKeyResponse
+	(v1.TokenRole)(0),                // 24: sluice.auth.v1.TokenRole
+	(*timestamppb.Timestamp)(nil),    // 25: google.protobuf.Timestamp
+	(*Issuer)(nil),                   // 26: sluice.identity.v1.Issuer
 }
 var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
-	16, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
+	24, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
 	0,  // 1: sluice.identity.v1.Principal.chain:type_name -> sluice.identity.v1.Principal
-	17, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
-	16, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
-	17, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
-	17, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	17, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
-	17, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
+	25, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
+	24, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
+	25, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
+	25, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	25, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
+	25, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
 	1,  // 8: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
 	1,  // 9: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
 	1,  // 10: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
 	1,  // 11: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
 	9,  // 12: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
-	17, // 13: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
+	25, // 13: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
 	13, // 14: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
 	15, // 15: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
 	14, // 16: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
-	1,  // 17: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
-	2,  // 18: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
-	4,  // 19: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
-	6,  // 20: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	11, // 21: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
-	8,  // 22: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
-	3,  // 23: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
-	5,  // 24: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
-	7,  // 25: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	12, // 26: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
-	10, // 27: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
-	23, // [23:28] is the sub-list for method output_type
-	18, // [18:23] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	26, // 17: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
+	1,  // 18: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
+	18, // 19: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
+	25, // 20: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
+	21, // 21: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
+	0,  // 22: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
+	25, // 23: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 24: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
+	4,  // 25: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
+	6,  // 26: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
+	11, // 27: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
+	16, // 28: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
+	19, // 29: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
+	22, // 30: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
+	8,  // 31: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
+	3,  // 32: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
+	5,  // 33: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
+	7,  // 34: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
+	12, // 35: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
+	17, // 36: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
+	20, // 37: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
+	23, // 38: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
+	10, // 39: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_identity_proto_init() }
@@ -1268,13 +1797,14 @@ func file_sluice_identity_v1_identity_proto_init() {
 	if File_sluice_identity_v1_identity_proto != nil {
 		return
 	}
+	file_sluice_identity_v1_issuer_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_identity_proto_rawDesc), len(file_sluice_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,11 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_CreateToken_FullMethodName    = "/sluice.identity.v1.IdentityService/CreateToken"
-	IdentityService_ListTokens_FullMethodName     = "/sluice.identity.v1.IdentityService/ListTokens"
-	IdentityService_RevokeToken_FullMethodName    = "/sluice.identity.v1.IdentityService/RevokeToken"
-	IdentityService_WatchTokens_FullMethodName    = "/sluice.identity.v1.IdentityService/WatchTokens"
-	IdentityService_ReportTokenUse_FullMethodName = "/sluice.identity.v1.IdentityService/ReportTokenUse"
+	IdentityService_CreateToken_FullMethodName      = "/sluice.identity.v1.IdentityService/CreateToken"
+	IdentityService_ListTokens_FullMethodName       = "/sluice.identity.v1.IdentityService/ListTokens"
+	IdentityService_RevokeToken_FullMethodName      = "/sluice.identity.v1.IdentityService/RevokeToken"
+	IdentityService_WatchTokens_FullMethodName      = "/sluice.identity.v1.IdentityService/WatchTokens"
+	IdentityService_ListIssuers_FullMethodName      = "/sluice.identity.v1.IdentityService/ListIssuers"
+	IdentityService_ExplainJWT_FullMethodName       = "/sluice.identity.v1.IdentityService/ExplainJWT"
+	IdentityService_ReportUnknownKey_FullMethodName = "/sluice.identity.v1.IdentityService/ReportUnknownKey"
+	IdentityService_ReportTokenUse_FullMethodName   = "/sluice.identity.v1.IdentityService/ReportTokenUse"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -61,6 +64,14 @@ type IdentityServiceClient interface {
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
 	// none.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
+	// ListIssuers returns the issuers of the configuration, and when their keys were fetched.
+	ListIssuers(ctx context.Context, in *ListIssuersRequest, opts ...grpc.CallOption) (*ListIssuersResponse, error)
+	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
+	// the JWT gets no rights by it.
+	ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error)
+	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
+	// again, but at most once in 30 s for each issuer. If the new keys contain the key, they are sent to the watchers.
+	ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
 	ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error)
@@ -123,6 +134,36 @@ func (c *identityServiceClient) WatchTokens(ctx context.Context, in *WatchTokens
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IdentityService_WatchTokensClient = grpc.ServerStreamingClient[WatchTokensResponse]
 
+func (c *identityServiceClient) ListIssuers(ctx context.Context, in *ListIssuersRequest, opts ...grpc.CallOption) (*ListIssuersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListIssuersResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListIssuers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainJWTResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ExplainJWT_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportUnknownKeyResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ReportUnknownKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportTokenUseResponse)
@@ -168,6 +209,14 @@ type IdentityServiceServer interface {
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
 	// none.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
+	// ListIssuers returns the issuers of the configuration, and when their keys were fetched.
+	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
+	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
+	// the JWT gets no rights by it.
+	ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error)
+	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
+	// again, but at most once in 30 s for each issuer. If the new keys contain the key, they are sent to the watchers.
+	ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
 	ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error)
@@ -192,6 +241,15 @@ func (UnimplementedIdentityServiceServer) RevokeToken(context.Context, *RevokeTo
 }
 func (UnimplementedIdentityServiceServer) WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTokens not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIssuers not implemented")
+}
+func (UnimplementedIdentityServiceServer) ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainJWT not implemented")
+}
+func (UnimplementedIdentityServiceServer) ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportUnknownKey not implemented")
 }
 func (UnimplementedIdentityServiceServer) ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportTokenUse not implemented")
@@ -282,6 +340,60 @@ func _IdentityService_WatchTokens_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IdentityService_WatchTokensServer = grpc.ServerStreamingServer[WatchTokensResponse]
 
+func _IdentityService_ListIssuers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListIssuersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListIssuers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListIssuers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListIssuers(ctx, req.(*ListIssuersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_ExplainJWT_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainJWTRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ExplainJWT(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ExplainJWT_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ExplainJWT(ctx, req.(*ExplainJWTRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_ReportUnknownKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportUnknownKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ReportUnknownKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ReportUnknownKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ReportUnknownKey(ctx, req.(*ReportUnknownKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_ReportTokenUse_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportTokenUseRequest)
 	if err := dec(in); err != nil {
@@ -318,6 +430,18 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeToken",
 			Handler:    _IdentityService_RevokeToken_Handler,
+		},
+		{
+			MethodName: "ListIssuers",
+			Handler:    _IdentityService_ListIssuers_Handler,
+		},
+		{
+			MethodName: "ExplainJWT",
+			Handler:    _IdentityService_ExplainJWT_Handler,
+		},
+		{
+			MethodName: "ReportUnknownKey",
+			Handler:    _IdentityService_ReportUnknownKey_Handler,
 		},
 		{
 			MethodName: "ReportTokenUse",

@@ -1,0 +1,275 @@
+package authn
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
+	"github.com/sluice-mesh/sluice/services/internal/issuer"
+	"github.com/sluice-mesh/sluice/services/internal/lru"
+)
+
+const (
+	// maxVerified is the maximum number of verified JWTs that a process remembers.
+	maxVerified = 16384
+	// maxRefused is the maximum number of refused JWTs that a process remembers, each for refusedTime. A client that
+	// repeats a bad token costs one verification in that time.
+	maxRefused  = 4096
+	refusedTime = time.Minute
+	// verifyTimeout is how long the verification of a JWT may wait for a processor.
+	verifyTimeout = 250 * time.Millisecond
+	// newKeysTimeout is how long a JWT with an unknown key waits for the new keys of its issuer.
+	newKeysTimeout = 2 * time.Second
+	// keysPause is the minimum time between two requests for the new keys of an issuer.
+	keysPause = 30 * time.Second
+)
+
+// ErrVerifyBusy means that too many JWTs wait for their verification. Use errors.Is to compare it.
+var ErrVerifyBusy = errors.New("too many JWTs wait for their verification: send the request again")
+
+// JWT is a verified JWT that a client has presented. It implements [Credential].
+type JWT struct {
+	issuer.Identity
+
+	tokens *Tokens
+	text   string
+	// verifiedBy is the state with which the JWT was verified.
+	verifiedBy *jwtState
+}
+
+// jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
+//
+// Before a caller is identified, the work for the caller is limited: one address verifies one JWT at a time, all addresses
+// together use a quarter of the processors, and the results are remembered. Strangers can't displace the results of
+// valid JWTs, because refused JWTs are remembered separately.
+type jwts struct {
+	state atomic.Pointer[jwtState]
+	queue atomic.Pointer[fairqueue.Queue[string]]
+	// newKeys asks for the new keys of an issuer. It is nil if this process can't ask for them.
+	newKeys atomic.Pointer[keyRequests]
+}
+
+// jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
+// without results, because the same JWT may have another result.
+type jwtState struct {
+	from     []*identityv1.Issuer
+	issuers  *issuer.Set
+	verified *lru.Cache[[sha256.Size]byte, *JWT]
+	refused  *lru.Cache[[sha256.Size]byte, refusedJWT]
+}
+
+type refusedJWT struct {
+	refusal *issuer.Refusal
+	until   time.Time
+}
+
+// replace replaces the issuers, unless they are the same as before.
+func (j *jwts) replace(from []*identityv1.Issuer) error {
+	before := j.state.Load()
+	if before != nil && proto.Equal(&identityv1.TokenSet{Issuers: before.from}, &identityv1.TokenSet{Issuers: from}) {
+		return nil
+	}
+	set, err := issuer.NewSet(from)
+	if err != nil {
+		return fmt.Errorf("read the issuers: %w", err)
+	}
+	if j.queue.Load() == nil {
+		queue, err := fairqueue.New[string](max(1, fairqueue.Processors()/4), 1)
+		if err != nil {
+			return err
+		}
+		j.queue.Store(queue)
+	}
+	j.state.Store(&jwtState{
+		from: from, issuers: set,
+		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerified, func(*JWT) int { return 1 }),
+		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
+	})
+	return nil
+}
+
+// AskForKeys sets the function that is called if a JWT names a key that its issuer's keys do not contain. The function
+// asks for the issuer's new keys, and reports whether there are new keys, which a later set of tokens contains.
+//
+// The function is called at most once in 30 s for each issuer, so JWTs of strangers can't cause many requests.
+func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) bool) {
+	t.jwts.newKeys.Store(&keyRequests{ask: ask, ended: make(map[string]time.Time)})
+}
+
+// keyRequests are the requests for new keys of issuers.
+type keyRequests struct {
+	ask   func(ctx context.Context, issuer string) bool
+	group singleflight.Group
+
+	mu sync.Mutex
+	// ended contains the time at which the last request for the keys of an issuer ended.
+	ended map[string]time.Time
+}
+
+// request asks for the keys of an issuer, unless it did so recently. Concurrent calls share one request.
+func (k *keyRequests) request(ctx context.Context, issuer string) bool {
+	k.mu.Lock()
+	ended, asked := k.ended[issuer]
+	k.mu.Unlock()
+	if asked && time.Since(ended) < keysPause {
+		return false
+	}
+	changed, _, _ := k.group.Do(issuer, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), newKeysTimeout)
+		defer cancel()
+		changed := k.ask(ctx, issuer)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.ended[issuer] = time.Now()
+		return changed, nil
+	})
+	return changed.(bool) //nolint:forcetypeassert // the function above returns a bool
+}
+
+// Issuers returns the number of issuers whose JWTs are accepted.
+func (t *Tokens) Issuers() int {
+	if state := t.jwts.state.Load(); state != nil {
+		return state.issuers.Len()
+	}
+	return 0
+}
+
+// IssuerURLs returns the values of `iss` that are accepted.
+func (t *Tokens) IssuerURLs() []string {
+	state := t.jwts.state.Load()
+	if state == nil {
+		return nil
+	}
+	urls := make([]string, len(state.from))
+	for i, from := range state.from {
+		urls[i] = from.GetIssuer()
+	}
+	return urls
+}
+
+// Authenticate returns the credential that a bearer token is, and its principal: a token of the mesh, or a JWT. address is
+// the address of the client that presents it. The error is that of [Tokens.Bearer], an [*issuer.Refusal] or
+// [ErrVerifyBusy]. With [ErrTokensStale], the credential is nil if it is not known to be valid.
+func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Credential, *identityv1.Principal, error) {
+	if !issuer.IsJWT(text) || t.Issuers() == 0 {
+		token, err := t.Bearer(text)
+		if token == nil {
+			return nil, nil, err
+		}
+		return token, token.Principal, err
+	}
+	j, err := t.verify(ctx, text, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.isStale(time.Now()) {
+		return j, j.Principal, ErrTokensStale
+	}
+	return j, j.Principal, nil
+}
+
+// verify returns a verified JWT. If its key is unknown, verify asks for new keys once.
+func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error) {
+	state := t.jwts.state.Load()
+	j, err := t.verifyWith(ctx, state, text, address)
+	refusal := issuer.RefusalOf(err)
+	ask := t.jwts.newKeys.Load()
+	if refusal == nil || refusal.Reason != issuer.UnknownKey || ask == nil {
+		return j, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, newKeysTimeout)
+	defer cancel()
+	if !ask.request(ctx, refusal.Issuer) {
+		return nil, err
+	}
+	for t.jwts.state.Load() == state && ctx.Err() == nil {
+		select {
+		case <-t.nextConfirmation():
+		case <-ctx.Done():
+		}
+	}
+	return t.verifyWith(ctx, t.jwts.state.Load(), text, address)
+}
+
+func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address string) (*JWT, error) {
+	hash := HashSecret(text)
+	if j, err := state.recall(hash, time.Now()); j != nil || err != nil {
+		return j, err
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, verifyTimeout, ErrVerifyBusy)
+	defer cancel()
+	end, err := t.jwts.queue.Load().Acquire(waiting, address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrVerifyBusy, err)
+	}
+	defer end()
+	now := time.Now()
+	if j, err := state.recall(hash, now); j != nil || err != nil { // another request has verified the same JWT meanwhile
+		return j, err
+	}
+	identity, refusal := state.issuers.Verify(text, now)
+	if refusal != nil {
+		state.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})
+		return nil, refusal
+	}
+	j := &JWT{Identity: *identity, tokens: t, text: text, verifiedBy: state}
+	state.verified.Put(hash, j)
+	return j, nil
+}
+
+// recall returns the remembered result of a verification. Both results are nil if there is none.
+func (s *jwtState) recall(hash [sha256.Size]byte, now time.Time) (*JWT, error) {
+	if j, ok := s.verified.Get(hash); ok {
+		if now.Before(j.Expires) {
+			return j, nil
+		}
+		return nil, ErrTokenExpired
+	}
+	if r, ok := s.refused.Get(hash); ok && now.Before(r.until) {
+		return nil, r.refusal
+	}
+	return nil, nil
+}
+
+// IsValid implements [Credential].
+func (j *JWT) IsValid() bool { return j.lookup() == nil }
+
+// Check implements [Credential].
+func (j *JWT) Check(ctx context.Context) error { return j.tokens.awaitFresh(ctx, j.lookup) }
+
+// lookup returns nil if the JWT is valid now, with the same rights as when it was verified.
+func (j *JWT) lookup() error {
+	now := time.Now()
+	state := j.tokens.jwts.state.Load()
+	switch {
+	case !now.Before(j.Expires):
+		return ErrTokenExpired
+	case j.tokens.isStale(now):
+		return ErrTokensStale
+	case state == j.verifiedBy:
+		return nil
+	}
+	hash := HashSecret(j.text)
+	same, err := state.recall(hash, now)
+	if same == nil && err == nil {
+		identity, refusal := state.issuers.Verify(j.text, now)
+		if refusal != nil {
+			return refusal
+		}
+		same = &JWT{Identity: *identity, tokens: j.tokens, text: j.text, verifiedBy: state}
+		state.verified.Put(hash, same)
+	}
+	if err == nil && !proto.Equal(same.Principal, j.Principal) {
+		return ErrRightsChanged
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package issuerkeys
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+const (
+	// renewAfter is the time after which keys are fetched again.
+	renewAfter = 10 * time.Minute
+	// maxAge is the time for which keys are used if they can't be fetched again.
+	maxAge = 24 * time.Hour
+	// minPause is the minimum time between two fetches because of unknown keys, and between two fetches after a failure.
+	minPause = 30 * time.Second
+	// firstPause is the pause after the first failed fetch of an issuer that has no keys. It is doubled up to minPause.
+	firstPause = time.Second
+	// interval is the interval at which the book looks for keys to fetch.
+	interval = time.Second
+)
+
+// Status is the state of an issuer's keys.
+type Status struct {
+	// Keys is empty if the keys have never been fetched, or are too old.
+	Keys []*identityv1.IssuerKey
+	// Fetched is the time of the last successful fetch, or zero.
+	Fetched time.Time
+	// Problem is the error of the last fetch, or nil.
+	Problem error
+}
+
+// Book contains the keys of issuers, and fetches them. Create it with [NewBook]. It is safe for concurrent use.
+type Book struct {
+	fetch   func(context.Context, Source) ([]*identityv1.IssuerKey, error)
+	changed func()
+
+	mu      sync.Mutex
+	issuers map[Source]*entry
+}
+
+// entry is the state of one issuer.
+type entry struct {
+	Status
+	// tried is the time at which the last fetch began, and pause the time to wait after a failure.
+	tried time.Time
+	pause time.Duration
+	// requested is the time at which the last fetch because of an unknown key began.
+	requested time.Time
+	// fetching is closed when the current fetch ends. It is nil if there is none.
+	fetching chan struct{}
+}
+
+// NewBook returns a book without issuers. The function fetch fetches keys, for example [Fetch]. The function changed is
+// called after the keys of an issuer have changed.
+func NewBook(fetch func(context.Context, Source) ([]*identityv1.IssuerKey, error), changed func()) *Book {
+	return &Book{fetch: fetch, changed: changed, issuers: make(map[Source]*entry)}
+}
+
+// Use replaces the issuers. It keeps the keys of issuers that stay.
+func (b *Book) Use(sources []Source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for of := range b.issuers {
+		if !slices.Contains(sources, of) {
+			delete(b.issuers, of)
+		}
+	}
+	for _, of := range sources {
+		if b.issuers[of] == nil {
+			b.issuers[of] = &entry{pause: firstPause}
+		}
+	}
+}
+
+// Status returns the state of an issuer's keys.
+func (b *Book) Status(of Source) Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.issuers[of]; e != nil {
+		return e.Status
+	}
+	return Status{}
+}
+
+// Run fetches keys when they are due, until ctx is done.
+func (b *Book) Run(ctx context.Context) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		for _, of := range b.due(time.Now()) {
+			go b.renew(ctx, of)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// due returns the issuers whose keys are to be fetched, and removes keys that are too old.
+func (b *Book) due(now time.Time) []Source {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []Source
+	for of, e := range b.issuers {
+		if len(e.Keys) > 0 && now.Sub(e.Fetched) > maxAge {
+			e.Keys = nil
+			go b.changed()
+		}
+		wait := renewAfter
+		if e.Problem != nil || e.tried.IsZero() {
+			wait = e.pause
+		}
+		if e.fetching == nil && (e.tried.IsZero() || now.Sub(e.tried) >= wait) {
+			out = append(out, of)
+		}
+	}
+	return out
+}
+
+// Refetch fetches the keys of an issuer again because a JWT names an unknown key. It does nothing if it has done so less
+// than 30 s ago, so strangers can't make the mesh send many requests. It reports whether the keys have changed.
+func (b *Book) Refetch(ctx context.Context, of Source) bool {
+	b.mu.Lock()
+	e := b.issuers[of]
+	if e == nil || e.fetching == nil && time.Since(e.requested) < minPause {
+		b.mu.Unlock()
+		return false
+	}
+	before, running := e.Keys, e.fetching
+	e.requested = time.Now()
+	b.mu.Unlock()
+	if running == nil {
+		b.renew(context.WithoutCancel(ctx), of)
+	} else {
+		select {
+		case <-running:
+		case <-ctx.Done():
+		}
+	}
+	return !sameKeys(before, b.Status(of).Keys)
+}
+
+// renew fetches the keys of an issuer, unless another call is doing so.
+func (b *Book) renew(ctx context.Context, of Source) {
+	b.mu.Lock()
+	e := b.issuers[of]
+	if e == nil || e.fetching != nil {
+		b.mu.Unlock()
+		return
+	}
+	e.fetching, e.tried = make(chan struct{}), time.Now()
+	b.mu.Unlock()
+	keys, err := b.fetch(ctx, of)
+	b.mu.Lock()
+	isNew := err == nil && !sameKeys(e.Keys, keys)
+	switch {
+	case err == nil:
+		e.Status, e.pause = Status{Keys: keys, Fetched: time.Now()}, firstPause
+	default:
+		e.Problem, e.pause = err, min(2*e.pause, minPause)
+	}
+	ended := e.fetching
+	e.fetching = nil
+	b.mu.Unlock()
+	if isNew {
+		b.changed()
+	}
+	close(ended)
+}
+
+func sameKeys(a, b []*identityv1.IssuerKey) bool {
+	return slices.EqualFunc(a, b, func(x, y *identityv1.IssuerKey) bool { return proto.Equal(x, y) })
+}
