@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -114,7 +115,7 @@ func (i identity) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (
 		}
 		if status.Problem != nil {
 			text := status.Problem.Error()
-			out.Problem = text[:min(len(text), maxProblem)]
+			out.Problem = strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
 		}
 		resp.Issuers = append(resp.Issuers, out)
 	}

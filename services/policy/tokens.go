@@ -128,12 +128,12 @@ func (b *tokenBook) hasEnded(name string) bool { return (*b.ended.Load())[name] 
 
 // publish makes the given tokens valid, and all other tokens invalid. The caller must hold b.mu.
 func (b *tokenBook) publish(configured Identities, stored store.TokenSet) error {
-	b.keys.Use(sourcesOf(configured.Issuers))
 	set := combine(configured, stored)
 	set.Issuers = withKeys(configured.Issuers, b.keys)
 	if err := b.tokens.Update(set); err != nil {
 		return err
 	}
+	b.keys.Use(sourcesOf(configured.Issuers))
 	ended := make(map[string]bool, len(set.GetEnded()))
 	for _, t := range set.GetEnded() {
 		ended[t.GetName()] = true

@@ -20,7 +20,9 @@ import (
 
 const (
 	// maxVerified is the maximum number of verified JWTs that a process remembers.
-	maxVerified = 16384
+	// maxVerifiedBytes is the maximum total length of these JWTs.
+	maxVerified      = 16384
+	maxVerifiedBytes = 32 << 20
 	// maxRefused is the maximum number of refused JWTs that a process remembers, each for refusedTime. A client that
 	// repeats a bad token costs one verification in that time.
 	maxRefused  = 4096
@@ -91,7 +93,7 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 	}
 	j.state.Store(&jwtState{
 		from: from, issuers: set,
-		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerified, func(*JWT) int { return 1 }),
+		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerifiedBytes, func(j *JWT) int { return len(j.text) }),
 		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
 	})
 	return nil
@@ -218,12 +220,19 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 	}
 	identity, refusal := state.issuers.Verify(text, now)
 	if refusal != nil {
-		state.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})
+		state.remember(hash, refusal, now)
 		return nil, refusal
 	}
 	j := &JWT{Identity: *identity, tokens: t, text: text, verifiedBy: state}
 	state.verified.Put(hash, j)
 	return j, nil
+}
+
+// remember remembers that a JWT is refused, unless the reason may soon be gone.
+func (s *jwtState) remember(hash [sha256.Size]byte, refusal *issuer.Refusal, now time.Time) {
+	if refusal.Reason != issuer.NotYetValid {
+		s.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})
+	}
 }
 
 // recall returns the remembered result of a verification. Both results are nil if there is none.
@@ -263,6 +272,7 @@ func (j *JWT) lookup() error {
 	if same == nil && err == nil {
 		identity, refusal := state.issuers.Verify(j.text, now)
 		if refusal != nil {
+			state.remember(hash, refusal, now)
 			return refusal
 		}
 		same = &JWT{Identity: *identity, tokens: j.tokens, text: j.text, verifiedBy: state}

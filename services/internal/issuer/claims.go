@@ -54,8 +54,8 @@ func (o object) find(path valuepath.Path) (any, bool) {
 
 // text returns a member that must be a text. It returns "" if the member is absent.
 func (o object) text(name string) (string, *Refusal) {
-	value, ok := o[name]
-	if !ok {
+	value := o[name]
+	if value == nil {
 		return "", nil
 	}
 	text, ok := value.(string)
@@ -101,8 +101,8 @@ const maxDate = 253402300799
 
 // date returns a member that is a NumericDate (RFC 7519, section 2). It returns the zero time if the member is absent.
 func (o object) date(name string) (time.Time, *Refusal) {
-	value, ok := o[name]
-	if !ok {
+	value := o[name]
+	if value == nil {
 		return time.Time{}, nil
 	}
 	seconds, ok := value.(float64)

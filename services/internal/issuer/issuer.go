@@ -21,7 +21,7 @@ import (
 
 const (
 	// MaxToken is the maximum length of a token, in bytes.
-	MaxToken = 8 << 10
+	MaxToken = 16 << 10
 	// maxLeeway is the maximum difference between the clocks of an issuer and of the mesh.
 	maxLeeway = 2 * time.Minute
 )

@@ -19,8 +19,8 @@ type Identity struct {
 	Expires time.Time
 }
 
-// Verify returns the identity of a token at the given time. It checks the signature last, because that costs most. The
-// order of the other checks follows RFC 8725 and RFC 9068, section 4.
+// Verify returns the identity of a token at the given time. It checks the signature after the checks that cost less, but
+// before it maps the claims, so strangers learn nothing about the mapping (RFC 8725; RFC 9068, section 4).
 func (s *Set) Verify(token string, now time.Time) (*Identity, *Refusal) {
 	return s.verify(token, now, nil)
 }
@@ -64,10 +64,6 @@ func (i *issuer) verify(token string, header, claims object, now time.Time, t *t
 		return nil, refusal
 	}
 	t.addf("time", "valid until %s", expires.UTC().Format(time.RFC3339))
-	p, refusal := i.principal(claims, servers, t)
-	if refusal != nil {
-		return nil, refusal
-	}
 	public, refusal := i.keyFor(keyID, algorithm)
 	if refusal != nil {
 		return nil, refusal
@@ -80,6 +76,10 @@ func (i *issuer) verify(token string, header, claims object, now time.Time, t *t
 		return nil, refuse(WrongSignature, "the token's signature is not its issuer's")
 	}
 	t.addf("signature", "valid, with the key %q", keyID)
+	p, refusal := i.principal(claims, servers, t) // last, because its refusals describe the issuer's configuration
+	if refusal != nil {
+		return nil, refusal
+	}
 	return &Identity{Principal: p, Expires: expires.Add(i.leeway)}, nil
 }
 
@@ -122,7 +122,7 @@ var foreignHeaders = []string{"crit", "jku", "x5u", "jwk"}
 
 // tokenTypes are the accepted values of the header `typ`. They exclude JWTs for other purposes, such as logout tokens
 // (RFC 8725, section 3.11).
-var tokenTypes = []string{"", "jwt", "at+jwt", "application/at+jwt"}
+var tokenTypes = []string{"", "jwt", "application/jwt", "at+jwt", "application/at+jwt"}
 
 // checkHeader returns the members `alg` and `kid` of the header.
 func (i *issuer) checkHeader(header object) (algorithm, keyID string, _ *Refusal) {
@@ -166,7 +166,7 @@ func (i *issuer) checkAudience(claims object) ([]string, *Refusal) {
 			return nil, nil
 		}
 		name, ok := strings.CutPrefix(audience, i.resource+"/")
-		if ok && i.resource != "" && isServerName(name) && !slices.Contains(servers, name) {
+		if ok && i.resource != "" && IsServerName(name) && !slices.Contains(servers, name) {
 			servers = append(servers, name)
 		}
 	}
@@ -177,16 +177,18 @@ func (i *issuer) checkAudience(claims object) ([]string, *Refusal) {
 	return servers, nil
 }
 
-func isServerName(name string) bool {
+// IsServerName reports whether a text can be the name of a server.
+func IsServerName(name string) bool {
 	isOther := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }
 	return name != "" && len(name) <= 32 && !strings.ContainsFunc(name, isOther)
 }
 
 // checkTimes returns the time at which the token expires (claim `exp`). It also refuses claims that bind the token to
-// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800) or an actor (`act`, RFC 8693).
+// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800), an actor (`act`, RFC 8693), or an event
+// (`events`, RFC 8417).
 func (i *issuer) checkTimes(claims object, now time.Time) (time.Time, *Refusal) {
-	for _, name := range []string{"cnf", "act"} {
-		if _, ok := claims[name]; ok {
+	for _, name := range []string{"cnf", "act", "events"} {
+		if claims[name] != nil {
 			return time.Time{}, refuse(WrongClaim, "the token has the claim %s, which the mesh does not check", name)
 		}
 	}

@@ -1146,6 +1146,7 @@ func (x *TokenRecord) GetSha256() []byte {
 	return nil
 }
 
+// ListIssuersRequest is empty.
 type ListIssuersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1182,6 +1183,7 @@ func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
 }
 
+// ListIssuersResponse contains the issuers of the configuration.
 type ListIssuersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The issuers in the order of the configuration, at most 16.
@@ -1309,9 +1311,10 @@ func (x *IssuerStatus) GetProblem() string {
 	return ""
 }
 
+// ExplainJWTRequest contains the JWT to verify.
 type ExplainJWTRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JWT to verify, at most 16 KiB, so that a JWT that is too long can be explained, too.
+	// JWT to verify, at most 32 KiB, so that a JWT that is too long can be explained, too.
 	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1354,6 +1357,7 @@ func (x *ExplainJWTRequest) GetToken() string {
 	return ""
 }
 
+// ExplainJWTResponse contains the steps of the verification, and its result.
 type ExplainJWTResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Steps of the verification. If the token is refused, the last step says why.
@@ -1481,6 +1485,7 @@ func (x *ExplainedStep) GetRefused() bool {
 	return false
 }
 
+// ReportUnknownKeyRequest names the issuer of a JWT whose key is unknown.
 type ReportUnknownKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the issuer in the configuration.
@@ -1526,6 +1531,7 @@ func (x *ReportUnknownKeyRequest) GetIssuer() string {
 	return ""
 }
 
+// ReportUnknownKeyResponse says whether there are new keys.
 type ReportUnknownKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True if the service has new keys of the issuer, which the watchers receive. False if the keys are the same, or were
@@ -1673,7 +1679,7 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\afetched\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\afetched\x12\x18\n" +
 	"\aproblem\x18\x05 \x01(\tR\aproblem\"6\n" +
 	"\x11ExplainJWTRequest\x12!\n" +
-	"\x05token\x18\x01 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80\x01R\x05token\"\xc0\x01\n" +
+	"\x05token\x18\x01 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80\x02R\x05token\"\xc0\x01\n" +
 	"\x12ExplainJWTResponse\x127\n" +
 	"\x05steps\x18\x01 \x03(\v2!.sluice.identity.v1.ExplainedStepR\x05steps\x12;\n" +
 	"\tprincipal\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\tprincipal\x124\n" +

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/issuer"
 )
 
 // metadataPath is the path of the metadata of protected resources (RFC 9728, section 3). The path of the resource follows.
@@ -27,6 +29,10 @@ type resourceMetadata struct {
 func (s *Server) ResourceMetadata(w http.ResponseWriter, r *http.Request) {
 	h, issuers := w.Header(), s.deps.Tokens.IssuerURLs()
 	h.Set("Access-Control-Allow-Origin", "*") // the metadata is public
+	if server := r.PathValue("server"); server != "" && !issuer.IsServerName(server) {
+		http.NotFound(w, r)
+		return
+	}
 	if s.cfg.Resource == "" || len(issuers) == 0 {
 		http.Error(w, "this mesh accepts no tokens of issuers: set public_url and auth.issuers", http.StatusNotFound)
 		return
@@ -59,6 +65,10 @@ func (s *Server) challenge(r *http.Request) string {
 		return challenge
 	}
 	base := strings.TrimSuffix(s.cfg.Resource, "/mcp")
-	path := strings.TrimPrefix(s.resourceOf(r.PathValue("server")), base)
+	server := r.PathValue("server")
+	if !issuer.IsServerName(server) { // other names could end the quoted string below
+		server = ""
+	}
+	path := strings.TrimPrefix(s.resourceOf(server), base)
 	return challenge + `, resource_metadata="` + base + metadataPath + path + `"`
 }
