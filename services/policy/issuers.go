@@ -95,11 +95,27 @@ func sourcesOf(issuers []Issuer) []issuerkeys.Source {
 }
 
 // withKeys returns the issuers with the keys that have been fetched.
-func withKeys(issuers []Issuer, book *issuerkeys.Book) []*identityv1.Issuer {
-	out := make([]*identityv1.Issuer, len(issuers))
-	for n, i := range issuers {
+func withKeys(configured Identities, book *issuerkeys.Book) []*identityv1.Issuer {
+	subjects := configured.groupsOfSubjects()
+	out := make([]*identityv1.Issuer, len(configured.Issuers))
+	for n, i := range configured.Issuers {
 		out[n] = proto.CloneOf(i.Mapping)
+		out[n].SubjectGroups = subjects
 		out[n].Keys = book.Status(i.source).Keys
+	}
+	return out
+}
+
+// groupsOfSubjects returns the groups of each subject in the configuration.
+func (i Identities) groupsOfSubjects() map[string]*identityv1.SubjectGroups {
+	out := make(map[string]*identityv1.SubjectGroups)
+	for _, group := range slices.Sorted(maps.Keys(i.Groups)) {
+		for _, subject := range i.Groups[group] {
+			if out[subject] == nil {
+				out[subject] = new(identityv1.SubjectGroups)
+			}
+			out[subject].Groups = append(out[subject].Groups, group)
+		}
 	}
 	return out
 }

@@ -129,7 +129,7 @@ func (b *tokenBook) hasEnded(name string) bool { return (*b.ended.Load())[name] 
 // publish makes the given tokens valid, and all other tokens invalid. The caller must hold b.mu.
 func (b *tokenBook) publish(configured Identities, stored store.TokenSet) error {
 	set := combine(configured, stored)
-	set.Issuers = withKeys(configured.Issuers, b.keys)
+	set.Issuers = withKeys(configured, b.keys)
 	if err := b.tokens.Update(set); err != nil {
 		return err
 	}

@@ -63,7 +63,9 @@ type jwts struct {
 // jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
 // without results, because the same JWT may have another result.
 type jwtState struct {
-	from     []*identityv1.Issuer
+	from []*identityv1.Issuer
+	// fetched contains the time at which a set last contained keys of an issuer, by the issuer's name.
+	fetched  map[string]time.Time
 	issuers  *issuer.Set
 	verified *lru.Cache[[sha256.Size]byte, *JWT]
 	refused  *lru.Cache[[sha256.Size]byte, refusedJWT]
@@ -80,6 +82,7 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 	if before != nil && proto.Equal(&identityv1.TokenSet{Issuers: before.from}, &identityv1.TokenSet{Issuers: from}) {
 		return nil
 	}
+	from, fetched := keepKeys(before, from, time.Now())
 	set, err := issuer.NewSet(from)
 	if err != nil {
 		return fmt.Errorf("read the issuers: %w", err)
@@ -92,11 +95,37 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 		j.queue.Store(queue)
 	}
 	j.state.Store(&jwtState{
-		from: from, issuers: set,
+		from: from, issuers: set, fetched: fetched,
 		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerifiedBytes, func(j *JWT) int { return len(j.text) }),
 		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
 	})
 	return nil
+}
+
+// maxKeyAge is the time for which the keys of an issuer are used if the source of the tokens has lost them.
+const maxKeyAge = 24 * time.Hour
+
+// keepKeys returns issuers with the keys that they had before if they have no keys now. A policy service that has just
+// started does not have the keys yet, and the JWTs that are in use stay valid meanwhile.
+func keepKeys(before *jwtState, from []*identityv1.Issuer, now time.Time) (out []*identityv1.Issuer, fetched map[string]time.Time) {
+	fetched = make(map[string]time.Time, len(from))
+	for _, i := range from {
+		if len(i.GetKeys()) > 0 || before == nil {
+			fetched[i.GetName()] = now
+			out = append(out, i)
+			continue
+		}
+		for _, old := range before.from {
+			known := proto.CloneOf(old)
+			known.Keys = nil
+			if at := before.fetched[i.GetName()]; proto.Equal(known, i) && now.Sub(at) < maxKeyAge {
+				fetched[i.GetName()], i = at, old
+				break
+			}
+		}
+		out = append(out, i)
+	}
+	return out, fetched
 }
 
 // AskForKeys sets the function that is called if a JWT names a key that its issuer's keys do not contain. The function
@@ -104,7 +133,7 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 //
 // The function is called at most once in 30 s for each issuer, so JWTs of strangers can't cause many requests.
 func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) bool) {
-	t.jwts.newKeys.Store(&keyRequests{ask: ask, ended: make(map[string]time.Time)})
+	t.jwts.newKeys.Store(&keyRequests{ask: ask, last: make(map[string]keyAnswer)})
 }
 
 // keyRequests are the requests for new keys of issuers.
@@ -113,17 +142,15 @@ type keyRequests struct {
 	group singleflight.Group
 
 	mu sync.Mutex
-	// ended contains the time at which the last request for the keys of an issuer ended.
-	ended map[string]time.Time
+	// last contains the last answer for each issuer.
+	last map[string]keyAnswer
 }
 
-// request asks for the keys of an issuer, unless it did so recently. Concurrent calls share one request.
+// request asks for the keys of an issuer, unless it did so recently. It reports whether there are new keys, which may
+// still be on their way. Concurrent calls share one request.
 func (k *keyRequests) request(ctx context.Context, issuer string) bool {
-	k.mu.Lock()
-	ended, asked := k.ended[issuer]
-	k.mu.Unlock()
-	if asked && time.Since(ended) < keysPause {
-		return false
+	if changed, recent := k.recent(issuer); recent {
+		return changed
 	}
 	changed, _, _ := k.group.Do(issuer, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), newKeysTimeout)
@@ -131,10 +158,25 @@ func (k *keyRequests) request(ctx context.Context, issuer string) bool {
 		changed := k.ask(ctx, issuer)
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.ended[issuer] = time.Now()
+		k.last[issuer] = keyAnswer{at: time.Now(), changed: changed}
 		return changed, nil
 	})
 	return changed.(bool) //nolint:forcetypeassert // the function above returns a bool
+}
+
+// recent reports whether the keys of an issuer were requested in the last 30 s, and whether new keys are on their way.
+func (k *keyRequests) recent(issuer string) (changed, recent bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	last, asked := k.last[issuer]
+	since := time.Since(last.at)
+	return last.changed && since < newKeysTimeout, asked && since < keysPause
+}
+
+// keyAnswer is the answer to a request for new keys.
+type keyAnswer struct {
+	at      time.Time
+	changed bool
 }
 
 // Issuers returns the number of issuers whose JWTs are accepted.
@@ -190,7 +232,10 @@ func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, newKeysTimeout)
 	defer cancel()
-	if !ask.request(ctx, refusal.Issuer) {
+	if t.isStale(time.Now()) {
+		return nil, ErrTokensStale // the new keys may exist, but can't be received
+	}
+	if !ask.request(ctx, refusal.Issuer) && t.jwts.state.Load() == state {
 		return nil, err
 	}
 	for t.jwts.state.Load() == state && ctx.Err() == nil {
@@ -271,7 +316,10 @@ func (j *JWT) lookup() error {
 	same, err := state.recall(hash, now)
 	if same == nil && err == nil {
 		identity, refusal := state.issuers.Verify(j.text, now)
-		if refusal != nil {
+		switch {
+		case refusal != nil && refusal.Reason == issuer.NoKeys:
+			return ErrTokensStale // the keys are fetched soon
+		case refusal != nil:
 			state.remember(hash, refusal, now)
 			return refusal
 		}

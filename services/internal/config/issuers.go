@@ -285,6 +285,14 @@ func (f *File) checkRealms(p *problems) {
 	}
 }
 
+// IsSubjectOfIssuer reports whether a subject begins like the subjects of an issuer.
+func (f *File) IsSubjectOfIssuer(subject string) bool {
+	return slices.ContainsFunc(f.Auth.Issuers, func(i Issuer) bool {
+		prefix, _, _ := strings.Cut(i.Subject, "{")
+		return strings.HasPrefix(subject, prefix)
+	})
+}
+
 func overlap(a, b []string) bool {
 	return slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
 }

@@ -39,19 +39,21 @@ type Set struct {
 
 // issuer is an issuer whose templates and keys have been parsed.
 type issuer struct {
-	name, url  string
-	resource   string
-	audiences  []string
-	require    []requirement
-	tenant     tenantMapping
-	subject    template
-	owner      template
-	groups     groupMapping
-	agent      agentMapping
-	algorithms []jose.SignatureAlgorithm
-	leeway     time.Duration
-	maxLife    time.Duration
-	keys       []key
+	name, url string
+	resource  string
+	audiences []string
+	require   []requirement
+	tenant    tenantMapping
+	subject   template
+	owner     template
+	groups    groupMapping
+	// subjectGroups contains the groups of subjects of the tenant "default", in addition to the groups of their tokens.
+	subjectGroups map[string]*identityv1.SubjectGroups
+	agent         agentMapping
+	algorithms    []jose.SignatureAlgorithm
+	leeway        time.Duration
+	maxLife       time.Duration
+	keys          []key
 }
 
 // NewSet returns the set of the given issuers. It returns an error if an issuer contradicts its contract, or if two
@@ -78,7 +80,8 @@ func (s *Set) Len() int { return len(s.byIssuer) }
 func newIssuer(from *identityv1.Issuer) (*issuer, error) {
 	i := &issuer{
 		name: from.GetName(), url: from.GetIssuer(), resource: from.GetResource(), audiences: from.GetAudiences(),
-		leeway: from.GetLeeway().AsDuration(), maxLife: from.GetMaxLife().AsDuration(),
+		subjectGroups: from.GetSubjectGroups(),
+		leeway:        from.GetLeeway().AsDuration(), maxLife: from.GetMaxLife().AsDuration(),
 	}
 	switch {
 	case i.name == "" || i.url == "":

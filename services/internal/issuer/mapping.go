@@ -157,7 +157,7 @@ func (i *issuer) principal(claims object, servers []string, t *trace) (*identity
 	}
 	p := &identityv1.Principal{Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: i.name, Servers: servers}
 	for _, step := range []func(object, *identityv1.Principal, *trace) *Refusal{
-		i.setTenant, i.setSubject, i.setGroups, i.setAgent, setClient, setScopes,
+		i.setTenant, i.setSubject, i.setGroups, i.addSubjectGroups, i.setAgent, setClient, setScopes,
 	} {
 		if refusal := step(claims, p, t); refusal != nil {
 			return nil, refusal
@@ -251,6 +251,21 @@ func (i *issuer) setGroups(claims object, p *identityv1.Principal, t *trace) *Re
 	}
 	p.Groups = slices.Sorted(maps.Keys(groups))
 	t.addf("groups", "%s", strings.Join(p.GetGroups(), ", "))
+	return nil
+}
+
+// addSubjectGroups adds the groups that the configuration gives to the subject.
+func (i *issuer) addSubjectGroups(_ object, p *identityv1.Principal, t *trace) *Refusal {
+	more := i.subjectGroups[p.GetSubject()].GetGroups()
+	if p.GetTenant() != "default" || len(more) == 0 {
+		return nil
+	}
+	groups := slices.Concat(p.GetGroups(), more)
+	slices.Sort(groups)
+	if p.Groups = slices.Compact(groups); len(p.GetGroups()) > maxGroups {
+		return refuse(WrongClaim, "the caller has %d groups with those of the configuration, more than %d", len(p.GetGroups()), maxGroups)
+	}
+	t.addf("groups", "%s, with those of the configuration", strings.Join(p.GetGroups(), ", "))
 	return nil
 }
 

@@ -157,6 +157,27 @@ func TestMapping_RefusesClaimsThatCanNotBeMapped(t *testing.T) {
 	}
 }
 
+// The configuration gives groups to subjects of the tenant "default". Rules that deny calls of these groups apply to JWTs,
+// too.
+func TestGroups_OfTheConfigurationAreAdded(t *testing.T) {
+	t.Parallel()
+	change := func(i *identityv1.Issuer) {
+		i.GroupsClaim = "/groups"
+		i.SubjectGroups = map[string]*identityv1.SubjectGroups{"corp/ana": {Groups: []string{"contractors", "finance"}}}
+	}
+	p, refusal := verified(t, change, object{"groups": []string{"sre", "finance"}})
+	if refusal != nil || !slices.Equal(p.GetGroups(), []string{"contractors", "finance", "sre"}) {
+		t.Errorf("the groups are %q, %v", p.GetGroups(), refusal)
+	}
+	if p, _ := verified(t, change, object{"sub": "ben", "groups": []string{"sre"}}); !slices.Equal(p.GetGroups(), []string{"sre"}) {
+		t.Errorf("the groups of ben are %q", p.GetGroups())
+	}
+	other := func(i *identityv1.Issuer) { change(i); i.Tenant = "acme" }
+	if p, _ := verified(t, other, object{"groups": []string{"sre"}}); !slices.Equal(p.GetGroups(), []string{"sre"}) {
+		t.Errorf("the groups in another tenant are %q", p.GetGroups())
+	}
+}
+
 func TestRequire_AcceptsPatternsAndLists(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

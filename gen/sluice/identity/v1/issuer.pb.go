@@ -70,7 +70,10 @@ type Issuer struct {
 	// Maximum time between the claims `iat` and `exp`.
 	MaxLife *durationpb.Duration `protobuf:"bytes,19,opt,name=max_life,json=maxLife,proto3" json:"max_life,omitempty"`
 	// Public keys of the issuer, at most 64. The list is empty until the keys have been fetched.
-	Keys          []*IssuerKey `protobuf:"bytes,20,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys []*IssuerKey `protobuf:"bytes,20,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Groups of subjects of the tenant "default" in the configuration (`groups`). A caller has these groups in addition to
+	// the groups of its token.
+	SubjectGroups map[string]*SubjectGroups `protobuf:"bytes,21,rep,name=subject_groups,json=subjectGroups,proto3" json:"subject_groups,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,6 +248,59 @@ func (x *Issuer) GetKeys() []*IssuerKey {
 	return nil
 }
 
+func (x *Issuer) GetSubjectGroups() map[string]*SubjectGroups {
+	if x != nil {
+		return x.SubjectGroups
+	}
+	return nil
+}
+
+// SubjectGroups contains the groups of a subject.
+type SubjectGroups struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of the groups, sorted and without duplicates.
+	Groups        []string `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubjectGroups) Reset() {
+	*x = SubjectGroups{}
+	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubjectGroups) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubjectGroups) ProtoMessage() {}
+
+func (x *SubjectGroups) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubjectGroups.ProtoReflect.Descriptor instead.
+func (*SubjectGroups) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_issuer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SubjectGroups) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
 // RequiredClaim is a condition on a claim.
 type RequiredClaim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -260,7 +316,7 @@ type RequiredClaim struct {
 
 func (x *RequiredClaim) Reset() {
 	*x = RequiredClaim{}
-	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[1]
+	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +328,7 @@ func (x *RequiredClaim) String() string {
 func (*RequiredClaim) ProtoMessage() {}
 
 func (x *RequiredClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[1]
+	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +341,7 @@ func (x *RequiredClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredClaim.ProtoReflect.Descriptor instead.
 func (*RequiredClaim) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_issuer_proto_rawDescGZIP(), []int{1}
+	return file_sluice_identity_v1_issuer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RequiredClaim) GetClaim() string {
@@ -324,7 +380,7 @@ type IssuerKey struct {
 
 func (x *IssuerKey) Reset() {
 	*x = IssuerKey{}
-	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[2]
+	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -336,7 +392,7 @@ func (x *IssuerKey) String() string {
 func (*IssuerKey) ProtoMessage() {}
 
 func (x *IssuerKey) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[2]
+	mi := &file_sluice_identity_v1_issuer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -349,7 +405,7 @@ func (x *IssuerKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuerKey.ProtoReflect.Descriptor instead.
 func (*IssuerKey) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_issuer_proto_rawDescGZIP(), []int{2}
+	return file_sluice_identity_v1_issuer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *IssuerKey) GetId() string {
@@ -377,7 +433,8 @@ var File_sluice_identity_v1_issuer_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_issuer_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/identity/v1/issuer.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe8\b\n" +
+	"\x1fsluice/identity/v1/issuer.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa3\n" +
+	"\n" +
 	"\x06Issuer\x12,\n" +
 	"\x04name\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x04name\x12\"\n" +
 	"\x06issuer\x18\x02 \x01(\tB\n" +
@@ -406,13 +463,19 @@ const file_sluice_identity_v1_issuer_proto_rawDesc = "" +
 	"algorithms\x121\n" +
 	"\x06leeway\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x06leeway\x12<\n" +
 	"\bmax_life\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x06\xbaH\x03\xc8\x01\x01R\amaxLife\x12;\n" +
-	"\x04keys\x18\x14 \x03(\v2\x1d.sluice.identity.v1.IssuerKeyB\b\xbaH\x05\x92\x01\x02\x10@R\x04keys\x1a:\n" +
+	"\x04keys\x18\x14 \x03(\v2\x1d.sluice.identity.v1.IssuerKeyB\b\xbaH\x05\x92\x01\x02\x10@R\x04keys\x12T\n" +
+	"\x0esubject_groups\x18\x15 \x03(\v2-.sluice.identity.v1.Issuer.SubjectGroupsEntryR\rsubjectGroups\x1a:\n" +
 	"\fTenantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vAgentsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x86\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1ac\n" +
+	"\x12SubjectGroupsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x127\n" +
+	"\x05value\x18\x02 \x01(\v2!.sluice.identity.v1.SubjectGroupsR\x05value:\x028\x01\"'\n" +
+	"\rSubjectGroups\x12\x16\n" +
+	"\x06groups\x18\x01 \x03(\tR\x06groups\"\x86\x01\n" +
 	"\rRequiredClaim\x12 \n" +
 	"\x05claim\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x02(\x80\x04R\x05claim\x12+\n" +
@@ -439,27 +502,31 @@ func file_sluice_identity_v1_issuer_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_issuer_proto_rawDescData
 }
 
-var file_sluice_identity_v1_issuer_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sluice_identity_v1_issuer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_sluice_identity_v1_issuer_proto_goTypes = []any{
 	(*Issuer)(nil),              // 0: sluice.identity.v1.Issuer
-	(*RequiredClaim)(nil),       // 1: sluice.identity.v1.RequiredClaim
-	(*IssuerKey)(nil),           // 2: sluice.identity.v1.IssuerKey
-	nil,                         // 3: sluice.identity.v1.Issuer.TenantsEntry
-	nil,                         // 4: sluice.identity.v1.Issuer.AgentsEntry
-	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
+	(*SubjectGroups)(nil),       // 1: sluice.identity.v1.SubjectGroups
+	(*RequiredClaim)(nil),       // 2: sluice.identity.v1.RequiredClaim
+	(*IssuerKey)(nil),           // 3: sluice.identity.v1.IssuerKey
+	nil,                         // 4: sluice.identity.v1.Issuer.TenantsEntry
+	nil,                         // 5: sluice.identity.v1.Issuer.AgentsEntry
+	nil,                         // 6: sluice.identity.v1.Issuer.SubjectGroupsEntry
+	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
 }
 var file_sluice_identity_v1_issuer_proto_depIdxs = []int32{
-	1, // 0: sluice.identity.v1.Issuer.require:type_name -> sluice.identity.v1.RequiredClaim
-	3, // 1: sluice.identity.v1.Issuer.tenants:type_name -> sluice.identity.v1.Issuer.TenantsEntry
-	4, // 2: sluice.identity.v1.Issuer.agents:type_name -> sluice.identity.v1.Issuer.AgentsEntry
-	5, // 3: sluice.identity.v1.Issuer.leeway:type_name -> google.protobuf.Duration
-	5, // 4: sluice.identity.v1.Issuer.max_life:type_name -> google.protobuf.Duration
-	2, // 5: sluice.identity.v1.Issuer.keys:type_name -> sluice.identity.v1.IssuerKey
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2, // 0: sluice.identity.v1.Issuer.require:type_name -> sluice.identity.v1.RequiredClaim
+	4, // 1: sluice.identity.v1.Issuer.tenants:type_name -> sluice.identity.v1.Issuer.TenantsEntry
+	5, // 2: sluice.identity.v1.Issuer.agents:type_name -> sluice.identity.v1.Issuer.AgentsEntry
+	7, // 3: sluice.identity.v1.Issuer.leeway:type_name -> google.protobuf.Duration
+	7, // 4: sluice.identity.v1.Issuer.max_life:type_name -> google.protobuf.Duration
+	3, // 5: sluice.identity.v1.Issuer.keys:type_name -> sluice.identity.v1.IssuerKey
+	6, // 6: sluice.identity.v1.Issuer.subject_groups:type_name -> sluice.identity.v1.Issuer.SubjectGroupsEntry
+	1, // 7: sluice.identity.v1.Issuer.SubjectGroupsEntry.value:type_name -> sluice.identity.v1.SubjectGroups
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_issuer_proto_init() }
@@ -467,14 +534,14 @@ func file_sluice_identity_v1_issuer_proto_init() {
 	if File_sluice_identity_v1_issuer_proto != nil {
 		return
 	}
-	file_sluice_identity_v1_issuer_proto_msgTypes[1].OneofWrappers = []any{}
+	file_sluice_identity_v1_issuer_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_issuer_proto_rawDesc), len(file_sluice_identity_v1_issuer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
