@@ -45,8 +45,9 @@ type BearerToken struct {
 	hash   [sha256.Size]byte
 }
 
-// Bearer looks up the token with the given secret. The error is that of [Tokens.Lookup]. With [ErrTokensStale], the
-// result is the token in the last confirmed set, or nil if that set does not contain the token.
+// Bearer returns the token with the given secret. The result is shared and must not be modified. The errors are those of
+// [Tokens.Lookup]. With [ErrTokensStale], the result is the token in the last confirmed set, or nil if that set does not
+// contain the token.
 func (t *Tokens) Bearer(secret string) (*BearerToken, error) {
 	if isMistyped(secret) && t.HasSet() {
 		return nil, ErrTokenUnknown

@@ -93,7 +93,7 @@ func NewSecret() string {
 
 // HashSecret returns the SHA-256 digest of a token's secret. Tokens are stored only in this form.
 func HashSecret(secret string) [sha256.Size]byte {
-	var space [128]byte // the secrets of usual length need no allocation
+	var space [128]byte // secrets of at most 128 bytes need no allocation
 	return sha256.Sum256(append(space[:0], secret...))
 }
 
@@ -220,15 +220,11 @@ func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 // error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup
 // also returns the token's principal in the last confirmed set, or nil if that set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
-	if isMistyped(secret) && t.HasSet() {
-		return nil, ErrTokenUnknown
-	}
-	hash := HashSecret(secret)
-	found, err := t.lookup(&hash)
-	if found == nil {
+	token, err := t.Bearer(secret)
+	if token == nil {
 		return nil, err
 	}
-	return found.bearer.Principal, err
+	return token.Principal, err
 }
 
 // lookup returns the token with the given hash. The error is that of [Tokens.Lookup]. With ErrTokensStale, lookup also

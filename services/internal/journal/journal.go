@@ -95,10 +95,10 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
-// headProblem returns the reason that the head in the directory can't be used to check the ends of the chains, or nil
-// if there is no such reason. If err is not nil, the head could not be read. An attacker who can
-// write to the directory, but does not have the key, can remove the head or replace it
-// with another journal's head. The next head that this journal signs would hide such a change.
+// headProblem returns nil if the head in the directory can be used to check the ends of the chains. Otherwise it returns
+// the reason why the head can't be used. If err is not nil, the head could not be read. An attacker who can write to the
+// directory, but does not have the key, can remove the head or replace it with another journal's head. The next head
+// that this journal signs would hide such a change.
 func (j *Journal) headProblem(sealed *Head, err error) error {
 	switch {
 	case err != nil:

@@ -47,8 +47,8 @@ func (s *Store) scheduleExpiry() {
 	})
 }
 
-// removeOldest removes a person's oldest segments until that person's share is no longer exceeded. Then, until the
-// maximum total size is no longer exceeded, it removes the oldest segment of the person who uses the most space.
+// removeOldest removes a person's oldest segments while that person's share is exceeded. Then, while the maximum total
+// size is exceeded, it removes the oldest segment of the person who uses the most space.
 // Therefore persons who use more space can't displace the copies of a person who uses less, regardless of how many there
 // are. The segment that was just written is not removed.
 func (s *Store) removeOldest(written *segment) {

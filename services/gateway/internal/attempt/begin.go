@@ -35,7 +35,7 @@ func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
 	return p
 }
 
-// HasEnded implements [upstream.Permit]. A permit also ends as soon as the caller's token is no longer known to be
+// HasEnded implements [upstream.Permit]. A permit also ends as soon as the caller's credential is not known to be
 // valid. HasEnded does not wait for the policy service.
 func (p *Permit) HasEnded() bool {
 	return p.validity.Load().HasEnded() || p.attempt.Credential == nil || !p.attempt.Credential.IsValid()
@@ -43,10 +43,10 @@ func (p *Permit) HasEnded() bool {
 
 // Renew returns nil if the call may start now. If the decision is no longer valid, because the call has waited for its
 // server, for an approver or for the gateway, the policy service evaluates the call again. Renew returns a
-// [*WithheldError] if the policy refuses the call now, if no valid decision can be obtained, or if the caller's token
-// is no longer valid.
+// [*WithheldError] if the policy refuses the call now, if no valid decision can be obtained, or if the caller's
+// credential is not valid now.
 func (p *Permit) Renew() error {
-	if refused := tokenRefusal(p.ctx, p.attempt); refused != nil {
+	if refused := credentialRefusal(p.ctx, p.attempt); refused != nil {
 		return &WithheldError{refused}
 	}
 	if !p.validity.Load().HasEnded() {
@@ -77,8 +77,8 @@ func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
 	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }
 
-// tokenRefusal returns a refusal if the credential of the call's caller is no longer valid, and nil otherwise.
-func tokenRefusal(ctx context.Context, a Attempt) *refusal.Refusal {
+// credentialRefusal checks the credential of the call's caller. It returns nil if the credential is valid.
+func credentialRefusal(ctx context.Context, a Attempt) *refusal.Refusal {
 	err := authn.ErrTokensStale
 	if a.Credential != nil {
 		err = a.Credential.Check(ctx)

@@ -50,9 +50,9 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits until one of the caller's
-// approvals is no longer pending, but not longer than the hold time for the client. It returns the approval's state,
-// which may still be pending.
+// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits while one of the caller's
+// approvals is pending, at most for the hold time of the client. It returns the approval's state, which may still be
+// pending.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())

@@ -31,9 +31,9 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted. This is the key of the person for whom the last
-// principal in the delegation chain works, or for whom the caller works if there is no chain. If the memory belongs to
-// no caller, it is the key of the server.
+// reader returns the account key under which time slices are counted. If there is a delegation chain, this
+// is the key of the person for whom the last principal in the chain works. Otherwise, it is the key of the person for
+// whom the caller works. If the memory belongs to no caller, it is the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}

@@ -116,6 +116,19 @@ func TestDo_CallDoesNotBeginWhenItsTokenWasRevoked(t *testing.T) {
 	})
 }
 
+// A call without a credential is not sent, although the policy allows it.
+func TestDo_CallWithoutCredentialDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	w := newTestPipeline()
+	w.beginAfter(0, func() {})
+	call := w.call(t)
+	call.Credential = nil
+	got := w.pipeline(t).Do(t.Context(), call)
+	if codeOf(got.Refusal) != commonv1.Code_CODE_POLICY_UNAVAILABLE || w.count("begin") != 0 {
+		t.Errorf("%+v, %v", got.Refusal, w.steps)
+	}
+}
+
 func denial() *policyv1.Decision {
 	return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "not now"}
 }

@@ -141,8 +141,9 @@ type Result struct {
 	Unrecorded bool
 }
 
-// Do executes a call, which must not be modified afterwards. It returns when the call has ended, even if ctx is cancelled earlier. In revisions that use
-// sessions, the call and its reservation are not cancelled when the client disconnects.
+// Do executes a call. The caller must not modify the call afterwards. Do returns when the call has ended, even if ctx is
+// cancelled earlier. In revisions that use sessions, the call and its reservation are not cancelled when the client
+// disconnects.
 func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx

@@ -26,8 +26,8 @@ func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// sharer returns the person against whose share of the storage space a copy counts. This is the person for whom the
-// last principal in the delegation chain works, or for whom the caller works if there is no chain.
+// sharer returns the person against whose share of the storage space a copy counts. If there is a delegation chain, this
+// is the person for whom the last principal in the chain works. Otherwise, it is the person for whom the caller works.
 func sharer(a attempt.Attempt) string {
 	last := a.Principal
 	if chain := a.Principal.GetChain(); len(chain) > 0 {

@@ -41,12 +41,14 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	p.timer = time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
 }
 
-// Stop ends the measurement. It must be called once after Begin, when the call has ended.
+// Stop ends the measurement. Without a measurement, it does nothing.
 func (p *PausableDeadline) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer.Stop()
-	p.timer = nil
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
 }
 
 // Pause pauses the deadline while the server waits for the client. The returned function resume continues the deadline.

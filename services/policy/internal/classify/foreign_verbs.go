@@ -249,7 +249,7 @@ var foreignArticles = set(`un una uno unos unas el la los las le les une des du 
 var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
 // maxLead is the number of words at the beginning of a description in another language in which the leading verb is
-// searched. Words that are no verbs may precede the verb, for example "Esta herramienta permite".
+// searched. Other words may precede the verb, as in "Esta herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")

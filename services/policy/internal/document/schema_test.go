@@ -29,8 +29,8 @@ func resolveSchema(t testing.TB) *jsonschema.Resolved {
 	return resolved
 }
 
-// jsonValue returns a YAML document as a JSON value. ok is false if there is no such value, for example because the
-// document is empty, or has a duplicate key or a tag.
+// jsonValue returns a YAML document as a JSON value. ok is false if JSON can't represent the document, for example
+// because the document is empty, or has a duplicate key or a tag.
 func jsonValue(t *testing.T, text []byte) (value any, ok bool) {
 	t.Helper()
 	source, err := strictyaml.Parse("p.yaml", text)

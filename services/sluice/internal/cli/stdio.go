@@ -208,8 +208,8 @@ func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 
 // clientRelay returns the endpoint and the token for a client of the person's own mesh. Whenever the mesh is not
 // running, the client's next message starts it. If the mesh can't be used, each message of the client is answered with
-// the reason, because most clients don't show the standard error of a server. noMesh is the reason why there is no mesh,
-// or nil.
+// the reason, because most clients don't show the standard error of a server. If noMesh is not nil, it is the reason why
+// the mesh can't be used.
 func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}

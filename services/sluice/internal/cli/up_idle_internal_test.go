@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// waitIdle returns true only after the idle time, and only if it is known that there is no pending work.
+// waitIdle returns true after the idle time. It does not return true while work is pending, or may be pending.
 func TestWaitIdle_EndsAfterTheIdleTimeWithoutWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -32,7 +32,7 @@ func newOutgoing(line []byte, permit upstream.Permit, start *lineStart) outgoing
 	return outgoing{line: line, permit: permit, start: start, done: make(chan error, 1)}
 }
 
-// errPermitEnded means that a line was not written because its permit is no longer valid. errWithdrawn means that a
+// errPermitEnded means that a line was not written because its permit had ended. errWithdrawn means that a
 // line was not written because [lineStart.withdraw] was called.
 var (
 	errPermitEnded = errors.New("the permit has ended")
