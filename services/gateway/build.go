@@ -44,12 +44,12 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		return nil, err
 	}
 	identity := identityv1.NewIdentityServiceClient(policy)
-	mesh.Tokens.AskForKeys(func(ctx context.Context, issuer string) bool {
+	mesh.Tokens.AskForKeys(func(ctx context.Context, issuer string) ([]byte, error) {
 		resp, err := identity.ReportUnknownKey(ctx, &identityv1.ReportUnknownKeyRequest{Issuer: issuer})
 		if err != nil {
 			mesh.Log.WarnContext(ctx, "the new keys of an issuer could not be requested", "issuer", issuer, "error", err)
 		}
-		return resp.GetChanged()
+		return resp.GetKeysSha256(), err
 	})
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {

@@ -161,7 +161,8 @@ var errIssuerUnknown = errors.New("the configuration has no issuer of this name"
 func (i identity) ReportUnknownKey(ctx context.Context, req *identityv1.ReportUnknownKeyRequest) (*identityv1.ReportUnknownKeyResponse, error) {
 	for _, one := range i.tokens.identities().Issuers {
 		if one.Mapping.GetName() == req.GetIssuer() {
-			return &identityv1.ReportUnknownKeyResponse{Changed: i.tokens.keys.Refetch(ctx, one.source)}, nil
+			keys := i.tokens.keys.Refetch(ctx, one.source)
+			return &identityv1.ReportUnknownKeyResponse{KeysSha256: issuer.KeysDigest(keys)}, nil
 		}
 	}
 	return nil, &rpc.Error{Code: codes.NotFound, Reason: "ISSUER_UNKNOWN", Err: errIssuerUnknown}

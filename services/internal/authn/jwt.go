@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -44,8 +45,8 @@ type JWT struct {
 
 	tokens *Tokens
 	text   string
-	// verifiedBy is the state with which the JWT was verified.
-	verifiedBy *jwtState
+	// generation is the generation of the state with which the JWT was verified.
+	generation uint64
 }
 
 // jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
@@ -56,14 +57,17 @@ type JWT struct {
 type jwts struct {
 	state atomic.Pointer[jwtState]
 	queue atomic.Pointer[fairqueue.Queue[string]]
-	// newKeys asks for the new keys of an issuer. It is nil if this process can't ask for them.
+	// newKeys asks for the keys of an issuer. It is nil if this process can't ask for them.
 	newKeys atomic.Pointer[keyRequests]
 }
 
 // jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
 // without results, because the same JWT may have another result.
 type jwtState struct {
-	from []*identityv1.Issuer
+	// generation is the number of this state. JWTs contain it instead of a reference to the state, because the caches of an
+	// old state would otherwise stay in memory for as long as a stream of a caller.
+	generation uint64
+	from       []*identityv1.Issuer
 	// fetched contains the time at which a set last contained keys of an issuer, by the issuer's name.
 	fetched  map[string]time.Time
 	issuers  *issuer.Set
@@ -94,8 +98,12 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 		}
 		j.queue.Store(queue)
 	}
+	generation := uint64(1)
+	if before != nil {
+		generation += before.generation
+	}
 	j.state.Store(&jwtState{
-		from: from, issuers: set, fetched: fetched,
+		generation: generation, from: from, issuers: set, fetched: fetched,
 		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerifiedBytes, func(j *JWT) int { return len(j.text) }),
 		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
 	})
@@ -129,16 +137,16 @@ func keepKeys(before *jwtState, from []*identityv1.Issuer, now time.Time) (out [
 }
 
 // AskForKeys sets the function that is called if a JWT names a key that its issuer's keys do not contain. The function
-// asks for the issuer's new keys, and reports whether there are new keys, which a later set of tokens contains.
+// asks for the issuer's keys, and returns their digest. A later set of tokens contains these keys.
 //
 // The function is called at most once in 30 s for each issuer, so JWTs of strangers can't cause many requests.
-func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) bool) {
+func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) (digest []byte, err error)) {
 	t.jwts.newKeys.Store(&keyRequests{ask: ask, last: make(map[string]keyAnswer)})
 }
 
-// keyRequests are the requests for new keys of issuers.
+// keyRequests are the requests for keys of issuers.
 type keyRequests struct {
-	ask   func(ctx context.Context, issuer string) bool
+	ask   func(ctx context.Context, issuer string) (digest []byte, err error)
 	group singleflight.Group
 
 	mu sync.Mutex
@@ -146,37 +154,45 @@ type keyRequests struct {
 	last map[string]keyAnswer
 }
 
-// request asks for the keys of an issuer, unless it did so recently. It reports whether there are new keys, which may
-// still be on their way. Concurrent calls share one request.
-func (k *keyRequests) request(ctx context.Context, issuer string) bool {
-	if changed, recent := k.recent(issuer); recent {
-		return changed
+// keyAnswer is the answer to a request for the keys of an issuer.
+type keyAnswer struct {
+	at     time.Time
+	digest []byte
+	err    error
+}
+
+// request asks for the digest of an issuer's keys. It reports false if the digest is not known, or if it was requested
+// in the last 30 s and the keys should have been received since. Concurrent calls share one request.
+func (k *keyRequests) request(ctx context.Context, issuer string) (digest []byte, ok bool) {
+	k.mu.Lock()
+	last, asked := k.last[issuer]
+	k.mu.Unlock()
+	if since := time.Since(last.at); asked && since < keysPause {
+		return last.digest, last.err == nil && since < newKeysTimeout
 	}
-	changed, _, _ := k.group.Do(issuer, func() (any, error) {
+	answer, _, _ := k.group.Do(issuer, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), newKeysTimeout)
 		defer cancel()
-		changed := k.ask(ctx, issuer)
+		digest, err := k.ask(ctx, issuer)
+		answer := keyAnswer{at: time.Now(), digest: digest, err: err}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.last[issuer] = keyAnswer{at: time.Now(), changed: changed}
-		return changed, nil
+		k.last[issuer] = answer
+		return answer, nil
 	})
-	return changed.(bool) //nolint:forcetypeassert // the function above returns a bool
+	last = answer.(keyAnswer) //nolint:forcetypeassert // the function above returns a keyAnswer
+	return last.digest, last.err == nil
 }
 
-// recent reports whether the keys of an issuer were requested in the last 30 s, and whether new keys are on their way.
-func (k *keyRequests) recent(issuer string) (changed, recent bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	last, asked := k.last[issuer]
-	since := time.Since(last.at)
-	return last.changed && since < newKeysTimeout, asked && since < keysPause
-}
-
-// keyAnswer is the answer to a request for new keys.
-type keyAnswer struct {
-	at      time.Time
-	changed bool
+// digestOf returns the digest of an issuer's keys.
+func (s *jwtState) digestOf(name string) []byte {
+	var keys []*identityv1.IssuerKey
+	for _, from := range s.from {
+		if from.GetName() == name {
+			keys = from.GetKeys()
+		}
+	}
+	return issuer.KeysDigest(keys)
 }
 
 // Issuers returns the number of issuers whose JWTs are accepted.
@@ -235,16 +251,21 @@ func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error)
 	if t.isStale(time.Now()) {
 		return nil, ErrTokensStale // the new keys may exist, but can't be received
 	}
-	if !ask.request(ctx, refusal.Issuer) && t.jwts.state.Load() == state {
-		return nil, err
-	}
-	for t.jwts.state.Load() == state && ctx.Err() == nil {
+	digest, ok := ask.request(ctx, refusal.Issuer)
+	for ok && ctx.Err() == nil {
+		confirmed := t.nextConfirmation()
+		if bytes.Equal(t.jwts.state.Load().digestOf(refusal.Issuer), digest) {
+			break
+		}
 		select {
-		case <-t.nextConfirmation():
+		case <-confirmed:
 		case <-ctx.Done():
 		}
 	}
-	return t.verifyWith(ctx, t.jwts.state.Load(), text, address)
+	if now := t.jwts.state.Load(); now != state {
+		return t.verifyWith(ctx, now, text, address)
+	}
+	return nil, err
 }
 
 func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address string) (*JWT, error) {
@@ -268,7 +289,7 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 		state.remember(hash, refusal, now)
 		return nil, refusal
 	}
-	j := &JWT{Identity: *identity, tokens: t, text: text, verifiedBy: state}
+	j := &JWT{Identity: *identity, tokens: t, text: text, generation: state.generation}
 	state.verified.Put(hash, j)
 	return j, nil
 }
@@ -283,10 +304,10 @@ func (s *jwtState) remember(hash [sha256.Size]byte, refusal *issuer.Refusal, now
 // recall returns the remembered result of a verification. Both results are nil if there is none.
 func (s *jwtState) recall(hash [sha256.Size]byte, now time.Time) (*JWT, error) {
 	if j, ok := s.verified.Get(hash); ok {
-		if now.Before(j.Expires) {
-			return j, nil
+		if err := j.ErrorAt(now); err != nil {
+			return nil, err
 		}
-		return nil, ErrTokenExpired
+		return j, nil
 	}
 	if r, ok := s.refused.Get(hash); ok && now.Before(r.until) {
 		return nil, r.refusal
@@ -303,13 +324,14 @@ func (j *JWT) Check(ctx context.Context) error { return j.tokens.awaitFresh(ctx,
 // lookup returns nil if the JWT is valid now, with the same rights as when it was verified.
 func (j *JWT) lookup() error {
 	now := time.Now()
+	if err := j.ErrorAt(now); err != nil {
+		return err
+	}
 	state := j.tokens.jwts.state.Load()
 	switch {
-	case !now.Before(j.Expires):
-		return ErrTokenExpired
 	case j.tokens.isStale(now):
 		return ErrTokensStale
-	case state == j.verifiedBy:
+	case state.generation == j.generation:
 		return nil
 	}
 	hash := HashSecret(j.text)
@@ -323,7 +345,7 @@ func (j *JWT) lookup() error {
 			state.remember(hash, refusal, now)
 			return refusal
 		}
-		same = &JWT{Identity: *identity, tokens: j.tokens, text: j.text, verifiedBy: state}
+		same = &JWT{Identity: *identity, tokens: j.tokens, text: j.text, generation: state.generation}
 		state.verified.Put(hash, same)
 	}
 	if err == nil && !proto.Equal(same.Principal, j.Principal) {

@@ -162,6 +162,9 @@ func (f *File) AcceptedHosts() []string {
 func (f *File) checkIssuers(p *problems) {
 	if f.PublicURL != "" {
 		p.checkWebURL("public_url", f.PublicURL)
+		if u, err := url.Parse(f.PublicURL); err == nil && strings.Trim(u.Path, "/") != "" {
+			p.addf("public_url", "has the path %q: write the URL without it, and let the proxy in front of the mesh forward /mcp and /.well-known unchanged", u.Path)
+		}
 	}
 	if n := len(f.Auth.Issuers); n > maxIssuers {
 		p.addf("auth.issuers", "%d issuers are more than %d", n, maxIssuers)
@@ -191,7 +194,8 @@ func (f *File) checkIssuers(p *problems) {
 func (i *Issuer) check(p *problems, path string) {
 	p.checkWebURL(path+".issuer", i.Issuer)
 	if i.KeySet != "" {
-		p.checkWebURL(path+".key_set", i.KeySet)
+		withoutQuery, _, _ := strings.Cut(i.KeySet, "?")
+		p.checkWebURL(path+".key_set", withoutQuery)
 	}
 	for n, name := range i.Algorithms {
 		if !slices.Contains(issuer.Algorithms(), name) {
@@ -270,19 +274,23 @@ func (i *Issuer) tenantsOf() []string {
 	return slices.Sorted(maps.Values(i.Tenants.Map))
 }
 
-// checkRealms checks that two issuers can't give the same subject to different people by accident. Their subjects are
-// different if each begins with the name of its issuer. Otherwise both issuers must name the same realm.
+// checkRealms checks that two issuers can't give the same subject or owner to different people by accident. Their subjects
+// and owners are different if each begins with the name of its issuer. Otherwise both issuers must name the same realm.
 func (f *File) checkRealms(p *problems) {
 	for n := range f.Auth.Issuers {
 		for m := range f.Auth.Issuers[:n] {
 			a, b := &f.Auth.Issuers[m], &f.Auth.Issuers[n]
-			separate := issuer.HasPrefix(a.Subject, a.Name+"/") && issuer.HasPrefix(b.Subject, b.Name+"/")
-			if separate || a.Realm != "" && a.Realm == b.Realm || !overlap(a.tenantsOf(), b.tenantsOf()) {
+			if a.namesItself() && b.namesItself() || a.Realm != "" && a.Realm == b.Realm || !overlap(a.tenantsOf(), b.tenantsOf()) {
 				continue
 			}
-			p.addf(fmt.Sprintf("auth.issuers[%d].realm", n), "the issuers %q and %q could give one subject to two people: begin both subjects with the issuers' names, or write the same realm for both if they identify the same people", a.Name, b.Name)
+			p.addf(fmt.Sprintf("auth.issuers[%d].realm", n), "the issuers %q and %q could give one subject or owner to two people: begin the subjects and owners of both with the issuers' names, or write the same realm for both if they identify the same people", a.Name, b.Name)
 		}
 	}
+}
+
+// namesItself reports whether all subjects and owners of an issuer begin with the issuer's name and `/`.
+func (i *Issuer) namesItself() bool {
+	return issuer.HasPrefix(i.Subject, i.Name+"/") && (i.Owner == "" || issuer.HasPrefix(i.Owner, i.Name+"/"))
 }
 
 // IsSubjectOfIssuer reports whether a subject begins like the subjects of an issuer.

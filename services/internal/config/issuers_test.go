@@ -81,12 +81,30 @@ func TestIssuers_ProblemsNameTheKey(t *testing.T) {
 		"{" + valid + ", tenant: a, tenants: {claim: /org, map: {a: a}}}":                     "auth.issuers[0].tenants: set either tenant or tenants",
 		second("name: corp, issuer: https://other.example.com, audiences: [api]"):             `auth.issuers[1].name: "corp" is the name of two issuers`,
 		second("name: other, issuer: https://login.example.com, audiences: [api]"):            "auth.issuers[1].issuer: ",
-		second("name: b, issuer: https://b.example, audiences: [api], subject: \"{/email}\""): "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject to two people",
+		second("name: b, issuer: https://b.example, audiences: [api], subject: \"{/email}\""): "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
+		second("name: b, issuer: https://b.example, audiences: [api], owner: \"{/mgr}\""):    "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
 	} {
 		_, err := config.Parse("sluice.yaml", []byte("auth: {issuers: ["+issuers+"]}"), func(string) (string, bool) { return "", false })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n got %v\nwant %s", issuers, err, want)
 		}
+	}
+}
+
+func TestIssuers_PublicURLHasNoPath(t *testing.T) {
+	t.Parallel()
+	_, err := config.Parse("sluice.yaml", []byte("public_url: https://example.com/tools"), func(string) (string, bool) { return "", false })
+	if err == nil || !strings.Contains(err.Error(), `public_url: has the path "/tools"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The keys of some applications have a URL with a query, for example at Microsoft Entra ID.
+func TestIssuers_KeySetMayHaveAQuery(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `auth: {issuers: [{name: a, issuer: https://a.example, audiences: [x], key_set: "https://a.example/keys?appid=1"}]}`)
+	if got := f.Auth.Issuers[0].KeySet; got != "https://a.example/keys?appid=1" {
+		t.Errorf("key_set is %q", got)
 	}
 }
 

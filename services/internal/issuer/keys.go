@@ -1,14 +1,18 @@
 package issuer
 
 import (
+	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-jose/go-jose/v4"
@@ -69,7 +73,24 @@ func ParseKeySet(raw []byte) ([]*identityv1.IssuerKey, error) {
 	if len(out) == 0 {
 		return nil, errors.New("the key set contains no key that can verify a signature")
 	}
+	slices.SortFunc(out, compareKeys) // an issuer may list the same keys in another order each time
 	return out, nil
+}
+
+func compareKeys(a, b *identityv1.IssuerKey) int {
+	return cmp.Or(
+		strings.Compare(a.GetId(), b.GetId()), strings.Compare(a.GetAlgorithm(), b.GetAlgorithm()),
+		bytes.Compare(a.GetPublicKey(), b.GetPublicKey()),
+	)
+}
+
+// KeysDigest returns the SHA-256 digest of keys in the order of [ParseKeySet].
+func KeysDigest(keys []*identityv1.IssuerKey) []byte {
+	h := sha256.New()
+	for _, k := range keys {
+		fmt.Fprintf(h, "%q %q %x\n", k.GetId(), k.GetAlgorithm(), k.GetPublicKey())
+	}
+	return h.Sum(nil)
 }
 
 func parseKey(from *identityv1.IssuerKey) (key, error) {

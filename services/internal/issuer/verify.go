@@ -19,6 +19,16 @@ type Identity struct {
 	Expires time.Time
 }
 
+// ErrorAt returns a [*Refusal] if the token has expired at the given time, and otherwise nil.
+func (i *Identity) ErrorAt(now time.Time) error {
+	if now.Before(i.Expires) {
+		return nil
+	}
+	return &Refusal{Reason: Expired, Issuer: i.Principal.GetIssuer(), text: expiredText}
+}
+
+const expiredText = "the token has expired: the client needs another one of its issuer"
+
 // Verify returns the identity of a token at the given time. It checks the signature after the checks that cost less, but
 // before it maps the claims, so strangers learn nothing about the mapping (RFC 8725; RFC 9068, section 4).
 func (s *Set) Verify(token string, now time.Time) (*Identity, *Refusal) {
@@ -205,7 +215,7 @@ func (i *issuer) checkTimes(claims object, now time.Time) (time.Time, *Refusal) 
 	case expires.IsZero() || issued.IsZero():
 		return time.Time{}, refuse(WrongClaim, "the token does not have the claims exp and iat")
 	case !now.Before(expires.Add(i.leeway)):
-		return time.Time{}, refuse(Expired, "the token has expired")
+		return time.Time{}, refuse(Expired, expiredText)
 	case now.Add(i.leeway).Before(issued) || now.Add(i.leeway).Before(from):
 		return time.Time{}, refuse(NotYetValid, "the token is not valid yet: compare the clocks of the issuer and the mesh")
 	case expires.Sub(issued) > i.maxLife:

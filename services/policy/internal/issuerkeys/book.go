@@ -124,27 +124,31 @@ func (b *Book) due(now time.Time) []Source {
 	return out
 }
 
-// Refetch fetches the keys of an issuer again because a JWT names an unknown key. It does nothing if it has done so less
-// than 30 s ago, so strangers can't make the mesh send many requests. It reports whether the keys have changed.
-func (b *Book) Refetch(ctx context.Context, of Source) bool {
+// Refetch fetches the keys of an issuer again because a JWT names an unknown key, and returns the keys. It fetches nothing
+// if it has done so less than 30 s ago, so strangers can't make the mesh send many requests. If the keys are being fetched
+// already, it waits for the result, or until ctx is done.
+func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
 	b.mu.Lock()
 	e := b.issuers[of]
-	if e == nil || e.fetching == nil && time.Since(e.requested) < minPause {
+	if e == nil {
 		b.mu.Unlock()
-		return false
+		return nil
 	}
-	before, running := e.Keys, e.fetching
-	e.requested = time.Now()
+	running, recent := e.fetching, time.Since(e.requested) < minPause
+	if running == nil && !recent {
+		e.requested = time.Now()
+	}
 	b.mu.Unlock()
-	if running == nil {
-		b.renew(context.WithoutCancel(ctx), of)
-	} else {
+	switch {
+	case running != nil:
 		select {
 		case <-running:
 		case <-ctx.Done():
 		}
+	case !recent:
+		b.renew(context.WithoutCancel(ctx), of)
 	}
-	return !sameKeys(before, b.Status(of).Keys)
+	return b.Status(of).Keys
 }
 
 // renew fetches the keys of an issuer, unless another call is doing so.
