@@ -156,6 +156,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
 	}
+	s.deps.Tokens.CountVerifications(s.meters.CountVerified)
 	if s.answerMemory, err = limits.NewBudget(limits.AnswerQuotas()); err != nil {
 		return err
 	}

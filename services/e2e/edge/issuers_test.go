@@ -147,7 +147,7 @@ func TestIssuers_JWTIdentifiesAnAgent(t *testing.T) {
 		t.Errorf("the server has received %d calls, want 1", n)
 	}
 	shown := operate(t, mesh, "decisions", "tail", "-o", "json")
-	for _, want := range []string{`"corp/ana"`, `"claude"`} {
+	for _, want := range []string{`"corp/ana"`, `"claude"`, `"corp"`, `"assistant"`} {
 		if !strings.Contains(shown.Stdout, want) {
 			t.Errorf("the records do not contain %s: %s", want, shown.Stdout)
 		}
@@ -235,6 +235,39 @@ func TestIssuers_NewKeyIsFetchedWhenItIsUsed(t *testing.T) {
 	p.addKey("second")
 	if got := stack.Connect(t, mesh.MCP("raw"), p.token("second", nil)).Call("safe", "{}"); got.Status != http.StatusOK || got.IsError(t) {
 		t.Errorf("%d %s", got.Status, got.Body)
+	}
+}
+
+// The provider replaces its key while clients call. Each client changes to the new key at another time. No call fails:
+// the first calls with the new key wait until the mesh has fetched it.
+func TestIssuers_NoCallFailsWhileTheKeyIsReplaced(t *testing.T) {
+	t.Parallel()
+	p := startProvider(t)
+	mesh, server := startIssuerMesh(t, p)
+	awaitKeys(t, mesh)
+	const clients, calls = 20, 60
+	p.addKey("second")
+	var group sync.WaitGroup
+	for n := range clients {
+		group.Go(func() {
+			client := stack.NewClient(t, mesh.MCP("raw"), p.token("first", map[string]any{"jti": n}))
+			if err := client.Open(); err != nil {
+				t.Errorf("client %d: %v", n, err)
+				return
+			}
+			for call := range calls {
+				if call == n {
+					client = client.WithToken(p.token("second", map[string]any{"jti": n}))
+				}
+				if got := client.Call("safe", "{}"); got.Status != http.StatusOK || got.IsError(t) {
+					t.Errorf("client %d, call %d: %d %s", n, call, got.Status, got.Body)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if n := len(server.Calls("safe")); n != clients*calls {
+		t.Errorf("the server has received %d calls, want %d", n, clients*calls)
 	}
 }
 

@@ -59,6 +59,8 @@ type jwts struct {
 	queue atomic.Pointer[fairqueue.Queue[string]]
 	// newKeys asks for the keys of an issuer. It is nil if this process can't ask for them.
 	newKeys atomic.Pointer[keyRequests]
+	// verified is called after each verification. It is nil if verifications are not counted.
+	verified atomic.Pointer[func(issuer, outcome string)]
 }
 
 // jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
@@ -143,6 +145,10 @@ func keepKeys(before *jwtState, from []*identityv1.Issuer, now time.Time) (out [
 func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) (digest []byte, err error)) {
 	t.jwts.newKeys.Store(&keyRequests{ask: ask, last: make(map[string]keyAnswer)})
 }
+
+// CountVerifications sets the function that is called after each verification of a JWT. issuer is the name of the issuer,
+// or empty if the JWT names no configured issuer. outcome is `valid`, or the [issuer.Reason] of the refusal.
+func (t *Tokens) CountVerifications(count func(issuer, outcome string)) { t.jwts.verified.Store(&count) }
 
 // keyRequests are the requests for keys of issuers.
 type keyRequests struct {
@@ -285,6 +291,7 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 		return j, err
 	}
 	identity, refusal := state.issuers.Verify(text, now)
+	t.jwts.count(identity, refusal)
 	if refusal != nil {
 		state.remember(hash, refusal, now)
 		return nil, refusal
@@ -292,6 +299,18 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 	j := &JWT{Identity: *identity, tokens: t, text: text, generation: state.generation}
 	state.verified.Put(hash, j)
 	return j, nil
+}
+
+// count counts a verification.
+func (j *jwts) count(identity *issuer.Identity, refusal *issuer.Refusal) {
+	count := j.verified.Load()
+	switch {
+	case count == nil:
+	case refusal != nil:
+		(*count)(refusal.Issuer, string(refusal.Reason))
+	default:
+		(*count)(identity.Principal.GetIssuer(), "valid")
+	}
 }
 
 // remember remembers that a JWT is refused, unless the reason may soon be gone.
@@ -338,6 +357,7 @@ func (j *JWT) lookup() error {
 	same, err := state.recall(hash, now)
 	if same == nil && err == nil {
 		identity, refusal := state.issuers.Verify(j.text, now)
+		j.tokens.jwts.count(identity, refusal)
 		switch {
 		case refusal != nil && refusal.Reason == issuer.NoKeys:
 			return ErrTokensStale // the keys are fetched soon
