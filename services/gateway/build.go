@@ -43,7 +43,11 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	identity := identityv1.NewIdentityServiceClient(policy)
+	issuers, err := mesh.Conn(authv1.Role_ROLE_IDENTITY)
+	if err != nil {
+		return nil, err
+	}
+	identity := identityv1.NewIdentityServiceClient(issuers)
 	mesh.Tokens.AskForKeys(func(ctx context.Context, issuer string) ([]byte, error) {
 		resp, err := identity.ReportUnknownKey(ctx, &identityv1.ReportUnknownKeyRequest{Issuer: issuer})
 		if err != nil {

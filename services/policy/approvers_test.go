@@ -37,7 +37,7 @@ func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
 func TestNew_FailsWhenAQuorumCannotBeReached(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, quorumOfThree())
-	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Identities: policy.Identities{Tokens: records()}, Source: "sqlite", Data: t.TempDir()}
+	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, People: holdersOf(records()), Source: "sqlite", Data: t.TempDir()}
 	_, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if want := dir + "/policy.yaml:5:5: " + quorumProblem + "; " + approverSuggestion; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)

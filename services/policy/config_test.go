@@ -168,7 +168,7 @@ func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	good := func(t *testing.T) policy.Config {
 		t.Helper()
-		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Identities: policy.Identities{Tokens: records()}, Source: "sqlite", Data: t.TempDir()}
+		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, People: holdersOf(records()), Source: "sqlite", Data: t.TempDir()}
 	}
 	tests := []struct {
 		name   string

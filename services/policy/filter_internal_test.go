@@ -34,7 +34,7 @@ func newTestService(t testing.TB) *Service {
 		t.Fatal(err)
 	}
 	s, err := New(t.Context(), Config{
-		Paths: []string{file}, SessionCap: 1, Identities: Identities{Tokens: rpctest.Records()}, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute,
+		Paths: []string{file}, SessionCap: 1, People: People{}, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute,
 		Source: "sqlite", Data: t.TempDir(), Servers: map[string]catalog.Settings{"demo": {Mode: catalog.Off}},
 	},
 		Deps{Tokens: new(authn.Tokens), Signer: signer, Log: slog.New(slog.DiscardHandler)})

@@ -25,9 +25,9 @@ var (
 	ErrTokenRevoked = errors.New("this token was revoked: ask an operator for another one (`sluice token create`)")
 	// ErrTokenExpired means that the token with this secret has expired.
 	ErrTokenExpired = errors.New("this token has expired: ask an operator for another one (`sluice token create`)")
-	// ErrTokensStale means that the policy service has not confirmed the set of tokens recently enough. Therefore this
+	// ErrTokensStale means that the identity service has not confirmed the set of tokens recently enough. Therefore this
 	// process can't know which tokens are valid.
-	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
+	ErrTokensStale = errors.New("it is unknown which tokens are valid: the identity role is unavailable")
 )
 
 // minSecret is the minimum length of a token's secret, in bytes.
@@ -115,6 +115,9 @@ type tokenSet struct {
 	// byPrefix contains the tokens by the first 8 bytes of their hashes.
 	byPrefix map[uint64][]*token
 	tokens   []*token
+	// records contains the valid tokens as they were received. ended contains the names of the ended tokens.
+	records []*identityv1.TokenRecord
+	ended   map[string]bool
 }
 
 type token struct {
@@ -172,7 +175,9 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 // secret, the old set stays in use.
 func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	before := t.set.Load()
-	set := &tokenSet{byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded()))}
+	set := &tokenSet{
+		byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded())), records: from.GetTokens(), ended: make(map[string]bool),
+	}
 	for _, r := range from.GetTokens() {
 		one := &token{name: r.GetToken().GetName(), bearer: BearerToken{Principal: principalOf(r.GetToken()), tokens: t}}
 		if r.GetToken().GetExpires() != nil {
@@ -186,6 +191,7 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 		}
 	}
 	for _, r := range from.GetEnded() {
+		set.ended[r.GetName()] = true
 		one := &token{name: r.GetName(), ended: ErrTokenExpired}
 		if r.GetRevoked() {
 			one.ended = ErrTokenRevoked
@@ -215,6 +221,20 @@ func (t *Tokens) Confirm() {
 
 // HasSet reports whether a set was received. Until then no token is accepted.
 func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
+
+// Records returns the tokens that were valid when the set was received. The result is shared and must not be modified.
+func (t *Tokens) Records() []*identityv1.TokenRecord {
+	if set := t.set.Load(); set != nil {
+		return set.records
+	}
+	return nil
+}
+
+// HasEnded reports whether the set contains a token with the given name that was revoked or has expired.
+func (t *Tokens) HasEnded(name string) bool {
+	set := t.set.Load()
+	return set != nil && set.ended[name]
+}
 
 // Lookup returns the principal of the token with the given secret. The result is shared and must not be modified. The
 // error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup

@@ -86,7 +86,7 @@ type File struct {
 
 // Auth says how callers are identified: by tokens of the mesh, or by JWTs of issuers.
 type Auth struct {
-	// Tokens are bearer tokens. A token is valid as long as the file lists it. The policy service reads the list again
+	// Tokens are bearer tokens. A token is valid as long as the file lists it. The identity service reads the list again
 	// when the file changes.
 	Tokens []Token `yaml:"tokens"`
 	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The policy service
@@ -201,12 +201,18 @@ type Log struct {
 
 // Stores configures the databases of the services.
 type Stores struct {
-	// Policy is the database of the tool catalog, emergency stops, created tokens and applied policies: `sqlite` for a
-	// database in the data directory, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog, emergency stops and applied policies: `sqlite` for a database in the data
+	// directory, or the URL of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
 	// PolicyMaxAge is how long the policy service uses the data that it last read while a PostgreSQL database is
 	// unavailable: 5 s to 1 h. After that time, every call is refused.
 	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
+	// Identity is the database of created tokens, in the same form as `policy`.
+	Identity Secret `yaml:"identity"`
+	// IdentityMaxAge is how long the identity service confirms tokens while a PostgreSQL database is unavailable: 1 s to
+	// 1 h. After that time, no token is accepted. Meanwhile a replica without a connection to the database does not know of
+	// revocations.
+	IdentityMaxAge time.Duration `yaml:"identity_max_age"`
 	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, in the same form as `policy`.
@@ -238,7 +244,9 @@ func Default() File {
 		Listen:    "127.0.0.1:8080",
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
-		Stores:    Stores{Policy: "sqlite", PolicyMaxAge: 5 * time.Minute, Approval: "sqlite", Agents: "sqlite"},
+		Stores:    Stores{
+			Policy: "sqlite", PolicyMaxAge: 5 * time.Minute, Identity: "sqlite", IdentityMaxAge: 30 * time.Second, Approval: "sqlite", Agents: "sqlite",
+		},
 		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Decisions: Decisions{Keep: true},
@@ -256,6 +264,7 @@ func defaultRoles() map[string]Role {
 		"approval":  {Listen: ":9003", Addr: "approval:9003"},
 		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"},
 		"gateway":   {Listen: ":9005", Addr: "gateway:9005"},
+		"identity":  {Listen: ":9006", Addr: "identity:9006"},
 	}
 }
 

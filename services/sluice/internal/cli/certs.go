@@ -135,7 +135,7 @@ func setupTokens(dir string) error {
 			return err
 		}
 		hash := authn.HashSecret(text)
-		for _, reader := range []string{"policy", "operator"} { // the policy role and the operator's `config check` read the hashes
+		for _, reader := range []string{"identity", "operator"} { // the identity role and the operator's `config check` read the hashes
 			file := filepath.Join(dir, reader, "tokens", name+".sha256")
 			if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
 				return err

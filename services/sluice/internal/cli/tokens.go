@@ -84,7 +84,7 @@ func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, cl
 }
 
 func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
-	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	conn, err := t.dial(f, authv1.Role_ROLE_IDENTITY)
 	if err != nil {
 		return err
 	}
@@ -360,13 +360,18 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 		all[i] = newTokenRecord(one)
 	}
 	if t.json() {
-		if err := t.printJSON(map[string]any{"revoked": all, "configured": resp.GetConfigured()}); err != nil {
+		if err := t.printJSON(map[string]any{
+			"revoked": all, "configured": resp.GetConfigured(), "unconfirmed_replicas": resp.GetUnconfirmedReplicas(),
+		}); err != nil {
 			return err
 		}
 	} else {
 		for _, one := range all {
 			t.printf("revoked: token %s of the agent %s, which can no longer call tools", one.ID, one.Agent)
 		}
+	}
+	if n := resp.GetUnconfirmedReplicas(); n > 0 {
+		return fmt.Errorf("%d replicas of the identity role have not confirmed the revocation, because they have no connection to the database: each accepts the tokens until stores.identity_max_age has passed since it has lost the connection", n)
 	}
 	if configured := resp.GetConfigured(); len(configured) > 0 {
 		return fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))

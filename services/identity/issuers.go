@@ -1,4 +1,4 @@
-package policy
+package identity
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/issuer"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
-	"github.com/sluice-mesh/sluice/services/policy/internal/issuerkeys"
+	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
 )
 
 // maxProblem is the maximum length of an error in an IssuerStatus, in bytes.
@@ -121,10 +121,10 @@ func (i Identities) groupsOfSubjects() map[string]*identityv1.SubjectGroups {
 }
 
 // ListIssuers implements identityv1.IdentityServiceServer.
-func (i identity) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (*identityv1.ListIssuersResponse, error) {
+func (s *Service) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (*identityv1.ListIssuersResponse, error) {
 	resp := new(identityv1.ListIssuersResponse)
-	for _, one := range i.tokens.identities().Issuers {
-		status := i.tokens.keys.Status(one.source)
+	for _, one := range s.tokens.identities().Issuers {
+		status := s.tokens.keys.Status(one.source)
 		out := &identityv1.IssuerStatus{Name: one.Mapping.GetName(), Issuer: one.Mapping.GetIssuer(), Keys: int32(len(status.Keys))}
 		if !status.Fetched.IsZero() {
 			out.Fetched = timestamppb.New(status.Fetched)
@@ -139,8 +139,12 @@ func (i identity) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (
 }
 
 // ExplainJWT implements identityv1.IdentityServiceServer.
-func (i identity) ExplainJWT(_ context.Context, req *identityv1.ExplainJWTRequest) (*identityv1.ExplainJWTResponse, error) {
-	set, err := issuer.NewSet(i.tokens.set.Load().GetIssuers())
+func (s *Service) ExplainJWT(_ context.Context, req *identityv1.ExplainJWTRequest) (*identityv1.ExplainJWTResponse, error) {
+	published := s.tokens.published.Load()
+	if published == nil {
+		return nil, &rpc.Error{Code: codes.Unavailable, Reason: "TOKENS_UNKNOWN", Err: errNotImported}
+	}
+	set, err := issuer.NewSet(published.GetIssuers())
 	if err != nil {
 		return nil, err
 	}
@@ -158,10 +162,10 @@ func (i identity) ExplainJWT(_ context.Context, req *identityv1.ExplainJWTReques
 var errIssuerUnknown = errors.New("the configuration has no issuer of this name")
 
 // ReportUnknownKey implements identityv1.IdentityServiceServer.
-func (i identity) ReportUnknownKey(ctx context.Context, req *identityv1.ReportUnknownKeyRequest) (*identityv1.ReportUnknownKeyResponse, error) {
-	for _, one := range i.tokens.identities().Issuers {
+func (s *Service) ReportUnknownKey(ctx context.Context, req *identityv1.ReportUnknownKeyRequest) (*identityv1.ReportUnknownKeyResponse, error) {
+	for _, one := range s.tokens.identities().Issuers {
 		if one.Mapping.GetName() == req.GetIssuer() {
-			keys := i.tokens.keys.Refetch(ctx, one.source)
+			keys := s.tokens.keys.Refetch(ctx, one.source)
 			return &identityv1.ReportUnknownKeyResponse{KeysSha256: issuer.KeysDigest(keys)}, nil
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/policy/internal/issuerkeys"
+	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
 )
 
 var (

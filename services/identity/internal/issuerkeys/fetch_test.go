@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/policy/internal/issuerkeys"
+	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
 )
 
 // keySet returns a JWK Set with one key.

@@ -1,0 +1,87 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// pollInterval is how often the store is read if other processes can change it.
+	pollInterval = 400 * time.Millisecond
+	// readTimeout is the timeout of one read.
+	readTimeout = 2 * time.Second
+	// defaultMaxStoreAge applies if the configuration has no maximum age.
+	defaultMaxStoreAge = 30 * time.Second
+)
+
+// errStale means that the store was not read for so long that revocations by other replicas may be unknown.
+var errStale = errors.New("the store of the tokens is unavailable, so no token is confirmed")
+
+// isFresh reports whether the store was read recently enough. No other process uses a SQLite store.
+func (s *Service) isFresh() bool {
+	if s.cfg.Source == sqlstore.SQLite {
+		return true
+	}
+	read, now := s.lastRead.Load(), time.Now()
+	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
+	age := max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))
+	return age <= s.maxStoreAge()
+}
+
+func (s *Service) maxStoreAge() time.Duration { return cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) }
+
+// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica use.
+func (s *Service) follow(ctx context.Context) error {
+	if s.cfg.Source == sqlstore.SQLite {
+		return nil
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+			defer cancel()
+			_ = s.store.RemoveReplica(stopping, s.replica) // otherwise others wait for this replica for a while
+			return nil
+		case <-tick.C:
+		}
+		reading, cancel := context.WithTimeout(ctx, readTimeout)
+		err := errors.Join(s.readTokens(reading), s.store.ReportReplica(reading, s.replica, s.confirmed.Load()))
+		cancel()
+		if err != nil && !away && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "the store of the tokens could not be read; the tokens that were read last stay in use", "error", err)
+		}
+		if err == nil && away {
+			s.deps.Log.InfoContext(ctx, "the store of the tokens is available again")
+		}
+		away = err != nil
+	}
+}
+
+// readTokens reads the stored tokens if they have changed, and makes them valid.
+func (s *Service) readTokens(ctx context.Context) error {
+	began := time.Now()
+	set, err := s.store.TokensSince(ctx, s.tokens.version())
+	if err == nil {
+		err = s.publish(set)
+	}
+	if err != nil {
+		return fmt.Errorf("read the tokens: %w", err)
+	}
+	s.lastRead.Store(&began) // after publish, so that the tokens are in use when lastRead has the new time
+	return nil
+}
+
+// publish makes stored tokens valid, unless a newer version of the tokens is already valid.
+func (s *Service) publish(set store.TokenSet) error {
+	_, err := s.tokens.store(set)
+	return err
+}

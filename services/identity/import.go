@@ -1,0 +1,90 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+)
+
+// importRetry is the pause after the policy service could not be asked for its tokens.
+const importRetry = 200 * time.Millisecond
+
+// errNotImported means that the tokens are not known yet.
+var errNotImported = errors.New("the tokens of the policy service have not been imported yet: the policy role is unavailable")
+
+// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. It does
+// this once in the life of a store. Until then no token is valid, because an agent whose token is not known yet would be
+// told that its token is wrong.
+func (s *Service) importTokens(ctx context.Context) {
+	warned := false
+	for s.tokens.published.Load() == nil {
+		err := s.tryImport(ctx)
+		if err == nil {
+			break
+		}
+		if !warned && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "the tokens of the policy service can't be imported yet", "error", err)
+		}
+		warned = true
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(importRetry):
+		}
+	}
+}
+
+func (s *Service) tryImport(ctx context.Context) error {
+	stream, err := s.deps.Policy.ExportTokens(ctx, new(policyv1.ExportTokensRequest))
+	if err != nil {
+		return fmt.Errorf("request the tokens of the policy service: %w", err)
+	}
+	var tokens []store.Token
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("receive the tokens of the policy service: %w", err)
+		}
+		for _, t := range resp.GetTokens() {
+			one, err := unpackExported(t)
+			if err != nil {
+				return err
+			}
+			tokens = append(tokens, one)
+		}
+	}
+	if err := s.store.Import(ctx, tokens); err != nil {
+		return err
+	}
+	return s.readTokens(ctx)
+}
+
+func unpackExported(from *policyv1.ExportedToken) (store.Token, error) {
+	t := from.GetToken()
+	if len(from.GetSha256()) != len(store.Token{}.SHA256) {
+		return store.Token{}, fmt.Errorf("the exported token %q has a hash of %d bytes", t.GetName(), len(from.GetSha256()))
+	}
+	return store.Token{
+		Name: t.GetName(), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(), Groups: t.GetGroups(),
+		SHA256: [32]byte(from.GetSha256()), Created: timeOf(t.GetCreated), Expires: timeOf(t.GetExpires), LastUsed: timeOf(t.GetLastUsed), Revoked: timeOf(t.GetRevoked),
+		CreatedByTenant: from.GetCreatedByTenant(), CreatedBy: t.GetCreatedBy(), RevokedByTenant: from.GetRevokedByTenant(), RevokedBy: t.GetRevokedBy(),
+	}, nil
+}
+
+// timeOf returns the time of a field of a token, or the zero time if the field is absent.
+func timeOf(field func() *timestamppb.Timestamp) time.Time {
+	if field() == nil {
+		return time.Time{}
+	}
+	return field().AsTime()
+}

@@ -1,0 +1,38 @@
+-- +goose Up
+
+-- Tokens that operators have created. Only hashes of the secrets are stored.
+CREATE TABLE identity_tokens (
+    name              TEXT PRIMARY KEY,
+    sha256            TEXT NOT NULL UNIQUE, -- of the secret, in hexadecimal digits
+    tenant            TEXT NOT NULL,
+    subject           TEXT NOT NULL,
+    agent             TEXT NOT NULL,
+    owner             TEXT NOT NULL, -- empty if there is none
+    member_of         TEXT NOT NULL, -- the groups: a JSON array
+    created           BIGINT NOT NULL, -- microseconds since 1970, like the other times
+    expires           BIGINT NOT NULL,
+    created_by_tenant TEXT NOT NULL,
+    created_by        TEXT NOT NULL, -- the subject of the operator
+    last_used         BIGINT NOT NULL, -- 0 if the token was never used
+    revoked           BIGINT NOT NULL, -- 0 unless the token was revoked
+    revoked_by_tenant TEXT NOT NULL,
+    revoked_by        TEXT NOT NULL,
+    ended             BIGINT NOT NULL -- the time of the revocation, otherwise the expiry
+);
+CREATE INDEX identity_tokens_by_end ON identity_tokens (tenant, ended);
+
+-- The number of changes of the tokens, in one row. Uses are not counted. imported is 1 after the tokens that the policy
+-- service stored in earlier versions were copied.
+CREATE TABLE identity_changes (
+    version  BIGINT NOT NULL,
+    imported BIGINT NOT NULL
+);
+INSERT INTO identity_changes (version, imported) VALUES (0, 0);
+
+-- The replicas of the identity service. version is the newest version of the tokens that all services that are
+-- connected to the replica use.
+CREATE TABLE identity_replicas (
+    id      TEXT PRIMARY KEY,
+    version BIGINT NOT NULL,
+    seen    BIGINT NOT NULL
+);
