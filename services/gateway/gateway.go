@@ -387,7 +387,9 @@ func (s *Service) NotReady() []string {
 		why = append(why, reason)
 	}
 	if !s.deps.Tokens.HasSet() {
-		why = append(why, "the policy service has not reported yet which tokens are valid")
+		why = append(why, "the identity service has not reported yet which tokens are valid")
+	} else if !s.deps.Tokens.IsSourceAvailable() {
+		why = append(why, "it is unknown which tokens are valid, because the identity service does not answer")
 	}
 	return why
 }

@@ -100,7 +100,7 @@ func TestStatus_NamesARoleThatHangs(t *testing.T) {
 		if err := said.checkUnavailable(name); err != nil {
 			t.Errorf("%s hangs: exit %d: %v\n%s%s", name, ran.Code, err, ran.Stdout, ran.Stderr)
 		}
-		if role == policyRole { // tokens can't be checked while the policy role hangs
+		if role == identityRole { // tokens can't be checked while the identity role hangs
 			for who, token := range map[string]string{"an agent": stack.AgentToken, "nobody": "a-token-that-nobody-knows-0123456789"} {
 				if said, ran, _ := runStatus(t, a, token); ran.Code == 0 || len(said.Servers) > 0 || said.Ready {
 					t.Errorf("%s receives %+v", who, said)

@@ -274,6 +274,12 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 	}
 }
 
+// IsSourceAvailable reports whether the source of the tokens has confirmed the set in the last 2 s.
+func (t *Tokens) IsSourceAvailable() bool {
+	confirmedAt := t.confirmedAt.Load()
+	return confirmedAt == nil || time.Since(*confirmedAt) <= sourceTimeout
+}
+
 // isStale reports whether the last confirmation of the set is too old.
 func (t *Tokens) isStale(now time.Time) bool {
 	confirmedAt := t.confirmedAt.Load()
