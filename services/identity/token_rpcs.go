@@ -222,10 +222,6 @@ func (s *Service) configuredTokens(caller *authn.Caller) []*identityv1.Token {
 	return tokens
 }
 
-func operatesInstallation(caller *authn.Caller) bool {
-	return caller.Tenant() == homeTenant && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
-}
-
 // ReportTokenUse implements identityv1.IdentityServiceServer.
 func (s *Service) ReportTokenUse(ctx context.Context, req *identityv1.ReportTokenUseRequest) (*identityv1.ReportTokenUseResponse, error) {
 	if err := s.storeUses(ctx, req.GetUses()); err != nil {

@@ -20,6 +20,9 @@ const (
 	// confirmTimeout is the time after which a watcher that has not acknowledged a set no longer uses the set before. The
 	// watcher accepts no token 1 s after the last message that it has received.
 	confirmTimeout = 1500 * time.Millisecond
+	// startMargin is how long a call that started before the revocation may take to reach its server. A revocation waits
+	// for it, so that no call reaches a server after the revocation.
+	startMargin = 200 * time.Millisecond
 	// replicaTimeout is how long a revocation waits for other replicas. replicaPoll is how often it looks for them.
 	replicaTimeout = 2500 * time.Millisecond
 	replicaPoll    = 100 * time.Millisecond
@@ -163,6 +166,11 @@ func (s *Service) awaitConfirmation(ctx context.Context, version int64) (unconfi
 		return 0, err
 	}
 	defer func() { s.metrics.recordRevocation(ctx, time.Since(began)) }()
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(startMargin):
+	}
 	if s.cfg.Source == sqlstore.SQLite {
 		return 0, nil
 	}

@@ -19,7 +19,7 @@ func TestRevokeToken_WaitsForAcknowledgments(t *testing.T) {
 		acknowledged bool
 		least, most  time.Duration
 	}{
-		"acknowledged":     {true, 300 * time.Millisecond, 400 * time.Millisecond},
+		"acknowledged":     {true, 500 * time.Millisecond, 600 * time.Millisecond},
 		"not acknowledged": {false, time.Second, 2 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
