@@ -13,8 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 )
 
-// importRetry is the pause after the policy service could not be asked for its tokens.
-const importRetry = 200 * time.Millisecond
+const (
+	// importRetry is the pause after the policy service could not be asked for its tokens.
+	importRetry = 200 * time.Millisecond
+	// importPatience is the time after which the log says why the tokens are not imported. The policy service may start
+	// later than this service.
+	importPatience = 5 * time.Second
+)
 
 // errNotImported means that the tokens are not known yet.
 var errNotImported = errors.New("the tokens of the policy service have not been imported yet: the policy role is unavailable")
@@ -23,16 +28,16 @@ var errNotImported = errors.New("the tokens of the policy service have not been 
 // this once in the life of a store. Until then no token is valid, because an agent whose token is not known yet would be
 // told that its token is wrong.
 func (s *Service) importTokens(ctx context.Context) {
-	warned := false
+	began, warned := time.Now(), false
 	for s.tokens.published.Load() == nil {
 		err := s.tryImport(ctx)
 		if err == nil {
 			break
 		}
-		if !warned && ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "the tokens of the policy service can't be imported yet", "error", err)
+		if !warned && time.Since(began) > importPatience && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "the tokens of the policy service can't be imported yet, so no token is accepted", "error", err)
+			warned = true
 		}
-		warned = true
 		select {
 		case <-ctx.Done():
 			return
