@@ -46,7 +46,7 @@ func (s *Service) CreateToken(ctx context.Context, req *identityv1.CreateTokenRe
 	caller, want := authn.CallerOf(ctx), req.GetToken()
 	t := store.Token{
 		Name: want.GetName(), Tenant: want.GetTenant(), Subject: want.GetSubject(), Agent: want.GetAgent(), Owner: want.GetOwner(),
-		Groups: slices.Sorted(slices.Values(want.GetGroups())), Expires: want.GetExpires().AsTime(),
+		Groups: slices.Sorted(slices.Values(want.GetGroups())), Servers: slices.Sorted(slices.Values(want.GetServers())), Expires: want.GetExpires().AsTime(),
 		CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(),
 	}
 	if req.GetOwnedByCaller() {

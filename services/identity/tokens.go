@@ -148,7 +148,7 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 
 func packToken(t *store.Token) *identityv1.Token {
 	return &identityv1.Token{
-		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups, Servers: t.Servers, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 		Created: packTime(t.Created), Expires: packTime(t.Expires),
 	}
 }

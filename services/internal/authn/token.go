@@ -308,6 +308,7 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 		TokenId:        t.GetName(),
 		TokenCreated:   t.GetCreated(),
 		TokenCreatedBy: t.GetCreatedBy(),
+		Servers:        t.GetServers(),
 	}
 	return proto.CloneOf(p)
 }

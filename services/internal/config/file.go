@@ -115,6 +115,9 @@ type Token struct {
 	Groups []string `yaml:"groups"`
 	// Role is `agent`, `operator`, `approver` or `viewer`. Required.
 	Role string `yaml:"role"`
+	// Servers are the servers that an agent may use with the token, at `/mcp/NAME`: at most 16. Empty means all servers, and
+	// the URL of all servers.
+	Servers []string `yaml:"servers"`
 }
 
 // ListenTLS is a certificate that clients trust, and the certificate's private key. Set both files or neither of them.

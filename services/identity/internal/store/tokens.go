@@ -39,6 +39,8 @@ var (
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
+	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
+	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
 	SHA256           [32]byte
 	Created, Expires time.Time
@@ -104,14 +106,15 @@ func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
 }
 
 func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
-	groups, err := json.Marshal(t.Groups)
-	if err != nil {
+	groups, err1 := json.Marshal(t.Groups)
+	servers, err2 := json.Marshal(t.Servers)
+	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("write a token: %w", err)
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, created, expires,
+	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
 			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
-		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()))
 	return err
 }
@@ -252,9 +255,9 @@ func tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
 func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any) (out []Token, err error) {
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
-		var hash, groups string
+		var hash, groups, servers string
 		var created, expires, used, revoked int64
-		if err := rows.Scan(&t.Name, &hash, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &created, &expires,
+		if err := rows.Scan(&t.Name, &hash, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
 			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
@@ -266,10 +269,13 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 		if err := json.Unmarshal([]byte(groups), &t.Groups); err != nil {
 			return fmt.Errorf("read the groups of the token %s: %w", t.Name, err)
 		}
+		if err := json.Unmarshal([]byte(servers), &t.Servers); err != nil {
+			return fmt.Errorf("read the servers of the token %s: %w", t.Name, err)
+		}
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
-	}, `SELECT name, sha256, tenant, subject, agent, owner, member_of, created, expires,
+	}, `SELECT name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
 		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM identity_tokens `+where, args...)
 	return out, err
 }

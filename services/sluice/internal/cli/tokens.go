@@ -39,6 +39,7 @@ type tokenRecord struct {
 	Agent      string    `json:"agent,omitzero"`
 	Owner      string    `json:"owner,omitzero"`
 	Groups     []string  `json:"groups,omitempty"`
+	Servers    []string  `json:"servers,omitempty"`
 	Configured bool      `json:"configured,omitzero"`
 	Created    time.Time `json:"created,omitzero"`
 	CreatedBy  string    `json:"createdBy,omitzero"`
@@ -57,7 +58,7 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	}
 	return tokenRecord{
 		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(),
-		Groups: t.GetGroups(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
+		Groups: t.GetGroups(), Servers: t.GetServers(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
 		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(),
 	}
 }
@@ -98,7 +99,7 @@ func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx c
 type newTokenFlags struct {
 	id, owner, subject, tenant, expires, file string
 	noOwner                                   bool
-	groups                                    []string
+	groups, servers                           []string
 }
 
 func (t *tool) createToken() *cobra.Command {
@@ -128,6 +129,7 @@ the hash of the token. The token is valid immediately, without a restart.`,
 	flags.StringVar(&f.owner, "owner", "", "the `SUBJECT` of the person for whom the client works (default: the holder of the operator's token)")
 	flags.BoolVar(&f.noOwner, "no-owner", false, "set no owner")
 	flags.StringArrayVar(&f.groups, "group", nil, "a `GROUP` of the client, which the configuration must have; repeat the flag for several groups")
+	flags.StringArrayVar(&f.servers, "server", nil, "a `SERVER` that the client may use, at /mcp/SERVER; repeat the flag for several servers (default: all servers)")
 	flags.StringVar(&f.expires, "expires", defaultTokenLife, "when the token expires: a duration such as 12h or 30d, or a time such as 2026-03-01T12:00:00Z; at most a year from now")
 	flags.StringVar(&f.file, "file", "", "write the token to this new `FILE`, which only you can read, instead of printing it")
 	flags.StringVar(&f.id, "id", "", "the `ID` of the token (default: AGENT and 6 random letters and digits)")
@@ -147,7 +149,7 @@ func (f *newTokenFlags) request(agent string, now time.Time) (*identityv1.Create
 	return &identityv1.CreateTokenRequest{
 		OwnedByCaller: f.owner == "" && !f.noOwner,
 		Token: &identityv1.Token{
-			Name: id, Tenant: f.tenant, Subject: cmp.Or(f.subject, id), Agent: agent, Owner: f.owner, Groups: f.groups,
+			Name: id, Tenant: f.tenant, Subject: cmp.Or(f.subject, id), Agent: agent, Owner: f.owner, Groups: f.groups, Servers: f.servers,
 			Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Expires: timestamppb.New(expires),
 		},
 	}, nil

@@ -9,6 +9,7 @@ CREATE TABLE identity_tokens (
     agent             TEXT NOT NULL,
     owner             TEXT NOT NULL, -- empty if there is none
     member_of         TEXT NOT NULL, -- the groups: a JSON array
+    servers           TEXT NOT NULL, -- a JSON array; empty if the token is for all servers
     created           BIGINT NOT NULL, -- microseconds since 1970, like the other times
     expires           BIGINT NOT NULL,
     created_by_tenant TEXT NOT NULL,
