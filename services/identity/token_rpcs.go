@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -109,6 +110,37 @@ func isPlain(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
+// RotateToken implements identityv1.IdentityServiceServer.
+func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRequest) (*identityv1.RotateTokenResponse, error) {
+	caller := authn.CallerOf(ctx)
+	for _, t := range s.configuredTokens(caller) {
+		if t.GetName() == req.GetName() {
+			return nil, tokenStatus(fmt.Errorf("token %q: %w", req.GetName(), errConfigured))
+		}
+	}
+	r := store.Rotation{Name: req.GetName(), OperatorTenant: caller.Tenant(), AnyTenant: caller.OperatesInstallation(), Overlap: req.GetOverlap().AsDuration()}
+	if req.GetExpires() != nil {
+		r.Expires = req.GetExpires().AsTime()
+		if left := time.Until(r.Expires); left < minTokenLife || left > maxTokenLife+clockTolerance {
+			return nil, tokenStatus(fmt.Errorf("%w: it must expire between 1 minute and 1 year from now", errInvalidToken))
+		}
+	}
+	secret := authn.NewAgentSecret()
+	r.SHA256 = authn.HashSecret(secret)
+	t, set, err := s.store.RotateToken(ctx, r)
+	if err != nil {
+		return nil, tokenStatus(fmt.Errorf("token %q: %w", req.GetName(), err))
+	}
+	if err := s.publish(set); err != nil {
+		return nil, err
+	}
+	if _, err := s.awaitConfirmation(ctx, set.Version); err != nil { // so that the new secret is valid everywhere
+		return nil, err
+	}
+	s.deps.Log.InfoContext(ctx, "an operator has replaced the secret of a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "old_secret_until", t.PreviousUntil, "expires", t.Expires, "operator", caller.Person.GetSubject(), "operator_tenant", caller.Tenant())
+	return &identityv1.RotateTokenResponse{Token: packListed(&t, caller), Secret: secret, OldSecretExpires: timestamppb.New(t.PreviousUntil)}, nil
+}
+
 // RevokeToken implements identityv1.IdentityServiceServer.
 func (s *Service) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
 	caller := authn.CallerOf(ctx)
@@ -156,6 +188,8 @@ func tokenStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: err}
 	case errors.Is(err, store.ErrTokenUnknown):
 		return &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: err}
+	case errors.Is(err, store.ErrTokenEnded):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKEN_ENDED", Err: err}
 	case errors.Is(err, store.ErrTokenExists):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: "TOKEN_EXISTS", Err: err}
 	case errors.Is(err, store.ErrTokensFull):

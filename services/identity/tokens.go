@@ -134,7 +134,11 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 			t.CreatedBy = stored.Valid[i].CreatedBy
 		}
 		if !names[t.GetName()] && !hashes[string(stored.Valid[i].SHA256[:])] && len(t.GetGroups()) <= maxGroups {
-			set.Tokens = append(set.Tokens, &identityv1.TokenRecord{Token: t, Sha256: stored.Valid[i].SHA256[:]})
+			record := &identityv1.TokenRecord{Token: t, Sha256: stored.Valid[i].SHA256[:]}
+			if until := stored.Valid[i].PreviousUntil; !until.IsZero() {
+				record.PreviousSha256, record.PreviousExpires = stored.Valid[i].PreviousSHA256[:], timestamppb.New(until)
+			}
+			set.Tokens = append(set.Tokens, record)
 		}
 	}
 	for i := range stored.Ended {

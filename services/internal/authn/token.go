@@ -160,6 +160,16 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 	return nil
 }
 
+// addPrevious adds the secret of a token that was replaced and is still valid.
+func (s *tokenSet) addPrevious(current *token, r *identityv1.TokenRecord) error {
+	previous := &token{name: current.name, use: current.use, expires: r.GetPreviousExpires().AsTime()}
+	previous.bearer = BearerToken{Principal: current.bearer.Principal, tokens: current.bearer.tokens}
+	if !current.expires.IsZero() && current.expires.Before(previous.expires) {
+		previous.expires = current.expires
+	}
+	return s.add(previous, r.GetPreviousSha256())
+}
+
 // NewTokens returns Tokens whose source is this process. Such Tokens are never stale.
 func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	t := new(Tokens)
@@ -188,6 +198,11 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 		}
 		if !r.GetToken().GetConfigured() {
 			one.use = before.useOf(one)
+		}
+		if len(r.GetPreviousSha256()) > 0 {
+			if err := set.addPrevious(one, r); err != nil {
+				return err
+			}
 		}
 	}
 	for _, r := range from.GetEnded() {

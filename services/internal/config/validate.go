@@ -276,6 +276,17 @@ func (t Token) check(p *problems, path string) {
 	if strings.HasPrefix(t.Subject, "agent:") {
 		p.addf(path+".subject", "%q is the name of an agent of the mesh: use a subject that does not begin with agent:", t.Subject)
 	}
+	switch {
+	case len(t.Servers) > maxTokenServers:
+		p.addf(path+".servers", "%d servers are more than %d", len(t.Servers), maxTokenServers)
+	case len(t.Servers) > 0 && t.Role != "agent":
+		p.addf(path+".servers", "only tokens of agents can be for some servers")
+	}
+	for i, name := range t.Servers {
+		if !serverName.MatchString(name) {
+			p.addf(fmt.Sprintf("%s.servers[%d]", path, i), "%q is not a name of 1 to 32 lower-case letters, digits or -", name)
+		}
+	}
 	if len(t.Groups) > maxGroups {
 		p.addf(path+".groups", "%d groups are more than %d", len(t.Groups), maxGroups)
 	}

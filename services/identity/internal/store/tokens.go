@@ -31,6 +31,8 @@ var (
 	ErrTokenExists = errors.New("a token has this name, or had it and is still listed: choose another name")
 	// ErrTokenUnknown means that there is no token with the given name that the operator may change.
 	ErrTokenUnknown = errors.New("there is no such token in your tenant")
+	// ErrTokenEnded means that the token has expired or was revoked.
+	ErrTokenEnded = errors.New("the token has expired or was revoked: create another one")
 	// ErrTokensFull means that there are too many valid tokens.
 	ErrTokensFull = errors.New("there are too many valid tokens: revoke some of them first")
 )
@@ -42,7 +44,11 @@ type Token struct {
 	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
 	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
-	SHA256           [32]byte
+	SHA256 [32]byte
+	// PreviousSHA256 is the digest of the secret that was replaced, which is valid until PreviousUntil. PreviousUntil is
+	// zero if no secret was replaced.
+	PreviousSHA256   [32]byte
+	PreviousUntil    time.Time
 	Created, Expires time.Time
 	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
 	CreatedByTenant, CreatedBy string
@@ -112,8 +118,8 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, previous_sha256, previous_until)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, '', 0)`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()))
 	return err
@@ -189,6 +195,48 @@ func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) 
 	return err
 }
 
+// Rotation replaces the secret of a token.
+type Rotation struct {
+	Name string
+	// OperatorTenant is the tenant of the operator. Only a token of this tenant is changed, unless AnyTenant is true.
+	OperatorTenant string
+	AnyTenant      bool
+	// SHA256 is the digest of the new secret. Overlap is the time for which the old secret stays valid.
+	SHA256  [32]byte
+	Overlap time.Duration
+	// Expires is the time at which the token expires. If it is zero, the token is valid from now for as long as it was valid
+	// after its creation or after the last rotation.
+	Expires time.Time
+}
+
+// RotateToken replaces the secret of a token. The result set contains all tokens. The error can be [ErrTokenUnknown],
+// [ErrTokenEnded] or [sqlstore.ErrUnavailable].
+func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set TokenSet, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		found, err := readTokens(ctx, tx, "WHERE name = $1", r.Name)
+		switch {
+		case err != nil:
+			return err
+		case len(found) == 0 || !r.AnyTenant && found[0].Tenant != r.OperatorTenant:
+			return ErrTokenUnknown
+		case !found[0].Revoked.IsZero() || !tx.Now.Before(found[0].Expires):
+			return ErrTokenEnded
+		}
+		rotated = found[0]
+		rotated.PreviousSHA256, rotated.PreviousUntil, rotated.SHA256 = rotated.SHA256, tx.Now.Add(r.Overlap), r.SHA256
+		if rotated.Expires = r.Expires; rotated.Expires.IsZero() {
+			rotated.Expires = tx.Now.Add(found[0].Expires.Sub(found[0].Created))
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE identity_tokens SET sha256 = $1, previous_sha256 = $2, previous_until = $3, expires = $4, ended = $4 WHERE name = $5",
+			hex.EncodeToString(rotated.SHA256[:]), hex.EncodeToString(rotated.PreviousSHA256[:]), sqlstore.Micros(rotated.PreviousUntil), sqlstore.Micros(rotated.Expires), r.Name); err != nil {
+			return err
+		}
+		set, err = changedTokens(ctx, tx, rotated.Tenant)
+		return err
+	})
+	return rotated, set, err
+}
+
 // changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
 // expired tokens, it first deletes the oldest of them.
 func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
@@ -255,9 +303,9 @@ func tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
 func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any) (out []Token, err error) {
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
-		var hash, groups, servers string
-		var created, expires, used, revoked int64
-		if err := rows.Scan(&t.Name, &hash, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
+		var hash, previous, groups, servers string
+		var until, created, expires, used, revoked int64
+		if err := rows.Scan(&t.Name, &hash, &previous, &until, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
 			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
@@ -266,6 +314,9 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 			return fmt.Errorf("read the token %s: its hash is damaged", t.Name)
 		}
 		t.SHA256 = [32]byte(raw)
+		if raw, err = hex.DecodeString(previous); err == nil && len(raw) == len(t.PreviousSHA256) {
+			t.PreviousSHA256, t.PreviousUntil = [32]byte(raw), sqlstore.Time(until)
+		}
 		if err := json.Unmarshal([]byte(groups), &t.Groups); err != nil {
 			return fmt.Errorf("read the groups of the token %s: %w", t.Name, err)
 		}
@@ -275,7 +326,7 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
-	}, `SELECT name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
+	}, `SELECT name, sha256, previous_sha256, previous_until, tenant, subject, agent, owner, member_of, servers, created, expires,
 		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM identity_tokens `+where, args...)
 	return out, err
 }

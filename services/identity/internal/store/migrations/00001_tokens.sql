@@ -4,6 +4,8 @@
 CREATE TABLE identity_tokens (
     name              TEXT PRIMARY KEY,
     sha256            TEXT NOT NULL UNIQUE, -- of the secret, in hexadecimal digits
+    previous_sha256   TEXT NOT NULL, -- of the secret that was replaced; empty if there is none
+    previous_until    BIGINT NOT NULL, -- the time at which the replaced secret ends
     tenant            TEXT NOT NULL,
     subject           TEXT NOT NULL,
     agent             TEXT NOT NULL,
