@@ -14,6 +14,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.identity.v1.IdentityService.ReportTokenUse",
 		"sluice.identity.v1.IdentityService.ReportUnknownKey",
 		"sluice.identity.v1.IdentityService.RevokeToken",
+		"sluice.identity.v1.IdentityService.RotateToken",
 		"sluice.identity.v1.IdentityService.WatchTokens",
 	)
 }

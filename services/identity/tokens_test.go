@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -346,4 +347,44 @@ func TestRevokeToken_NamesConfiguredTokensOfTheAgent(t *testing.T) {
 	if err != nil || !cmp.Equal(names(resp.GetTokens()), []string{"cursor-1"}) || !cmp.Equal(resp.GetConfigured(), []string{records[0].GetToken().GetName()}) {
 		t.Errorf("%v, %v", resp, err)
 	}
+}
+
+// The secret of a token is replaced. Both secrets are valid during the overlap, with the same rights, and only the new one
+// after it. When the token is revoked during an overlap, both are refused.
+func TestRotateToken_BothSecretsAreValidDuringTheOverlap(t *testing.T) {
+	t.Parallel()
+	runTokenReload(t, identity.Identities{Tokens: rpctest.Records()}, func(r *reloadedTokens) {
+		ctx := authn.WithCaller(r.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: "default", Subject: "operator", Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR}})
+		req := newToken("cursor-1", "default", "cursor")
+		req.Token.Servers, req.Token.Expires = []string{"files"}, timestamppb.New(time.Now().Add(90*24*time.Hour))
+		made, err := r.svc.CreateToken(ctx, req)
+		if err != nil {
+			r.Fatal(err)
+		}
+		rotate := func() string {
+			resp, err := r.svc.RotateToken(ctx, &identityv1.RotateTokenRequest{Name: "cursor-1", Overlap: durationpb.New(time.Hour)})
+			if err != nil {
+				r.Fatal(err)
+			}
+			return resp.GetSecret()
+		}
+		second := rotate()
+		check := func(when string, want map[string]error) {
+			for secret, err := range want {
+				p, got := r.tokens.Lookup(secret)
+				if !errors.Is(got, err) || got == nil && (p.GetTokenId() != "cursor-1" || !slices.Equal(p.GetServers(), []string{"files"})) {
+					r.Errorf("%s: %v, %v; want %v", when, p, got, err)
+				}
+			}
+		}
+		check("during the overlap", map[string]error{made.GetSecret(): nil, second: nil})
+		time.Sleep(time.Hour)
+		check("after the overlap", map[string]error{made.GetSecret(): authn.ErrTokenExpired, second: nil})
+		third := rotate()
+		check("after another rotation", map[string]error{made.GetSecret(): authn.ErrTokenUnknown, second: nil, third: nil})
+		if _, err := r.svc.RevokeToken(ctx, &identityv1.RevokeTokenRequest{Name: "cursor-1"}); err != nil {
+			r.Fatal(err)
+		}
+		check("after the revocation", map[string]error{second: authn.ErrTokenUnknown, third: authn.ErrTokenRevoked})
+	})
 }

@@ -118,10 +118,11 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, previous_sha256, previous_until)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, '', 0)`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, previous_sha256, previous_until)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, '', 0)`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
-		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()))
+		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()),
+		t.Expires.Sub(t.Created).Microseconds())
 	return err
 }
 
@@ -222,13 +223,18 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 		case !found[0].Revoked.IsZero() || !tx.Now.Before(found[0].Expires):
 			return ErrTokenEnded
 		}
+		var life int64
+		if err := tx.QueryRowContext(ctx, "SELECT life FROM identity_tokens WHERE name = $1", r.Name).Scan(&life); err != nil {
+			return err
+		}
 		rotated = found[0]
 		rotated.PreviousSHA256, rotated.PreviousUntil, rotated.SHA256 = rotated.SHA256, tx.Now.Add(r.Overlap), r.SHA256
 		if rotated.Expires = r.Expires; rotated.Expires.IsZero() {
-			rotated.Expires = tx.Now.Add(found[0].Expires.Sub(found[0].Created))
+			rotated.Expires = tx.Now.Add(time.Duration(life) * time.Microsecond)
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE identity_tokens SET sha256 = $1, previous_sha256 = $2, previous_until = $3, expires = $4, ended = $4 WHERE name = $5",
-			hex.EncodeToString(rotated.SHA256[:]), hex.EncodeToString(rotated.PreviousSHA256[:]), sqlstore.Micros(rotated.PreviousUntil), sqlstore.Micros(rotated.Expires), r.Name); err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE identity_tokens SET sha256 = $1, previous_sha256 = $2, previous_until = $3, expires = $4, ended = $4, life = $5 WHERE name = $6",
+			hex.EncodeToString(rotated.SHA256[:]), hex.EncodeToString(rotated.PreviousSHA256[:]), sqlstore.Micros(rotated.PreviousUntil), sqlstore.Micros(rotated.Expires),
+			rotated.Expires.Sub(tx.Now).Microseconds(), r.Name); err != nil {
 			return err
 		}
 		set, err = changedTokens(ctx, tx, rotated.Tenant)

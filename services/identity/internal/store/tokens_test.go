@@ -241,3 +241,39 @@ func TestOlderReplicas(t *testing.T) {
 		older(5, time.Minute)
 	})
 }
+
+// The secret of a token is replaced twice. Each time, the old secret is stored with its end, and the token is valid for as
+// long as after its creation.
+func TestRotateToken(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s, ctx := open(), t.Context()
+		made := createToken(t, s, tokenOf("cursor-1", "acme", "cursor", "ana"))
+		life := made.Expires.Sub(made.Created)
+		for n, secret := range []string{"second", "third"} {
+			r := store.Rotation{Name: "cursor-1", OperatorTenant: "acme", SHA256: sha256.Sum256([]byte(secret)), Overlap: time.Minute}
+			rotated, set, err := s.RotateToken(ctx, r)
+			if err != nil || len(set.Valid) != 1 || set.Valid[0].SHA256 != r.SHA256 || set.Valid[0].PreviousSHA256 != made.SHA256 || rotated.Created != made.Created {
+				t.Fatalf("rotation %d: %+v, %+v, %v", n, rotated, set, err)
+			}
+			now := rotated.PreviousUntil.Add(-time.Minute)
+			if got := rotated.Expires.Sub(now); got != life {
+				t.Errorf("rotation %d: the token is valid for %v, want %v", n, got, life)
+			}
+			made.SHA256 = r.SHA256
+		}
+		for name, r := range map[string]store.Rotation{
+			"unknown":           {Name: "other", AnyTenant: true},
+			"of another tenant": {Name: "cursor-1", OperatorTenant: "default"},
+		} {
+			if _, _, err := s.RotateToken(ctx, r); !errors.Is(err, store.ErrTokenUnknown) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, _, err := s.RevokeTokens(ctx, store.Revocation{Name: "cursor-1", AnyTenant: true}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.RotateToken(ctx, store.Rotation{Name: "cursor-1", AnyTenant: true}); !errors.Is(err, store.ErrTokenEnded) {
+			t.Errorf("a revoked token: %v", err)
+		}
+	})
+}

@@ -14,6 +14,7 @@ CREATE TABLE identity_tokens (
     servers           TEXT NOT NULL, -- a JSON array; empty if the token is for all servers
     created           BIGINT NOT NULL, -- microseconds since 1970, like the other times
     expires           BIGINT NOT NULL,
+    life              BIGINT NOT NULL, -- the time from the creation, or from the last rotation, to expires
     created_by_tenant TEXT NOT NULL,
     created_by        TEXT NOT NULL, -- the subject of the operator
     last_used         BIGINT NOT NULL, -- 0 if the token was never used
