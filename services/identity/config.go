@@ -24,6 +24,8 @@ type Config struct {
 	// Source is the store of the tokens: `sqlite`, or the URL of a PostgreSQL database. Data is the data directory, which
 	// contains the SQLite database.
 	Source, Data string
+	// Apart is true if other services run in other processes, and may use the tokens of an earlier process for a while.
+	Apart bool
 	// MaxStoreAge is how long the service confirms tokens while a PostgreSQL database is unavailable. After that time,
 	// no token is accepted.
 	MaxStoreAge time.Duration
@@ -80,7 +82,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		return Config{}, fmt.Errorf("stores.identity: %w", err)
 	}
 	identities, err := identitiesOf(f, env)
-	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), MaxStoreAge: f.Stores.IdentityMaxAge}, err
+	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), MaxStoreAge: f.Stores.IdentityMaxAge, Apart: f.HasSeparateRoles()}, err
 }
 
 // identitiesOf returns the groups, the tokens and the issuers in a configuration. References in tokens are resolved, and

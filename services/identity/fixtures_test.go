@@ -39,11 +39,17 @@ type exporter struct {
 	policyv1.PolicyServiceClient
 	tokens []*policyv1.ExportedToken
 	err    error
+	// moved is true after the policy service was told that the tokens were stored.
+	moved bool
 }
 
-func (e *exporter) ExportTokens(context.Context, *policyv1.ExportTokensRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.ExportTokensResponse], error) {
+func (e *exporter) ExportTokens(_ context.Context, req *policyv1.ExportTokensRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.ExportTokensResponse], error) {
 	if e.err != nil {
 		return nil, e.err
+	}
+	if req.GetStored() {
+		e.moved = true
+		return new(exportStream), nil
 	}
 	return &exportStream{tokens: e.tokens}, nil
 }

@@ -23,12 +23,19 @@ const (
 // errStale means that the store was not read for so long that revocations by other replicas may be unknown.
 var errStale = errors.New("the store of the tokens is unavailable, so no token is confirmed")
 
+// errLost means that the store has an older version of the tokens than this service, for example after a restore. A
+// revocation may be lost, so the tokens are not confirmed any more.
+var errLost = errors.New("the store has lost changes of the tokens: restart the identity service to use the stored tokens")
+
 // isFresh reports whether the store was read recently enough. No other process uses a SQLite store.
 func (s *Service) isFresh() bool {
 	if s.cfg.Source == sqlstore.SQLite {
 		return true
 	}
 	read, now := s.lastRead.Load(), time.Now()
+	if read == nil {
+		return false
+	}
 	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
 	age := max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))
 	return age <= s.maxStoreAge()
@@ -49,7 +56,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
-			_ = s.store.RemoveReplica(stopping, s.replica) // otherwise others wait for this replica for a while
+			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()-confirmTimeout) // otherwise others wait for longer
 			return nil
 		case <-tick.C:
 		}
@@ -66,10 +73,33 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
+// confirmOwn confirms the tokens of this process, as the other services do when they receive a message. In one process,
+// all services share these tokens.
+func (s *Service) confirmOwn(ctx context.Context) error {
+	if s.cfg.Source == sqlstore.SQLite {
+		return nil
+	}
+	tick := time.NewTicker(heartbeatInterval)
+	defer tick.Stop()
+	for {
+		if s.isFresh() {
+			s.deps.Tokens.Confirm()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
 // readTokens reads the stored tokens if they have changed, and makes them valid.
 func (s *Service) readTokens(ctx context.Context) error {
-	began := time.Now()
-	set, err := s.store.TokensSince(ctx, s.tokens.version())
+	began, known := time.Now(), s.tokens.version()
+	set, err := s.store.TokensSince(ctx, known)
+	if err == nil && set.Version < known {
+		err = errLost
+	}
 	if err == nil {
 		err = s.publish(set)
 	}

@@ -11,11 +11,14 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
 const (
 	// importRetry is the pause after the policy service could not be asked for its tokens.
 	importRetry = 200 * time.Millisecond
+	// importTimeout is the timeout of one attempt.
+	importTimeout = 10 * time.Second
 	// importPatience is the time after which the log says why the tokens are not imported. The policy service may start
 	// later than this service.
 	importPatience = 5 * time.Second
@@ -46,7 +49,19 @@ func (s *Service) importTokens(ctx context.Context) {
 	}
 }
 
+// firstRead reads the stored tokens for the first time. Other replicas know of this one before it confirms tokens.
+func (s *Service) firstRead(ctx context.Context) error {
+	if s.cfg.Source != sqlstore.SQLite {
+		if err := s.store.ReportReplica(ctx, s.replica, 0); err != nil {
+			return err
+		}
+	}
+	return s.readTokens(ctx)
+}
+
 func (s *Service) tryImport(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
 	stream, err := s.deps.Policy.ExportTokens(ctx, new(policyv1.ExportTokensRequest))
 	if err != nil {
 		return fmt.Errorf("request the tokens of the policy service: %w", err)
@@ -71,7 +86,40 @@ func (s *Service) tryImport(ctx context.Context) error {
 	if err := s.store.Import(ctx, tokens); err != nil {
 		return err
 	}
-	return s.readTokens(ctx)
+	return s.firstRead(ctx)
+}
+
+// finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later would
+// be valid again if this service got another store and imported the tokens again.
+func (s *Service) finishImport(ctx context.Context) error {
+	for {
+		err := s.tryFinishImport(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(importPatience):
+		}
+	}
+}
+
+func (s *Service) tryFinishImport(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
+	state, err := s.store.ImportState(ctx)
+	if err != nil || state == store.Moved {
+		return err
+	}
+	stream, err := s.deps.Policy.ExportTokens(ctx, &policyv1.ExportTokensRequest{Stored: true})
+	if err != nil {
+		return err
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return s.store.FinishImport(ctx)
 }
 
 func unpackExported(from *policyv1.ExportedToken) (store.Token, error) {

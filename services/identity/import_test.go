@@ -60,6 +60,9 @@ func TestRun_ImportsTheTokensOfThePolicyServiceOnce(t *testing.T) {
 		if err := svc.Health(t.Context()); err != nil {
 			t.Error(err)
 		}
+		if !policy.moved {
+			t.Error("the policy service still has the tokens")
+		}
 		stop()
 		policy.tokens, policy.err = nil, errors.New("unavailable")
 		_, tokens, _ = start(t, opts)

@@ -56,9 +56,10 @@ type Service struct {
 	dir     *datadir.Dir // nil if the store is PostgreSQL
 	// watchers are the services that receive the tokens.
 	watchers watchers
-	// replica is a random string that differs after each start. confirmed is the newest version of the stored tokens that
+	// replica is a random string that differs after each start. began is the time of the start. confirmed is the newest version of the stored tokens that
 	// all watchers use.
 	replica   string
+	began     time.Time
 	confirmed atomic.Int64
 	// lastRead is the time at which the last successful read of the store began. It is nil until the first read.
 	lastRead atomic.Pointer[time.Time]
@@ -70,7 +71,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, tokens: newTokenBook(deps.Tokens, cfg.Identities), replica: rand.Text()}
+	s := &Service{cfg: cfg, deps: deps, tokens: newTokenBook(deps.Tokens, cfg.Identities), replica: rand.Text(), began: time.Now()}
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)
 	}
@@ -95,11 +96,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
 	}
-	imported, err := s.store.IsImported(ctx)
-	if err != nil || !imported {
+	state, err := s.store.ImportState(ctx)
+	if err != nil || state == store.NotImported {
 		return err
 	}
-	return s.readTokens(ctx)
+	return s.firstRead(ctx)
 }
 
 // Close closes the store.
@@ -128,6 +129,8 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.watchConfiguration(ctx) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { return s.confirm(ctx) })
+	group.Go(func() error { return s.confirmOwn(ctx) })
+	group.Go(func() error { return s.finishImport(ctx) })
 	group.Go(func() error { return s.recordUses(ctx) })
 	group.Go(func() error { return s.tokens.keys.Run(ctx) })
 	return group.Wait()

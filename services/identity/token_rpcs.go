@@ -134,11 +134,16 @@ func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRe
 	if err := s.publish(set); err != nil {
 		return nil, err
 	}
-	if _, err := s.awaitConfirmation(ctx, set.Version); err != nil { // so that the new secret is valid everywhere
-		return nil, err
+	resp := &identityv1.RotateTokenResponse{Token: packListed(&t, caller), Secret: secret}
+	if req.GetOverlap().AsDuration() > 0 {
+		resp.OldSecretExpires = timestamppb.New(t.Previous[0].Until)
 	}
-	s.deps.Log.InfoContext(ctx, "an operator has replaced the secret of a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "old_secret_until", t.PreviousUntil, "expires", t.Expires, "operator", caller.Person.GetSubject(), "operator_tenant", caller.Tenant())
-	return &identityv1.RotateTokenResponse{Token: packListed(&t, caller), Secret: secret, OldSecretExpires: timestamppb.New(t.PreviousUntil)}, nil
+	// The secret is returned even if it is not known where it is valid, because the old one may have ended.
+	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
+		s.deps.Log.WarnContext(ctx, "it is not known whether all services use the new secret of a token", "token", t.Name, "error", err)
+	}
+	s.deps.Log.InfoContext(ctx, "an operator has replaced the secret of a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "overlap", r.Overlap, "expires", t.Expires, "operator", caller.Person.GetSubject(), "operator_tenant", caller.Tenant())
+	return resp, nil
 }
 
 // RevokeToken implements identityv1.IdentityServiceServer.
@@ -177,8 +182,12 @@ func (s *Service) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRe
 	if err := s.publish(set); err != nil {
 		return nil, err
 	}
-	resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version)
-	return resp, err
+	began := time.Now()
+	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
+		return nil, err
+	}
+	s.metrics.recordRevocation(ctx, time.Since(began))
+	return resp, nil
 }
 
 // tokenStatus adds a gRPC code and a reason to an error about a token.
@@ -192,6 +201,8 @@ func tokenStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKEN_ENDED", Err: err}
 	case errors.Is(err, store.ErrTokenExists):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: "TOKEN_EXISTS", Err: err}
+	case errors.Is(err, store.ErrRotatedTooOften):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKEN_ROTATED", Err: err}
 	case errors.Is(err, store.ErrTokensFull):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKENS_FULL", Err: err}
 	case errors.Is(err, errTokenTenant):

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -135,8 +136,10 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 		}
 		if !names[t.GetName()] && !hashes[string(stored.Valid[i].SHA256[:])] && len(t.GetGroups()) <= maxGroups {
 			record := &identityv1.TokenRecord{Token: t, Sha256: stored.Valid[i].SHA256[:]}
-			if until := stored.Valid[i].PreviousUntil; !until.IsZero() {
-				record.PreviousSha256, record.PreviousExpires = stored.Valid[i].PreviousSHA256[:], timestamppb.New(until)
+			for _, p := range stored.Valid[i].Previous {
+				if raw, err := hex.DecodeString(p.SHA256); err == nil && !hashes[string(raw)] {
+					record.Previous = append(record.Previous, &identityv1.PreviousSecret{Sha256: raw, Expires: timestamppb.New(p.Until)})
+				}
 			}
 			set.Tokens = append(set.Tokens, record)
 		}

@@ -17,13 +17,14 @@ const (
 	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
 	// 500 ms that the API documentation promises.
 	heartbeatInterval = 400 * time.Millisecond
-	// confirmTimeout is the time after which a watcher that has not acknowledged a set no longer uses the set before. The
-	// watcher accepts no token 1 s after the last message that it has received.
-	confirmTimeout = 1500 * time.Millisecond
+	// confirmTimeout is the time after which a watcher that has not acknowledged a set no longer uses the set before. A
+	// watcher accepts no token 1 s after the last message, and no message that arrives later than 1 s after the message
+	// before it.
+	confirmTimeout = 2100 * time.Millisecond
 	// startMargin is how long a call that started before the revocation may take to reach its server. A revocation waits
 	// for it, so that no call reaches a server after the revocation.
 	startMargin = 200 * time.Millisecond
-	// replicaTimeout is how long a revocation waits for other replicas. replicaPoll is how often it looks for them.
+	// replicaTimeout is how long a revocation then waits for other replicas. replicaPoll is how often it looks for them.
 	replicaTimeout = 2500 * time.Millisecond
 	replicaPoll    = 100 * time.Millisecond
 )
@@ -39,7 +40,8 @@ type watchers struct {
 // watcher is a service that receives the tokens. version is the version of the newest set that it has acknowledged.
 type watcher struct{ version uint64 }
 
-// add adds a watcher. The caller must call the returned function when the watcher's stream ends.
+// add adds a watcher. The caller must call the returned function when the watcher's stream ends. The watcher then may use
+// its last set for a while, so it is removed later.
 func (w *watchers) add() (id string, remove func()) {
 	id = rand.Text()
 	w.mu.Lock()
@@ -49,10 +51,12 @@ func (w *watchers) add() (id string, remove func()) {
 	}
 	w.byID[id] = new(watcher)
 	return id, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.byID, id)
-		w.notify()
+		time.AfterFunc(confirmTimeout, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.byID, id)
+			w.notify()
+		})
 	}
 }
 
@@ -121,10 +125,20 @@ func (s *Service) AcknowledgeTokens(_ context.Context, req *identityv1.Acknowled
 	return new(identityv1.AcknowledgeTokensResponse), nil
 }
 
-// awaitWatchers waits until no watcher uses a set older than the given one. It returns an error only if ctx is done.
+// awaitWatchers waits until no watcher uses a set older than the given one. Until confirmTimeout has passed since the
+// start of this process, watchers of the process before it may use older sets. awaitWatchers returns an error only if ctx
+// is done.
 func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	timer := time.NewTimer(time.Until(set.at.Add(confirmTimeout)))
 	defer timer.Stop()
+	if s.cfg.Apart && time.Since(s.began) < confirmTimeout {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		}
+	}
 	for {
 		all, changed := s.watchers.allUse(set.version)
 		if all {
@@ -161,30 +175,46 @@ func (s *Service) confirm(ctx context.Context) error {
 // the number of replicas that have not confirmed this in time. Such a replica has no connection to the store, and stops to
 // confirm tokens when it has had none for [Config.MaxStoreAge].
 func (s *Service) awaitConfirmation(ctx context.Context, version int64) (unconfirmed int32, err error) {
-	began := time.Now()
 	if err := s.awaitWatchers(ctx, s.tokens.published.Load()); err != nil {
 		return 0, err
 	}
-	defer func() { s.metrics.recordRevocation(ctx, time.Since(began)) }()
+	if s.cfg.Source != sqlstore.SQLite {
+		if unconfirmed, err = s.awaitReplicas(ctx, version); err != nil {
+			return 0, tokenStatus(err)
+		}
+	}
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	case <-time.After(startMargin):
+		return unconfirmed, nil
 	}
-	if s.cfg.Source == sqlstore.SQLite {
-		return 0, nil
-	}
+}
+
+// awaitReplicas waits until the other replicas have confirmed a version of the stored tokens, but not longer than
+// replicaTimeout. It returns the number of those that have not.
+func (s *Service) awaitReplicas(ctx context.Context, version int64) (unconfirmed int32, err error) {
+	ending, cancel := context.WithTimeout(ctx, replicaTimeout)
+	defer cancel()
 	tick := time.NewTicker(replicaPoll)
 	defer tick.Stop()
-	for end := began.Add(replicaTimeout); ; {
-		older, err := s.store.OlderReplicas(ctx, version, s.maxStoreAge())
-		older = slices.DeleteFunc(older, func(id string) bool { return id == s.replica })
-		if err == nil && len(older) == 0 || time.Now().After(end) {
-			return int32(len(older)), err
+	for {
+		older, err := s.store.OlderReplicas(ending, version, s.maxStoreAge())
+		if err == nil {
+			unconfirmed = int32(len(slices.DeleteFunc(older, func(id string) bool { return id == s.replica })))
+		}
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case ending.Err() != nil:
+			return unconfirmed, nil
+		case err != nil:
+			return 0, err
+		case unconfirmed == 0:
+			return 0, nil
 		}
 		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		case <-ending.Done():
 		case <-tick.C:
 		}
 	}

@@ -20,7 +20,7 @@ func TestRevokeToken_WaitsForAcknowledgments(t *testing.T) {
 		least, most  time.Duration
 	}{
 		"acknowledged":     {true, 500 * time.Millisecond, 600 * time.Millisecond},
-		"not acknowledged": {false, time.Second, 2 * time.Second},
+		"not acknowledged": {false, 2 * time.Second, 2500 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			svc, _, _ := start(t, options{})

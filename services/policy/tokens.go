@@ -29,7 +29,13 @@ func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *po
 }
 
 // ExportTokens implements policyv1.PolicyServiceServer.
-func (s *Service) ExportTokens(_ *policyv1.ExportTokensRequest, stream grpc.ServerStreamingServer[policyv1.ExportTokensResponse]) error {
+func (s *Service) ExportTokens(req *policyv1.ExportTokensRequest, stream grpc.ServerStreamingServer[policyv1.ExportTokensResponse]) error {
+	if req.GetStored() {
+		if err := s.store.DeleteTokens(stream.Context()); err != nil {
+			return toStatus(storeError("the tokens could not be deleted", err))
+		}
+		return nil
+	}
 	tokens, err := s.store.Tokens(stream.Context())
 	if err != nil {
 		return toStatus(storeError("the tokens could not be read", err))

@@ -115,7 +115,7 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 // maxKeyAge is the time for which the keys of an issuer are used if the source of the tokens has lost them.
 const maxKeyAge = 24 * time.Hour
 
-// keepKeys returns issuers with the keys that they had before if they have no keys now. A policy service that has just
+// keepKeys returns issuers with the keys that they had before if they have no keys now. An identity service that has just
 // started does not have the keys yet, and the JWTs that are in use stay valid meanwhile.
 func keepKeys(before *jwtState, from []*identityv1.Issuer, now time.Time) (out []*identityv1.Issuer, fetched map[string]time.Time) {
 	fetched = make(map[string]time.Time, len(from))

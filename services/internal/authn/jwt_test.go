@@ -112,7 +112,7 @@ func TestAuthenticate_AcceptsAJWTUntilItExpires(t *testing.T) {
 	})
 }
 
-// While the policy service does not confirm the set, a JWT may have been blocked. It is not known to be valid then.
+// While the identity service does not confirm the set, a JWT may have been blocked. It is not known to be valid then.
 func TestAuthenticate_JWTIsStaleWithoutConfirmation(t *testing.T) {
 	t.Parallel()
 	rsaKeys()
@@ -210,7 +210,7 @@ func TestAuthenticate_AsksForNewKeysOnce(t *testing.T) {
 	})
 }
 
-// The policy service restarts: its first set has no keys yet. JWTs stay valid with the keys that were known, but not longer
+// The identity service restarts: its first set has no keys yet. JWTs stay valid with the keys that were known, but not longer
 // than a day.
 func TestJWT_StaysValidIfTheKeysAreLost(t *testing.T) {
 	t.Parallel()
@@ -235,7 +235,7 @@ func TestJWT_StaysValidIfTheKeysAreLost(t *testing.T) {
 	})
 }
 
-// While the policy service is silent, a JWT with an unknown key may be valid.
+// While the identity service is silent, a JWT with an unknown key may be valid.
 func TestAuthenticate_UnknownKeyIsStaleWhileTheSourceIsSilent(t *testing.T) {
 	t.Parallel()
 	rsaKeys()

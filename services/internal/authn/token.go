@@ -161,13 +161,16 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 }
 
 // addPrevious adds the secret of a token that was replaced and is still valid.
-func (s *tokenSet) addPrevious(current *token, r *identityv1.TokenRecord) error {
-	previous := &token{name: current.name, use: current.use, expires: r.GetPreviousExpires().AsTime()}
+func (s *tokenSet) addPrevious(current *token, p *identityv1.PreviousSecret, before *tokenSet) error {
+	previous := &token{name: current.name, expires: p.GetExpires().AsTime()}
 	previous.bearer = BearerToken{Principal: current.bearer.Principal, tokens: current.bearer.tokens}
-	if !current.expires.IsZero() && current.expires.Before(previous.expires) {
-		previous.expires = current.expires
+	if err := s.add(previous, p.GetSha256()); err != nil {
+		return err
 	}
-	return s.add(previous, r.GetPreviousSha256())
+	if current.use != nil {
+		previous.use = before.useOf(previous)
+	}
+	return nil
 }
 
 // NewTokens returns Tokens whose source is this process. Such Tokens are never stale.
@@ -199,8 +202,8 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 		if !r.GetToken().GetConfigured() {
 			one.use = before.useOf(one)
 		}
-		if len(r.GetPreviousSha256()) > 0 {
-			if err := set.addPrevious(one, r); err != nil {
+		for _, p := range r.GetPrevious() {
+			if err := set.addPrevious(one, p, before); err != nil {
 				return err
 			}
 		}
@@ -298,7 +301,11 @@ func (t *Tokens) IsSourceAvailable() bool {
 // isStale reports whether the last confirmation of the set is too old.
 func (t *Tokens) isStale(now time.Time) bool {
 	confirmedAt := t.confirmedAt.Load()
-	return confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
+	if confirmedAt == nil {
+		return false
+	}
+	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
+	return max(now.Sub(*confirmedAt), now.Round(0).Sub(confirmedAt.Round(0))) > maxTokenAge
 }
 
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }

@@ -13,6 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
+// errLate means that a message came later than 1 s after the message before it.
+var errLate = errors.New("the stream was interrupted for longer than a second")
+
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
 // WatchTokens updates tokens from the identity service until ctx is done, and acknowledges each set. The set becomes stale
@@ -26,6 +29,10 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {
+			// A message that arrives late may have been sent before a revocation that is still on its way.
+			if known && tokens.isStale(time.Now()) {
+				return errLate
+			}
 			if known = known || resp.GetSet() != nil; !known {
 				return errNoSet
 			}

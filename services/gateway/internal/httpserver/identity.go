@@ -20,14 +20,14 @@ import (
 type Caller struct {
 	// Principal is the authenticated principal. It is never nil.
 	Principal *identityv1.Principal
-	// Stale is true if the token may have been revoked since the policy service last confirmed it.
+	// Stale is true if the token may have been revoked since the identity service last confirmed it.
 	Stale bool
 	// Credential is the credential that has identified the principal. It is never nil.
 	Credential authn.Credential
 }
 
 // Revoked reports whether the caller's credential no longer identifies the caller, or whether this cannot be determined.
-// While the policy service is busy, Revoked waits until ctx is done.
+// While the identity service is busy, Revoked waits until ctx is done.
 func (c Caller) Revoked(ctx context.Context) bool { return c.Credential.Check(ctx) != nil }
 
 // Authenticated returns a handler that passes requests from agents with a valid credential to next. If a caller has too

@@ -42,19 +42,39 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// IsImported reports whether the tokens of the policy service were imported.
-func (s *Store) IsImported(ctx context.Context) (done bool, err error) {
+// ImportState says what has happened to the tokens that the policy service stored in earlier versions.
+type ImportState int64
+
+const (
+	// NotImported means that the tokens were not copied yet.
+	NotImported ImportState = iota
+	// Imported means that the tokens were copied, and that the policy service may still have them.
+	Imported
+	// Moved means that the policy service has deleted the tokens.
+	Moved
+)
+
+// ImportState returns the state of the import.
+func (s *Store) ImportState(ctx context.Context) (state ImportState, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		return tx.QueryRowContext(ctx, "SELECT imported = 1 FROM identity_changes").Scan(&done)
+		return tx.QueryRowContext(ctx, "SELECT imported FROM identity_changes").Scan(&state)
 	})
-	return done, err
+	return state, err
+}
+
+// FinishImport records that the policy service has deleted the tokens.
+func (s *Store) FinishImport(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET imported = $1", Moved)
+		return err
+	})
 }
 
 // Import stores the tokens that the policy service stored in earlier versions, unless that was done before.
 func (s *Store) Import(ctx context.Context, tokens []Token) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		done := false
-		if err := tx.QueryRowContext(ctx, "SELECT imported = 1 FROM identity_changes").Scan(&done); err != nil || done {
+		var state ImportState
+		if err := tx.QueryRowContext(ctx, "SELECT imported FROM identity_changes").Scan(&state); err != nil || state != NotImported {
 			return err
 		}
 		for i := range tokens {
@@ -62,8 +82,10 @@ func (s *Store) Import(ctx context.Context, tokens []Token) error {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = version + 1, imported = 1")
-		return err
+		if _, err := tx.ExecContext(ctx, "UPDATE identity_changes SET imported = $1", Imported); err != nil {
+			return err
+		}
+		return nextVersion(ctx, tx)
 	})
 }
 
@@ -83,12 +105,20 @@ func (s *Store) ReportReplica(ctx context.Context, id string, version int64) err
 	})
 }
 
-// RemoveReplica removes a replica that stops.
-func (s *Store) RemoveReplica(ctx context.Context, id string) error {
+// LeaveReplica records that a replica stops, as if it was seen last before the given time. Services that were connected to
+// it accept tokens for a short time after that.
+func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duration) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		_, err := tx.ExecContext(ctx, "DELETE FROM identity_replicas WHERE id = $1", id)
+		_, err := tx.ExecContext(ctx, "UPDATE identity_replicas SET seen = $1 WHERE id = $2", sqlstore.Micros(tx.Now.Add(-before)), id)
 		return err
 	})
+}
+
+// nextVersion increases the version of the tokens. The version is at least the time in microseconds, so that a version is
+// not used twice if the database loses the last changes.
+func nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
+	_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = CASE WHEN version < $1 THEN $1 ELSE version + 1 END", sqlstore.Micros(tx.Now))
+	return err
 }
 
 // OlderReplicas returns the ids of the replicas that were seen within the given time and have reported a version older

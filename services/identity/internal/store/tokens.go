@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -33,6 +34,8 @@ var (
 	ErrTokenUnknown = errors.New("there is no such token in your tenant")
 	// ErrTokenEnded means that the token has expired or was revoked.
 	ErrTokenEnded = errors.New("the token has expired or was revoked: create another one")
+	// ErrRotatedTooOften means that too many replaced secrets of the token are still valid.
+	ErrRotatedTooOften = errors.New("too many earlier texts of the token are still valid: wait until one of them ends, or create another token")
 	// ErrTokensFull means that there are too many valid tokens.
 	ErrTokensFull = errors.New("there are too many valid tokens: revoke some of them first")
 )
@@ -45,10 +48,8 @@ type Token struct {
 	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
 	SHA256 [32]byte
-	// PreviousSHA256 is the digest of the secret that was replaced, which is valid until PreviousUntil. PreviousUntil is
-	// zero if no secret was replaced.
-	PreviousSHA256   [32]byte
-	PreviousUntil    time.Time
+	// Previous contains the secrets that were replaced and are still valid, the newest first.
+	Previous         []PreviousSecret
 	Created, Expires time.Time
 	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
 	CreatedByTenant, CreatedBy string
@@ -58,6 +59,14 @@ type Token struct {
 	// RevokedBy are the tenant and the subject of the operator who revoked the token.
 	Revoked                    time.Time
 	RevokedByTenant, RevokedBy string
+}
+
+// PreviousSecret is a secret of a token that was replaced.
+type PreviousSecret struct {
+	// SHA256 is the SHA-256 digest of the secret, in hexadecimal digits.
+	SHA256 string `json:"sha256"`
+	// Until is the time at which the secret ends.
+	Until time.Time `json:"until"`
 }
 
 // TokenSet contains the tokens that exist at a version of the store.
@@ -118,8 +127,8 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, previous_sha256, previous_until)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, '', 0)`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, previous)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, '[]')`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()),
 		t.Expires.Sub(t.Created).Microseconds())
@@ -228,19 +237,45 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 			return err
 		}
 		rotated = found[0]
-		rotated.PreviousSHA256, rotated.PreviousUntil, rotated.SHA256 = rotated.SHA256, tx.Now.Add(r.Overlap), r.SHA256
-		if rotated.Expires = r.Expires; rotated.Expires.IsZero() {
+		if rotated.Previous, err = r.previous(&found[0], tx.Now); err != nil {
+			return err
+		}
+		rotated.SHA256, rotated.Expires = r.SHA256, r.Expires
+		if rotated.Expires.IsZero() {
 			rotated.Expires = tx.Now.Add(time.Duration(life) * time.Microsecond)
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE identity_tokens SET sha256 = $1, previous_sha256 = $2, previous_until = $3, expires = $4, ended = $4, life = $5 WHERE name = $6",
-			hex.EncodeToString(rotated.SHA256[:]), hex.EncodeToString(rotated.PreviousSHA256[:]), sqlstore.Micros(rotated.PreviousUntil), sqlstore.Micros(rotated.Expires),
-			rotated.Expires.Sub(tx.Now).Microseconds(), r.Name); err != nil {
+		previous, err := json.Marshal(rotated.Previous)
+		if err != nil {
+			return fmt.Errorf("write a token: %w", err)
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE identity_tokens SET sha256 = $1, previous = $2, expires = $3, ended = $3, life = $4 WHERE name = $5",
+			hex.EncodeToString(rotated.SHA256[:]), string(previous), sqlstore.Micros(rotated.Expires), rotated.Expires.Sub(tx.Now).Microseconds(), r.Name); err != nil {
 			return err
 		}
 		set, err = changedTokens(ctx, tx, rotated.Tenant)
 		return err
 	})
 	return rotated, set, err
+}
+
+// maxPrevious is the maximum number of replaced secrets of a token that are valid at the same time.
+const maxPrevious = 4
+
+// previous returns the replaced secrets of a token after the rotation. A replaced secret never outlives the token as it was
+// before the rotation.
+func (r *Rotation) previous(t *Token, now time.Time) ([]PreviousSecret, error) {
+	valid := slices.DeleteFunc(slices.Clone(t.Previous), func(p PreviousSecret) bool { return !now.Before(p.Until) })
+	if r.Overlap == 0 {
+		return valid, nil
+	}
+	if len(valid) == maxPrevious {
+		return nil, ErrRotatedTooOften
+	}
+	until := now.Add(r.Overlap)
+	if t.Expires.Before(until) {
+		until = t.Expires
+	}
+	return append([]PreviousSecret{{SHA256: hex.EncodeToString(t.SHA256[:]), Until: until}}, valid...), nil
 }
 
 // changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
@@ -252,7 +287,7 @@ func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSe
 	if err != nil {
 		return TokenSet{}, err
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = version + 1"); err != nil {
+	if err := nextVersion(ctx, tx); err != nil {
 		return TokenSet{}, err
 	}
 	return tokenSet(ctx, tx)
@@ -310,8 +345,8 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
 		var hash, previous, groups, servers string
-		var until, created, expires, used, revoked int64
-		if err := rows.Scan(&t.Name, &hash, &previous, &until, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
+		var created, expires, used, revoked int64
+		if err := rows.Scan(&t.Name, &hash, &previous, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
 			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
@@ -320,19 +355,19 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 			return fmt.Errorf("read the token %s: its hash is damaged", t.Name)
 		}
 		t.SHA256 = [32]byte(raw)
-		if raw, err = hex.DecodeString(previous); err == nil && len(raw) == len(t.PreviousSHA256) {
-			t.PreviousSHA256, t.PreviousUntil = [32]byte(raw), sqlstore.Time(until)
+		if err := errors.Join(json.Unmarshal([]byte(groups), &t.Groups), json.Unmarshal([]byte(servers), &t.Servers), json.Unmarshal([]byte(previous), &t.Previous)); err != nil {
+			return fmt.Errorf("read the groups, servers and earlier secrets of the token %s: %w", t.Name, err)
 		}
-		if err := json.Unmarshal([]byte(groups), &t.Groups); err != nil {
-			return fmt.Errorf("read the groups of the token %s: %w", t.Name, err)
+		if len(t.Servers) == 0 {
+			t.Servers = nil
 		}
-		if err := json.Unmarshal([]byte(servers), &t.Servers); err != nil {
-			return fmt.Errorf("read the servers of the token %s: %w", t.Name, err)
+		if len(t.Previous) == 0 {
+			t.Previous = nil
 		}
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
-	}, `SELECT name, sha256, previous_sha256, previous_until, tenant, subject, agent, owner, member_of, servers, created, expires,
+	}, `SELECT name, sha256, previous, tenant, subject, agent, owner, member_of, servers, created, expires,
 		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM identity_tokens `+where, args...)
 	return out, err
 }

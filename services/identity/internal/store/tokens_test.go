@@ -3,6 +3,7 @@ package store_test
 import (
 	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -184,8 +185,8 @@ func TestTokens_RevokedTokenStaysRevokedWhenTheClockIsSetBack(t *testing.T) {
 func TestImport_HappensOnce(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s, ctx := open(), t.Context()
-		if done, err := s.IsImported(ctx); done || err != nil {
-			t.Fatalf("a new store: %t, %v", done, err)
+		if state, err := s.ImportState(ctx); state != store.NotImported || err != nil {
+			t.Fatalf("a new store: %d, %v", state, err)
 		}
 		past := time.Now().UTC().Add(-time.Hour).Truncate(time.Microsecond)
 		valid, revoked := tokenOf("cursor-1", "default", "cursor", "ana"), tokenOf("cursor-2", "acme", "cursor", "zoe")
@@ -208,8 +209,14 @@ func TestImport_HappensOnce(t *testing.T) {
 		if again, err := s.TokensSince(ctx, set.Version); err != nil || again.Version != set.Version {
 			t.Errorf("after another import: version %d, want %d, %v", again.Version, set.Version, err)
 		}
-		if done, err := s.IsImported(ctx); !done || err != nil {
-			t.Errorf("after the import: %t, %v", done, err)
+		if state, err := s.ImportState(ctx); state != store.Imported || err != nil {
+			t.Errorf("after the import: %d, %v", state, err)
+		}
+		if err := s.FinishImport(ctx); err != nil {
+			t.Error(err)
+		}
+		if state, err := s.ImportState(ctx); state != store.Moved || err != nil {
+			t.Errorf("after the end of the import: %d, %v", state, err)
 		}
 	})
 }
@@ -235,31 +242,45 @@ func TestOlderReplicas(t *testing.T) {
 		if err := s.ReportReplica(ctx, "a", 5); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.RemoveReplica(ctx, "c"); err != nil {
+		if err := s.LeaveReplica(ctx, "c", time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		older(5, time.Minute)
 	})
 }
 
-// The secret of a token is replaced twice. Each time, the old secret is stored with its end, and the token is valid for as
-// long as after its creation.
+// The secret of a token is replaced several times. Each replaced secret is stored with its end, but not longer than the
+// token would have been valid. The token is valid for as long as after its creation.
 func TestRotateToken(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s, ctx := open(), t.Context()
 		made := createToken(t, s, tokenOf("cursor-1", "acme", "cursor", "ana"))
 		life := made.Expires.Sub(made.Created)
-		for n, secret := range []string{"second", "third"} {
-			r := store.Rotation{Name: "cursor-1", OperatorTenant: "acme", SHA256: sha256.Sum256([]byte(secret)), Overlap: time.Minute}
-			rotated, set, err := s.RotateToken(ctx, r)
-			if err != nil || len(set.Valid) != 1 || set.Valid[0].SHA256 != r.SHA256 || set.Valid[0].PreviousSHA256 != made.SHA256 || rotated.Created != made.Created {
-				t.Fatalf("rotation %d: %+v, %+v, %v", n, rotated, set, err)
+		rotate := func(secret string, overlap time.Duration) (store.Token, error) {
+			rotated, set, err := s.RotateToken(ctx, store.Rotation{Name: "cursor-1", OperatorTenant: "acme", SHA256: sha256.Sum256([]byte(secret)), Overlap: overlap})
+			if err == nil && (len(set.Valid) != 1 || !cmp.Equal(set.Valid[0], rotated) || rotated.Created != made.Created || rotated.SHA256 != sha256.Sum256([]byte(secret))) {
+				t.Errorf("%s: %+v, %+v", secret, rotated, set)
 			}
-			now := rotated.PreviousUntil.Add(-time.Minute)
-			if got := rotated.Expires.Sub(now); got != life {
-				t.Errorf("rotation %d: the token is valid for %v, want %v", n, got, life)
+			return rotated, err
+		}
+		first, err := rotate("second", 2*time.Hour)
+		if err != nil || len(first.Previous) != 1 || first.Previous[0].SHA256 != hex.EncodeToString(made.SHA256[:]) || !first.Previous[0].Until.Equal(made.Expires) {
+			t.Errorf("the first rotation: %+v, %v", first, err)
+		}
+		if got := time.Until(first.Expires); got > life || got < life-time.Minute {
+			t.Errorf("the token is valid for %v, want about %v", got, life)
+		}
+		second, err := rotate("third", 0)
+		if err != nil || len(second.Previous) != 1 || second.Previous[0] != first.Previous[0] {
+			t.Errorf("a rotation without an overlap: %+v, %v", second, err)
+		}
+		for n := range 3 {
+			if _, err := rotate(fmt.Sprint("next ", n), time.Minute); err != nil {
+				t.Error(err)
 			}
-			made.SHA256 = r.SHA256
+		}
+		if _, err := rotate("too often", time.Minute); !errors.Is(err, store.ErrRotatedTooOften) {
+			t.Errorf("a rotation while four earlier secrets are valid: %v", err)
 		}
 		for name, r := range map[string]store.Rotation{
 			"unknown":           {Name: "other", AnyTenant: true},
@@ -272,7 +293,7 @@ func TestRotateToken(t *testing.T) {
 		if _, _, err := s.RevokeTokens(ctx, store.Revocation{Name: "cursor-1", AnyTenant: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.RotateToken(ctx, store.Rotation{Name: "cursor-1", AnyTenant: true}); !errors.Is(err, store.ErrTokenEnded) {
+		if _, err := rotate("revoked", time.Minute); !errors.Is(err, store.ErrTokenEnded) {
 			t.Errorf("a revoked token: %v", err)
 		}
 	})

@@ -43,6 +43,14 @@ func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
 	return all, err
 }
 
+// DeleteTokens deletes all stored tokens.
+func (s *Store) DeleteTokens(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "DELETE FROM tokens")
+		return err
+	})
+}
+
 func scanToken(rows *sql.Rows) (t Token, err error) {
 	var hash, groups string
 	var created, expires, used, revoked int64

@@ -57,4 +57,10 @@ func TestTokens_OfAnEarlierReleaseAreRead(t *testing.T) {
 		got.Created != at(1) || got.LastUsed != at(2) || got.Revoked != at(3) || got.Expires != at(4) {
 		t.Errorf("%+v", got)
 	}
+	if err := s.DeleteTokens(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tokens, err := s.Tokens(t.Context()); len(tokens) != 0 || err != nil {
+		t.Errorf("after the deletion: %+v, %v", tokens, err)
+	}
 }

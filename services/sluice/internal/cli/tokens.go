@@ -258,7 +258,7 @@ func (t *tool) rotateToken() *cobra.Command {
 		Short: "Replace the text of a token, and print the new text once",
 		Long: `Replace the text of a token. The ID, the rights and the age of the token stay the same. The old
 text stays valid for --overlap, so that you can change the client's configuration without a failed
-call. The new text is printed once, on standard output, or written to a new file.`,
+call. With --overlap 0s, it ends at once. The new text is printed once, on standard output, or written to a new file.`,
 		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeToken,
@@ -296,7 +296,10 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 	if err != nil {
 		return errors.Join(t.explainError(err), file.discard())
 	}
-	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret(), OldExpires: resp.GetOldSecretExpires().AsTime().Local()}
+	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret()}
+	if resp.GetOldSecretExpires() != nil {
+		out.OldExpires = resp.GetOldSecretExpires().AsTime().Local()
+	}
 	if err := file.write(resp.GetSecret()); err != nil {
 		return fmt.Errorf("the text of the token %s was replaced, but can't be written: %w; replace it again", out.Token.ID, err)
 	}
@@ -308,7 +311,14 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 	}
 	say := func(format string, args ...any) { _ = oneLine(t.errOut, format, args...) }
 	say("replaced: the text of the token %s, which is valid until %s", out.Token.ID, out.Token.Expires.Format(time.DateTime))
-	say("the old text stays valid until %s", out.OldExpires.Format(time.DateTime))
+	if out.OldExpires.IsZero() {
+		say("the old text is not valid any more")
+	} else {
+		say("the old text stays valid until %s", out.OldExpires.Format(time.DateTime))
+	}
+	if n := resp.GetUnconfirmedReplicas(); n > 0 {
+		say("%d replicas of the identity role have not confirmed this: each uses the old text until stores.identity_max_age has passed", n)
+	}
 	if path != "" {
 		say("the token is in %s, which only you can read", path)
 		return nil

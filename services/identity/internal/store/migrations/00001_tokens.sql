@@ -4,8 +4,7 @@
 CREATE TABLE identity_tokens (
     name              TEXT PRIMARY KEY,
     sha256            TEXT NOT NULL UNIQUE, -- of the secret, in hexadecimal digits
-    previous_sha256   TEXT NOT NULL, -- of the secret that was replaced; empty if there is none
-    previous_until    BIGINT NOT NULL, -- the time at which the replaced secret ends
+    previous          TEXT NOT NULL, -- the secrets that were replaced and are still valid: a JSON array
     tenant            TEXT NOT NULL,
     subject           TEXT NOT NULL,
     agent             TEXT NOT NULL,
@@ -25,8 +24,8 @@ CREATE TABLE identity_tokens (
 );
 CREATE INDEX identity_tokens_by_end ON identity_tokens (tenant, ended);
 
--- The number of changes of the tokens, in one row. Uses are not counted. imported is 1 after the tokens that the policy
--- service stored in earlier versions were copied.
+-- The version of the tokens, in one row. It increases with each change, except with uses. imported is 1 after the tokens
+-- that the policy service stored in earlier versions were copied, and 2 after the policy service has deleted them.
 CREATE TABLE identity_changes (
     version  BIGINT NOT NULL,
     imported BIGINT NOT NULL
