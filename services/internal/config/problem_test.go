@@ -70,7 +70,7 @@ func TestLoad_ReportsProblemOfEachKey(t *testing.T) {
 		{`groups: {finance: [` + long + `]}`, "groups.finance[0]: is not a subject of 1 to 256 bytes without control characters"},
 		{`groups: {finance: ana}`, "groups.finance: wanted a list, found text; put it in [ ]"},
 		{"{groups: {more: [a]}, " + token(", groups: ["+numbers(256)+"]") + "}", "auth.tokens[0]: 257 groups, with those of `groups`, are more than 256"},
-		{`roles: {limiter: {listen: ":1"}}`, "1:9: roles.limiter: is not a role: use approval, gateway, policy, ratelimit, wasmagent"},
+		{`roles: {limiter: {listen: ":1"}}`, "1:9: roles.limiter: is not a role: use approval, gateway, identity, policy, ratelimit, wasmagent"},
 		{`roles: {policy: {listen: "9001"}}`, `roles.policy.listen: "9001" is not an address`},
 		{`roles: {policy: {addr: policy}}`, `roles.policy.addr: "policy" is not an address`},
 		{`listen: ":8080"`, "1:9: listen: :8080: MCP is served in the clear on loopback alone: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1"},
