@@ -113,7 +113,7 @@ func TestEvaluate_FailsForArgumentsThatTheSchemaDoesNotHave(t *testing.T) {
 func TestCompile_FailsForMisusedVariables(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`caller.chain.all(p, p.name == "x")`:  `a principal of caller.chain has no "name"; it has subject, agent, tenant and groups`,
+		`caller.chain.all(p, p.name == "x")`:  `a principal of caller.chain has no "name"; it has subject, agent, tenant, groups, issuer, client and scopes`,
 		`caller.name == "x"`:                  "there are caller.subject, caller.agent, caller.tenant, caller.groups, caller.chain, caller.issuer, caller.client and caller.scopes",
 		`call.name == "x"`:                    "there are call.server, call.tool, call.method and call.uri",
 		`tool.class == "x"`:                   "there are tool.category, tool.risk, tool.tags and tool.known",
