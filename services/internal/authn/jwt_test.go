@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
