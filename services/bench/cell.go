@@ -21,7 +21,7 @@ type Cell struct {
 	// of a JWT. MinShare is the minimum ratio to the rate of that cell. Both fields have their zero values if the cell has
 	// no such comparison.
 	Baseline string
-	MinShare      float64
+	MinShare float64
 
 	// site is the name of the site, which is the group of processes that serves the cell. If base is true, the site
 	// runs the programs of the base commit.

@@ -245,7 +245,7 @@ func TestIssuers_NoCallFailsWhileTheKeyIsReplaced(t *testing.T) {
 	p := startProvider(t)
 	mesh, server := startIssuerMesh(t, p)
 	awaitKeys(t, mesh)
-	const clients, calls = 20, 60
+	const clients, calls = 10, 60
 	p.addKey("second")
 	var group sync.WaitGroup
 	for n := range clients {

@@ -32,7 +32,7 @@ async function recordingFetch(url, init) {
   const response = await fetch(url, init);
   const exchanges = current.getStore();
   if (init?.method === 'POST' && exchanges) {
-    const exchange = { sent: init.body, status: response.status, headers: Object.fromEntries(response.headers), body: '' };
+    const exchange = { sent: String(init.body ?? ''), status: response.status, headers: Object.fromEntries(response.headers), body: '' };
     exchange.complete = readBody(response.clone(), exchange);
     exchanges.push(exchange);
   }

@@ -51,6 +51,8 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 		switch {
 		case err != nil:
 			return nil, err
+		case redirected != nil && redirected.Get("code") == "":
+			return nil, fmt.Errorf("the provider has refused the sign-in: %v", redirected)
 		case redirected != nil:
 			return redirected, nil
 		case resp.StatusCode != http.StatusOK:

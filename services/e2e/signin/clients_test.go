@@ -3,12 +3,14 @@ package signin_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -21,6 +23,9 @@ import (
 
 // unusedCallback is the redirect URI of clients whose redirects the browser of the tests reads itself.
 const unusedCallback = "http://127.0.0.1:1/callback"
+
+// signInTimeout is the maximum time of a sign-in with a call.
+const signInTimeout = 2 * time.Minute
 
 // clients returns functions that sign in with an MCP client and call the tool safe.
 func clients() map[string]func(t *testing.T, url string, p provider) error {
@@ -79,19 +84,20 @@ func useGoSDK(t *testing.T, url string, p provider) error {
 	if err != nil {
 		return err
 	}
-	return callSafe(t, &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: handler})
+	ctx, cancel := context.WithTimeout(t.Context(), signInTimeout)
+	defer cancel()
+	return callSafe(ctx, &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: handler})
 }
 
 // callSafe connects the Go SDK over a transport and calls the tool safe.
-func callSafe(t *testing.T, over mcp.Transport) error {
-	t.Helper()
+func callSafe(ctx context.Context, over mcp.Transport) error {
 	defer http.DefaultClient.CloseIdleConnections()
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil).Connect(t.Context(), over, nil)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil).Connect(ctx, over, nil)
 	if err != nil {
 		return err
 	}
 	defer session.Close()
-	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "safe", Arguments: map[string]any{}})
+	result, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "safe", Arguments: map[string]any{}})
 	if err != nil {
 		return err
 	}
@@ -105,27 +111,37 @@ func callSafe(t *testing.T, over mcp.Transport) error {
 // signs in, and receives the redirect itself.
 func useMCPRemote(t *testing.T, url string, p provider) error {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), signInTimeout)
+	defer cancel()
 	command, dir := npmtest.MCPRemoteWithSignIn(t, url, p.clientID), t.TempDir()
-	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = []string{"HOME=" + dir, "MCP_REMOTE_CONFIG_DIR=" + dir, "PATH=" + dir} // no program opens a real browser
 	said, err := cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
-	go visitPrintedURL(t, said)
-	return callSafe(t, &mcp.CommandTransport{Command: cmd})
+	visited := make(chan error, 1)
+	go func() { visited <- visitPrintedURL(ctx, said) }()
+	err = callSafe(ctx, &mcp.CommandTransport{Command: cmd})
+	cancel()
+	return errors.Join(err, <-visited)
 }
 
-// visitPrintedURL visits the first line that is a URL of an authorization endpoint.
-func visitPrintedURL(t *testing.T, said io.Reader) {
-	t.Helper()
+// visitPrintedURL visits the first line that is a URL of an authorization endpoint. It reads all lines.
+func visitPrintedURL(ctx context.Context, said io.Reader) error {
+	var text strings.Builder
+	err := errors.New("mcp-remote has printed no URL of an authorization endpoint")
 	visited := false
 	for lines := bufio.NewScanner(said); lines.Scan(); {
-		if at := strings.TrimSpace(lines.Text()); !visited && strings.HasPrefix(at, "http") && strings.Contains(at, "code_challenge=") {
+		at := strings.TrimSpace(lines.Text())
+		text.WriteString(at + "\n")
+		if !visited && strings.HasPrefix(at, "http") && strings.Contains(at, "code_challenge=") {
 			visited = true
-			if _, err := browse(t.Context(), at, "http://localhost"); err != nil {
-				t.Errorf("the sign-in of mcp-remote: %v", err)
-			}
+			_, err = browse(ctx, at, "http://localhost")
 		}
 	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, text.String())
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package signin_test
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -17,7 +16,7 @@ import (
 func startMesh(t *testing.T, p provider) (mesh *stack.Process, server *rawmcp.Server) {
 	t.Helper()
 	server = rawmcp.Start(t, rawmcp.Tools)
-	listen := freeAddress(t)
+	listen := stack.FreeAddr(t) // the mesh needs to know its URL before it starts
 	audiences := ""
 	if p.audience != "" {
 		audiences = fmt.Sprintf(", audiences: [%s]", p.audience)
@@ -34,17 +33,6 @@ func startMesh(t *testing.T, p provider) (mesh *stack.Process, server *rawmcp.Se
 		return ran.Code == 0 && stack.DecodeOutput[[]struct{ Keys int }](t, ran)[0].Keys > 0
 	})
 	return mesh, server
-}
-
-// freeAddress returns a loopback address whose port is free. The mesh needs to know its URL before it starts.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().String()
 }
 
 // operate runs a command as the operator.
@@ -92,7 +80,7 @@ func TestSignIn_ProgramUsesClientCredentials(t *testing.T) {
 	if got := stack.Connect(t, mesh.MCP("raw"), token).Call("safe", "{}"); got.Status != http.StatusOK || got.IsError(t) {
 		t.Errorf("%d %s", got.Status, got.Body)
 	}
-	if got := stack.NewClient(t, mesh.AllServers(), token).Post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); got.Status != http.StatusUnauthorized {
+	if got := stack.NewClient(t, mesh.AllServers(), token).Post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); got.Status != http.StatusUnauthorized || !strings.Contains(got.Header.Get("WWW-Authenticate"), "another server") {
 		t.Errorf("the token for one server is accepted for all servers: %d %s", got.Status, got.Body)
 	}
 }

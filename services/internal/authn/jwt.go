@@ -148,7 +148,9 @@ func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) (digest
 
 // CountVerifications sets the function that is called after each verification of a JWT. issuer is the name of the issuer,
 // or empty if the JWT names no configured issuer. outcome is `valid`, or the [issuer.Reason] of the refusal.
-func (t *Tokens) CountVerifications(count func(issuer, outcome string)) { t.jwts.verified.Store(&count) }
+func (t *Tokens) CountVerifications(count func(issuer, outcome string)) {
+	t.jwts.verified.Store(&count)
+}
 
 // keyRequests are the requests for keys of issuers.
 type keyRequests struct {

@@ -126,27 +126,32 @@ func (b *Book) due(now time.Time) []Source {
 
 // Refetch fetches the keys of an issuer again because a JWT names an unknown key, and returns the keys. It fetches nothing
 // if it has done so less than 30 s ago, so strangers can't make the mesh send many requests. If the keys are being fetched
-// already, it waits for the result, or until ctx is done.
+// already, it waits for the result first, or until ctx is done.
 func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
-	b.mu.Lock()
-	e := b.issuers[of]
-	if e == nil {
-		b.mu.Unlock()
-		return nil
-	}
-	running, recent := e.fetching, time.Since(e.requested) < minPause
-	if running == nil && !recent {
-		e.requested = time.Now()
-	}
-	b.mu.Unlock()
-	switch {
-	case running != nil:
-		select {
-		case <-running:
-		case <-ctx.Done():
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		e := b.issuers[of]
+		switch {
+		case e == nil:
+			b.mu.Unlock()
+			return nil
+		case e.fetching != nil:
+			running := e.fetching
+			b.mu.Unlock()
+			select {
+			case <-running: // may have begun before the issuer changed its keys, so the loop fetches once more
+			case <-ctx.Done():
+			}
+		case time.Since(e.requested) < minPause:
+			b.mu.Unlock()
+			return b.Status(of).Keys
+		default:
+			e.requested = time.Now()
+			e.begin()
+			b.mu.Unlock()
+			b.finish(context.WithoutCancel(ctx), of, e)
+			return b.Status(of).Keys
 		}
-	case !recent:
-		b.renew(context.WithoutCancel(ctx), of)
 	}
 	return b.Status(of).Keys
 }
@@ -159,15 +164,22 @@ func (b *Book) renew(ctx context.Context, of Source) {
 		b.mu.Unlock()
 		return
 	}
-	e.fetching, e.tried = make(chan struct{}), time.Now()
+	e.begin()
 	b.mu.Unlock()
+	b.finish(ctx, of, e)
+}
+
+// begin records that a fetch begins. The caller must hold the lock of the book, and call [Book.finish].
+func (e *entry) begin() { e.fetching, e.tried = make(chan struct{}), time.Now() }
+
+// finish fetches the keys of an issuer after [entry.begin].
+func (b *Book) finish(ctx context.Context, of Source, e *entry) {
 	keys, err := b.fetch(ctx, of)
 	b.mu.Lock()
 	isNew := err == nil && !sameKeys(e.Keys, keys)
-	switch {
-	case err == nil:
+	if err == nil {
 		e.Status, e.pause = Status{Keys: keys, Fetched: time.Now()}, firstPause
-	default:
+	} else {
 		e.Problem, e.pause = err, min(2*e.pause, minPause)
 	}
 	ended := e.fetching

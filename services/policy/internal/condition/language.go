@@ -49,7 +49,7 @@ func variableTypes() map[string]*cel.Type {
 	return map[string]*cel.Type{
 		"args": object, "caller.groups": cel.ListType(cel.StringType), "caller.scopes": cel.ListType(cel.StringType),
 		"caller.chain": cel.ListType(object),
-		"tool.tags": cel.ListType(cel.StringType), "tool.known": cel.BoolType, "now": cel.TimestampType,
+		"tool.tags":    cel.ListType(cel.StringType), "tool.known": cel.BoolType, "now": cel.TimestampType,
 	}
 }
 
