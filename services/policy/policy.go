@@ -69,8 +69,8 @@ type Service struct {
 	approvers atomic.Pointer[engine.Approvers]
 	// holders contains the holders of the configured tokens.
 	holders atomic.Pointer[People]
-	store     *store.Store
-	dir       *datadir.Dir // nil if the store is PostgreSQL
+	store   *store.Store
+	dir     *datadir.Dir // nil if the store is PostgreSQL
 
 	active  atomic.Pointer[activeSet]
 	changes *changesignal.Signal

@@ -244,10 +244,10 @@ func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
 // maps and lists.
 func Default() File {
 	return File{
-		Listen:    "127.0.0.1:8080",
-		GRPC:      "127.0.0.1:9090",
-		Data:      ".sluice",
-		Stores:    Stores{
+		Listen: "127.0.0.1:8080",
+		GRPC:   "127.0.0.1:9090",
+		Data:   ".sluice",
+		Stores: Stores{
 			Policy: "sqlite", PolicyMaxAge: 5 * time.Minute, Identity: "sqlite", IdentityMaxAge: 30 * time.Second, Approval: "sqlite", Agents: "sqlite",
 		},
 		Agents:    Agents{Workers: 1},

@@ -82,7 +82,7 @@ func TestIssuers_ProblemsNameTheKey(t *testing.T) {
 		second("name: corp, issuer: https://other.example.com, audiences: [api]"):             `auth.issuers[1].name: "corp" is the name of two issuers`,
 		second("name: other, issuer: https://login.example.com, audiences: [api]"):            "auth.issuers[1].issuer: ",
 		second("name: b, issuer: https://b.example, audiences: [api], subject: \"{/email}\""): "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
-		second("name: b, issuer: https://b.example, audiences: [api], owner: \"{/mgr}\""):    "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
+		second("name: b, issuer: https://b.example, audiences: [api], owner: \"{/mgr}\""):     "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
 	} {
 		_, err := config.Parse("sluice.yaml", []byte("auth: {issuers: ["+issuers+"]}"), func(string) (string, bool) { return "", false })
 		if err == nil || !strings.Contains(err.Error(), want) {

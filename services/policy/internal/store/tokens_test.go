@@ -3,10 +3,10 @@ package store_test
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
-	"os"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
