@@ -65,7 +65,7 @@ func (t *tool) setup() *cobra.Command {
 
   ca/            the CA and its key, which no service needs
   ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that service
-  identity/tokens/ the hashes of the tokens
+  identity/      also tokens/ with the hashes of the tokens
   operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
                  for people
 

@@ -143,8 +143,8 @@ func (t *tool) toolListsOf(ctx context.Context, f *config.File, h roleAnswers) p
 	return out
 }
 
-// checkIssuers checks whether the mesh has the keys of the issuers. If the policy service does not respond, another check
-// reports this.
+// checkIssuers checks whether the mesh has the keys of the issuers. If the identity service does not respond, another
+// check reports this.
 func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkResult) {
 	if len(f.Auth.Issuers) == 0 {
 		return nil
@@ -160,7 +160,7 @@ func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkRes
 			of := "issuer " + one.GetName()
 			switch {
 			case one.GetKeys() == 0:
-				out = append(out, checkResult{stateProblem, of, "its keys could not be fetched, so its JWTs are refused: " + safetext.Line(one.GetProblem()), "check issuer and key_set, and that the policy service can reach the issuer"})
+				out = append(out, checkResult{stateProblem, of, "its keys could not be fetched, so its JWTs are refused: " + safetext.Line(one.GetProblem()), "check issuer and key_set, and that the identity service can reach the issuer"})
 			case one.GetProblem() != "":
 				out = append(out, checkResult{stateWarning, of, "its keys could not be fetched again: " + safetext.Line(one.GetProblem()), "the keys that were fetched last are used for 24 hours"})
 			default:
