@@ -54,8 +54,8 @@ func TestParseKeySet_OmitsKeysThatVerifyNoSignature(t *testing.T) {
 	for _, key := range got {
 		ids = append(ids, key.GetId())
 	}
-	if text := strings.Join(ids, " "); text != "rsa ec ed" {
-		t.Errorf("the keys are %q, want rsa, ec and ed", text)
+	if text := strings.Join(ids, " "); text != "ec ed rsa" {
+		t.Errorf("the keys are %q, want ec, ed and rsa", text)
 	}
 	if _, err := issuer.NewSet([]*identityv1.Issuer{corp(t, func(i *identityv1.Issuer) { i.Keys = got })}); err != nil {
 		t.Errorf("the keys can't be used: %v", err)

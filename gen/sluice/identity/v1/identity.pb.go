@@ -1531,12 +1531,11 @@ func (x *ReportUnknownKeyRequest) GetIssuer() string {
 	return ""
 }
 
-// ReportUnknownKeyResponse says whether there are new keys.
+// ReportUnknownKeyResponse says which keys the issuer has.
 type ReportUnknownKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True if the service has new keys of the issuer, which the watchers receive. False if the keys are the same, or were
-	// fetched too recently.
-	Changed       bool `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	// SHA-256 digest of the issuer's keys, 32 bytes. A caller with other keys receives them soon, in a set of WatchTokens.
+	KeysSha256    []byte `protobuf:"bytes,1,opt,name=keys_sha256,json=keysSha256,proto3" json:"keys_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1571,11 +1570,11 @@ func (*ReportUnknownKeyResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *ReportUnknownKeyResponse) GetChanged() bool {
+func (x *ReportUnknownKeyResponse) GetKeysSha256() []byte {
 	if x != nil {
-		return x.Changed
+		return x.KeysSha256
 	}
-	return false
+	return nil
 }
 
 var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
@@ -1689,9 +1688,10 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
 	"\arefused\x18\x03 \x01(\bR\arefused\"K\n" +
 	"\x17ReportUnknownKeyRequest\x120\n" +
-	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"4\n" +
-	"\x18ReportUnknownKeyResponse\x12\x18\n" +
-	"\achanged\x18\x01 \x01(\bR\achanged2\xf9\x06\n" +
+	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"D\n" +
+	"\x18ReportUnknownKeyResponse\x12(\n" +
+	"\vkeys_sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\n" +
+	"keysSha2562\xf9\x06\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +

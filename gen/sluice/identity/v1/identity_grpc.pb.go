@@ -70,7 +70,7 @@ type IdentityServiceClient interface {
 	// the JWT gets no rights by it.
 	ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error)
 	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
-	// again, but at most once in 30 s for each issuer. If the new keys contain the key, they are sent to the watchers.
+	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
 	ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
@@ -215,7 +215,7 @@ type IdentityServiceServer interface {
 	// the JWT gets no rights by it.
 	ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error)
 	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
-	// again, but at most once in 30 s for each issuer. If the new keys contain the key, they are sent to the watchers.
+	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
 	ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
