@@ -86,7 +86,7 @@ func (i *jwtIssuer) sign(key ed25519.PrivateKey) error {
 
 func (i *jwtIssuer) url() string { return "http://" + i.lis.Addr().String() }
 
-func (i *jwtIssuer) close() { _ = i.server.Close() } // nobody waits for a response
+func (i *jwtIssuer) close() { _ = i.server.Close() } // no client waits for a response
 
 // awaitKeys waits until a mesh accepts a JWT of the issuer.
 func (i *jwtIssuer) awaitKeys(ctx context.Context, mesh endpoint) error {

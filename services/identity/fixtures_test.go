@@ -29,7 +29,7 @@ type options struct {
 	data string
 	// source is the store's URL. If it is empty, the store is SQLite.
 	source string
-	// policy is the policy service, which exports tokens. If it is nil, it has none.
+	// policy is the policy service, which exports tokens. If it is nil, there are no such tokens.
 	policy policyv1.PolicyServiceClient
 	log    io.Writer
 }
@@ -39,7 +39,7 @@ type exporter struct {
 	policyv1.PolicyServiceClient
 	tokens []*policyv1.ExportedToken
 	err    error
-	// moved is true after the policy service was told that the tokens were stored.
+	// moved is true after a request has said that the tokens were stored.
 	moved bool
 }
 

@@ -29,7 +29,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 			if err != nil {
 				return People{}, err
 			}
-			return peopleOf(f), nil
+			return configuredPeople(f), nil
 		}
 	}
 	return New(ctx, cfg, deps)

@@ -80,7 +80,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	for _, p := range f.PolicyFiles() {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
-	cfg.People = peopleOf(f)
+	cfg.People = configuredPeople(f)
 	return cfg, nil
 }
 

@@ -165,7 +165,7 @@ func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding
 // resolves no secrets.
 func configWithTokens(f *config.File) Config {
 	cfg := baseConfig(f)
-	cfg.People = peopleOf(f)
+	cfg.People = configuredPeople(f)
 	return cfg
 }
 

@@ -17,8 +17,8 @@ type People struct {
 	Tokens []*identityv1.Token
 }
 
-// peopleOf returns the holders of the tokens in a configuration.
-func peopleOf(f *config.File) People {
+// configuredPeople returns the holders of the tokens in a configuration.
+func configuredPeople(f *config.File) People {
 	var out People
 	for _, t := range f.Auth.Tokens {
 		out.Tokens = append(out.Tokens, f.TokenMessage(t))

@@ -33,7 +33,15 @@ import (
 )
 
 // homeTenant is the tenant of the installation. Its operators manage the whole mesh.
-const homeTenant = "default"
+const homeTenant = authn.HomeTenant
+
+const (
+	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
+	// 500 ms that the API documentation promises.
+	heartbeatInterval = 400 * time.Millisecond
+	// defaultPageSize is the page size if the request sets no page size.
+	defaultPageSize = 100
+)
 
 // Deps contains the dependencies of a [Service]. All fields except Approvals and Reload are required.
 type Deps struct {

@@ -225,9 +225,10 @@ func TestCheck_WaitsOnlyForBusySource(t *testing.T) {
 		wants("the caller goes", ended, anasToken, 100*time.Millisecond, false)
 		go func() {
 			time.Sleep(300 * time.Millisecond)
-			messages <- beat()
+			messages <- beat() // arrives late, so the stream is opened again 200 ms later
+			messages <- set(record("ana", anasToken))
 		}()
-		wants("the set is confirmed after a while", t.Context(), anasToken, 300*time.Millisecond, true)
+		wants("the set is confirmed after a while", t.Context(), anasToken, 500*time.Millisecond, true)
 		time.Sleep(1500 * time.Millisecond)
 		wants("the source stays silent", t.Context(), anasToken, 500*time.Millisecond, false)
 		wants("the source is away", t.Context(), anasToken, 0, false)

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -37,7 +38,7 @@ const (
 //	iat, exp   time of the signature and time of expiry, at most 60 s later; clocks may differ by 5 s
 //	principal  this message in binary protobuf, as unpadded base64url
 //
-// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console. The called
+// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console, identity. The called
 // role is the service that serves the RPC. The gateway signs for every principal that it has identified. wasmagent
 // signs only for its own agents. The subject of such an agent begins with `agent:<tenant>/`, and the agent has a
 // delegation chain or, if a person created it, an owner. If the JWT is not valid, the error is UNAUTHENTICATED,
@@ -82,8 +83,8 @@ type Principal struct {
 	Client string `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`
 	// OAuth scopes of the presented JWT, sorted and without duplicates: at most 128 scopes of 1 to 256 bytes.
 	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// Servers to which the presented JWT gives access, because its audience names them. If the list is empty, the
-	// credential gives access to all servers.
+	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a token.
+	// If the list is empty, the credential gives access to all servers.
 	Servers       []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -264,7 +265,10 @@ type Token struct {
 	Revoked *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	// Subject of the operator who revoked the token, at most 256 bytes. People of tenants other than "default" do not
 	// receive the subjects of operators of other tenants.
-	RevokedBy     string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
+	RevokedBy string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
+	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list is
+	// empty, the token gives access to all servers.
+	Servers       []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -395,6 +399,13 @@ func (x *Token) GetRevokedBy() string {
 		return x.RevokedBy
 	}
 	return ""
+}
+
+func (x *Token) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
 }
 
 // CreateTokenRequest requests a token.
@@ -629,6 +640,145 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
+// RotateTokenRequest names the token whose secret is replaced.
+type RotateTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the token.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Time for which the old secret stays valid: at most 7 days, and at most until the token would have expired. If it is
+	// absent, the old secret ends at once. Secrets that were replaced before stay valid until their own end.
+	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	// Time at which the token expires. If it is absent, the token is valid from now for as long as it was valid after its
+	// creation.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTokenRequest) Reset() {
+	*x = RotateTokenRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenRequest) ProtoMessage() {}
+
+func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenRequest.ProtoReflect.Descriptor instead.
+func (*RotateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RotateTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateTokenRequest) GetOverlap() *durationpb.Duration {
+	if x != nil {
+		return x.Overlap
+	}
+	return nil
+}
+
+func (x *RotateTokenRequest) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// RotateTokenResponse contains a token and its new secret. No other response contains the secret.
+type RotateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token in the form in which it is stored.
+	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// New secret of the token, as in CreateTokenResponse.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Time at which the old secret ends. It is absent if the old secret has ended.
+	OldSecretExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=old_secret_expires,json=oldSecretExpires,proto3" json:"old_secret_expires,omitempty"`
+	// Number of replicas that have not confirmed the change, as in RevokeTokenResponse.
+	UnconfirmedReplicas int32 `protobuf:"varint,4,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *RotateTokenResponse) Reset() {
+	*x = RotateTokenResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenResponse) ProtoMessage() {}
+
+func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenResponse.ProtoReflect.Descriptor instead.
+func (*RotateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RotateTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *RotateTokenResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *RotateTokenResponse) GetOldSecretExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldSecretExpires
+	}
+	return nil
+}
+
+func (x *RotateTokenResponse) GetUnconfirmedReplicas() int32 {
+	if x != nil {
+		return x.UnconfirmedReplicas
+	}
+	return 0
+}
+
 // RevokeTokenRequest specifies a token, or the agent whose tokens are revoked. Exactly one of the two fields is set.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -643,7 +793,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +805,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +818,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -691,14 +841,17 @@ type RevokeTokenResponse struct {
 	// The tokens that the request selects, including tokens that had already been revoked.
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	// Names of the agent's tokens that stay valid because they are in the configuration.
-	Configured    []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Configured []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
+	// Number of replicas of the identity service that have not confirmed the revocation, because they have no connection to
+	// the database. Each of them stops to confirm tokens `stores.identity_max_age` after it has lost the connection.
+	UnconfirmedReplicas int32 `protobuf:"varint,3,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +863,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +876,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RevokeTokenResponse) GetTokens() []*Token {
@@ -740,6 +893,13 @@ func (x *RevokeTokenResponse) GetConfigured() []string {
 	return nil
 }
 
+func (x *RevokeTokenResponse) GetUnconfirmedReplicas() int32 {
+	if x != nil {
+		return x.UnconfirmedReplicas
+	}
+	return 0
+}
+
 // ReportTokenUseRequest contains the times at which tokens were used.
 type ReportTokenUseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -751,7 +911,7 @@ type ReportTokenUseRequest struct {
 
 func (x *ReportTokenUseRequest) Reset() {
 	*x = ReportTokenUseRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +923,7 @@ func (x *ReportTokenUseRequest) String() string {
 func (*ReportTokenUseRequest) ProtoMessage() {}
 
 func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +936,7 @@ func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUseRequest.ProtoReflect.Descriptor instead.
 func (*ReportTokenUseRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReportTokenUseRequest) GetUses() []*TokenUse {
@@ -799,7 +959,7 @@ type TokenUse struct {
 
 func (x *TokenUse) Reset() {
 	*x = TokenUse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +971,7 @@ func (x *TokenUse) String() string {
 func (*TokenUse) ProtoMessage() {}
 
 func (x *TokenUse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +984,7 @@ func (x *TokenUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
 func (*TokenUse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TokenUse) GetName() string {
@@ -850,7 +1010,7 @@ type ReportTokenUseResponse struct {
 
 func (x *ReportTokenUseResponse) Reset() {
 	*x = ReportTokenUseResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1022,7 @@ func (x *ReportTokenUseResponse) String() string {
 func (*ReportTokenUseResponse) ProtoMessage() {}
 
 func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1035,7 @@ func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUseResponse.ProtoReflect.Descriptor instead.
 func (*ReportTokenUseResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
 }
 
 // WatchTokensRequest requests the valid tokens.
@@ -887,7 +1047,7 @@ type WatchTokensRequest struct {
 
 func (x *WatchTokensRequest) Reset() {
 	*x = WatchTokensRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +1059,7 @@ func (x *WatchTokensRequest) String() string {
 func (*WatchTokensRequest) ProtoMessage() {}
 
 func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,21 +1072,25 @@ func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensRequest.ProtoReflect.Descriptor instead.
 func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
 }
 
 // WatchTokensResponse contains all valid tokens, or is a heartbeat.
 type WatchTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The valid tokens. It is absent in a heartbeat, which means that the set has not changed.
-	Set           *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	Set *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	// Identifier of the stream, for AcknowledgeTokens.
+	Watcher string `protobuf:"bytes,2,opt,name=watcher,proto3" json:"watcher,omitempty"`
+	// Version of the set: it increases with each change.
+	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchTokensResponse) Reset() {
 	*x = WatchTokensResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1102,7 @@ func (x *WatchTokensResponse) String() string {
 func (*WatchTokensResponse) ProtoMessage() {}
 
 func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1115,7 @@ func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensResponse.ProtoReflect.Descriptor instead.
 func (*WatchTokensResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchTokensResponse) GetSet() *TokenSet {
@@ -959,6 +1123,112 @@ func (x *WatchTokensResponse) GetSet() *TokenSet {
 		return x.Set
 	}
 	return nil
+}
+
+func (x *WatchTokensResponse) GetWatcher() string {
+	if x != nil {
+		return x.Watcher
+	}
+	return ""
+}
+
+func (x *WatchTokensResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// AcknowledgeTokensRequest says which set of tokens a service uses.
+type AcknowledgeTokensRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier of the stream, from WatchTokensResponse. An unknown identifier is ignored.
+	Watcher string `protobuf:"bytes,1,opt,name=watcher,proto3" json:"watcher,omitempty"`
+	// Version of the set, from WatchTokensResponse.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeTokensRequest) Reset() {
+	*x = AcknowledgeTokensRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeTokensRequest) ProtoMessage() {}
+
+func (x *AcknowledgeTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeTokensRequest.ProtoReflect.Descriptor instead.
+func (*AcknowledgeTokensRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AcknowledgeTokensRequest) GetWatcher() string {
+	if x != nil {
+		return x.Watcher
+	}
+	return ""
+}
+
+func (x *AcknowledgeTokensRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// AcknowledgeTokensResponse is empty.
+type AcknowledgeTokensResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeTokensResponse) Reset() {
+	*x = AcknowledgeTokensResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeTokensResponse) ProtoMessage() {}
+
+func (x *AcknowledgeTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeTokensResponse.ProtoReflect.Descriptor instead.
+func (*AcknowledgeTokensResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
 }
 
 // TokenSet is the set of all valid tokens.
@@ -978,7 +1248,7 @@ type TokenSet struct {
 
 func (x *TokenSet) Reset() {
 	*x = TokenSet{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1260,7 @@ func (x *TokenSet) String() string {
 func (*TokenSet) ProtoMessage() {}
 
 func (x *TokenSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1273,7 @@ func (x *TokenSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSet.ProtoReflect.Descriptor instead.
 func (*TokenSet) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TokenSet) GetTokens() []*TokenRecord {
@@ -1042,7 +1312,7 @@ type EndedToken struct {
 
 func (x *EndedToken) Reset() {
 	*x = EndedToken{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1324,7 @@ func (x *EndedToken) String() string {
 func (*EndedToken) ProtoMessage() {}
 
 func (x *EndedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1337,7 @@ func (x *EndedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedToken.ProtoReflect.Descriptor instead.
 func (*EndedToken) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndedToken) GetSha256() []byte {
@@ -1097,14 +1367,16 @@ type TokenRecord struct {
 	// The token.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// SHA-256 of the token's secret: 32 bytes.
-	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Secrets that RotateToken has replaced and that are still valid, at most 4.
+	Previous      []*PreviousSecret `protobuf:"bytes,3,rep,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1388,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1401,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TokenRecord) GetToken() *Token {
@@ -1146,6 +1418,68 @@ func (x *TokenRecord) GetSha256() []byte {
 	return nil
 }
 
+func (x *TokenRecord) GetPrevious() []*PreviousSecret {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
+// PreviousSecret is a secret of a token that was replaced.
+type PreviousSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the secret: 32 bytes.
+	Sha256 []byte `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Time at which the secret ends.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviousSecret) Reset() {
+	*x = PreviousSecret{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviousSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviousSecret) ProtoMessage() {}
+
+func (x *PreviousSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviousSecret.ProtoReflect.Descriptor instead.
+func (*PreviousSecret) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PreviousSecret) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *PreviousSecret) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
 // ListIssuersRequest is empty.
 type ListIssuersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1155,7 +1489,7 @@ type ListIssuersRequest struct {
 
 func (x *ListIssuersRequest) Reset() {
 	*x = ListIssuersRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1501,7 @@ func (x *ListIssuersRequest) String() string {
 func (*ListIssuersRequest) ProtoMessage() {}
 
 func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1514,7 @@ func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIssuersRequest.ProtoReflect.Descriptor instead.
 func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{21}
 }
 
 // ListIssuersResponse contains the issuers of the configuration.
@@ -1194,7 +1528,7 @@ type ListIssuersResponse struct {
 
 func (x *ListIssuersResponse) Reset() {
 	*x = ListIssuersResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1540,7 @@ func (x *ListIssuersResponse) String() string {
 func (*ListIssuersResponse) ProtoMessage() {}
 
 func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1553,7 @@ func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIssuersResponse.ProtoReflect.Descriptor instead.
 func (*ListIssuersResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{17}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListIssuersResponse) GetIssuers() []*IssuerStatus {
@@ -1248,7 +1582,7 @@ type IssuerStatus struct {
 
 func (x *IssuerStatus) Reset() {
 	*x = IssuerStatus{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1594,7 @@ func (x *IssuerStatus) String() string {
 func (*IssuerStatus) ProtoMessage() {}
 
 func (x *IssuerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1607,7 @@ func (x *IssuerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuerStatus.ProtoReflect.Descriptor instead.
 func (*IssuerStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{18}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *IssuerStatus) GetName() string {
@@ -1322,7 +1656,7 @@ type ExplainJWTRequest struct {
 
 func (x *ExplainJWTRequest) Reset() {
 	*x = ExplainJWTRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1668,7 @@ func (x *ExplainJWTRequest) String() string {
 func (*ExplainJWTRequest) ProtoMessage() {}
 
 func (x *ExplainJWTRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1681,7 @@ func (x *ExplainJWTRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJWTRequest.ProtoReflect.Descriptor instead.
 func (*ExplainJWTRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{19}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainJWTRequest) GetToken() string {
@@ -1372,7 +1706,7 @@ type ExplainJWTResponse struct {
 
 func (x *ExplainJWTResponse) Reset() {
 	*x = ExplainJWTResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1718,7 @@ func (x *ExplainJWTResponse) String() string {
 func (*ExplainJWTResponse) ProtoMessage() {}
 
 func (x *ExplainJWTResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1731,7 @@ func (x *ExplainJWTResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJWTResponse.ProtoReflect.Descriptor instead.
 func (*ExplainJWTResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{20}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainJWTResponse) GetSteps() []*ExplainedStep {
@@ -1436,7 +1770,7 @@ type ExplainedStep struct {
 
 func (x *ExplainedStep) Reset() {
 	*x = ExplainedStep{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1782,7 @@ func (x *ExplainedStep) String() string {
 func (*ExplainedStep) ProtoMessage() {}
 
 func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1795,7 @@ func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStep.ProtoReflect.Descriptor instead.
 func (*ExplainedStep) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{21}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExplainedStep) GetName() string {
@@ -1496,7 +1830,7 @@ type ReportUnknownKeyRequest struct {
 
 func (x *ReportUnknownKeyRequest) Reset() {
 	*x = ReportUnknownKeyRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1842,7 @@ func (x *ReportUnknownKeyRequest) String() string {
 func (*ReportUnknownKeyRequest) ProtoMessage() {}
 
 func (x *ReportUnknownKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1855,7 @@ func (x *ReportUnknownKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportUnknownKeyRequest.ProtoReflect.Descriptor instead.
 func (*ReportUnknownKeyRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{22}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportUnknownKeyRequest) GetIssuer() string {
@@ -1542,7 +1876,7 @@ type ReportUnknownKeyResponse struct {
 
 func (x *ReportUnknownKeyResponse) Reset() {
 	*x = ReportUnknownKeyResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1888,7 @@ func (x *ReportUnknownKeyResponse) String() string {
 func (*ReportUnknownKeyResponse) ProtoMessage() {}
 
 func (x *ReportUnknownKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1901,7 @@ func (x *ReportUnknownKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportUnknownKeyResponse.ProtoReflect.Descriptor instead.
 func (*ReportUnknownKeyResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReportUnknownKeyResponse) GetKeysSha256() []byte {
@@ -1581,7 +1915,7 @@ var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xe4\x05\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xe4\x05\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -1601,7 +1935,7 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x06issuer\x18\r \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x12 \n" +
 	"\x06client\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\x12,\n" +
 	"\x06scopes\x18\x0f \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x01\x18\x01\"\ar\x05\x10\x01(\x80\x02R\x06scopes\x12;\n" +
-	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\x8a\x05\n" +
+	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\xc7\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -1623,7 +1957,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\tcreatedBy\x124\n" +
 	"\arevoked\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\x12'\n" +
 	"\n" +
-	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\"u\n" +
+	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\x12;\n" +
+	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
 	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +
@@ -1638,24 +1973,40 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\"o\n" +
 	"\x12ListTokensResponse\x121\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"i\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc7\x01\n" +
+	"\x12RotateTokenRequest\x126\n" +
+	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1f\xc8\x01\x01r\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x12C\n" +
+	"\aoverlap\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\aoverlap\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xdb\x01\n" +
+	"\x13RotateTokenResponse\x12/\n" +
+	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12H\n" +
+	"\x12old_secret_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x10oldSecretExpires\x121\n" +
+	"\x14unconfirmed_replicas\x18\x04 \x01(\x05R\x13unconfirmedReplicas\"i\n" +
 	"\x12RevokeTokenRequest\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{0,128}$R\x04name\x12\x1e\n" +
-	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"h\n" +
+	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"\x9b\x01\n" +
 	"\x13RevokeTokenResponse\x121\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\x12\x1e\n" +
 	"\n" +
 	"configured\x18\x02 \x03(\tR\n" +
-	"configured\"T\n" +
+	"configured\x121\n" +
+	"\x14unconfirmed_replicas\x18\x03 \x01(\x05R\x13unconfirmedReplicas\"T\n" +
 	"\x15ReportTokenUseRequest\x12;\n" +
 	"\x04uses\x18\x01 \x03(\v2\x1c.sluice.identity.v1.TokenUseB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\x04uses\"w\n" +
 	"\bTokenUse\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x126\n" +
 	"\x04used\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x04used\"\x18\n" +
 	"\x16ReportTokenUseResponse\"\x14\n" +
-	"\x12WatchTokensRequest\"E\n" +
+	"\x12WatchTokensRequest\"y\n" +
 	"\x13WatchTokensResponse\x12.\n" +
-	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"\xb9\x01\n" +
+	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\x12\x18\n" +
+	"\awatcher\x18\x02 \x01(\tR\awatcher\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"Y\n" +
+	"\x18AcknowledgeTokensRequest\x12#\n" +
+	"\awatcher\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\awatcher\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\x1b\n" +
+	"\x19AcknowledgeTokensResponse\"\xb9\x01\n" +
 	"\bTokenSet\x127\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\x124\n" +
 	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\x12>\n" +
@@ -1664,10 +2015,14 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"EndedToken\x12\x1f\n" +
 	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x123\n" +
 	"\x04name\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x12\x18\n" +
-	"\arevoked\x18\x03 \x01(\bR\arevoked\"_\n" +
+	"\arevoked\x18\x03 \x01(\bR\arevoked\"\xa9\x01\n" +
 	"\vTokenRecord\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x1f\n" +
-	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\"\x14\n" +
+	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x12H\n" +
+	"\bprevious\x18\x03 \x03(\v2\".sluice.identity.v1.PreviousSecretB\b\xbaH\x05\x92\x01\x02\x10\x04R\bprevious\"o\n" +
+	"\x0ePreviousSecret\x12\x1f\n" +
+	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x12<\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\aexpires\"\x14\n" +
 	"\x12ListIssuersRequest\"Q\n" +
 	"\x13ListIssuersResponse\x12:\n" +
 	"\aissuers\x18\x01 \x03(\v2 .sluice.identity.v1.IssuerStatusR\aissuers\"\x9e\x01\n" +
@@ -1691,21 +2046,24 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"D\n" +
 	"\x18ReportUnknownKeyResponse\x12(\n" +
 	"\vkeys_sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\n" +
-	"keysSha2562\xf9\x06\n" +
+	"keysSha2562\xe5\b\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +
 	"ListTokens\x12%.sluice.identity.v1.ListTokensRequest\x1a&.sluice.identity.v1.ListTokensResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12g\n" +
-	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12n\n" +
-	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\f\xca\xf3\x18\b\n" +
-	"\x06\x01\x03\x04\x05\x06\a0\x01\x12h\n" +
+	"\vRotateToken\x12&.sluice.identity.v1.RotateTokenRequest\x1a'.sluice.identity.v1.RotateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12g\n" +
+	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12o\n" +
+	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\r\xca\xf3\x18\t\n" +
+	"\a\x01\x02\x03\x04\x05\x06\a0\x01\x12\x7f\n" +
+	"\x11AcknowledgeTokens\x12,.sluice.identity.v1.AcknowledgeTokensRequest\x1a-.sluice.identity.v1.AcknowledgeTokensResponse\"\r\xca\xf3\x18\t\n" +
+	"\a\x01\x02\x03\x04\x05\x06\a\x12h\n" +
 	"\vListIssuers\x12&.sluice.identity.v1.ListIssuersRequest\x1a'.sluice.identity.v1.ListIssuersResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12d\n" +
 	"\n" +
 	"ExplainJWT\x12%.sluice.identity.v1.ExplainJWTRequest\x1a&.sluice.identity.v1.ExplainJWTResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12v\n" +
 	"\x10ReportUnknownKey\x12+.sluice.identity.v1.ReportUnknownKeyRequest\x1a,.sluice.identity.v1.ReportUnknownKeyResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12u\n" +
-	"\x0eReportTokenUse\x12).sluice.identity.v1.ReportTokenUseRequest\x1a*.sluice.identity.v1.ReportTokenUseResponse\"\f\xca\xf3\x18\b\n" +
-	"\x06\x01\x03\x04\x05\x06\aB\xd2\x01\n" +
+	"\x01\x01\x12v\n" +
+	"\x0eReportTokenUse\x12).sluice.identity.v1.ReportTokenUseRequest\x1a*.sluice.identity.v1.ReportTokenUseResponse\"\r\xca\xf3\x18\t\n" +
+	"\a\x01\x02\x03\x04\x05\x06\aB\xd2\x01\n" +
 	"\x16com.sluice.identity.v1B\rIdentityProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/identity/v1;identityv1\xa2\x02\x03SIX\xaa\x02\x12Sluice.Identity.V1\xca\x02\x12Sluice\\Identity\\V1\xe2\x02\x1eSluice\\Identity\\V1\\GPBMetadata\xea\x02\x14Sluice::Identity::V1b\x06proto3"
 
 var (
@@ -1720,82 +2078,98 @@ func file_sluice_identity_v1_identity_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_identity_proto_rawDescData
 }
 
-var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_sluice_identity_v1_identity_proto_goTypes = []any{
-	(*Principal)(nil),                // 0: sluice.identity.v1.Principal
-	(*Token)(nil),                    // 1: sluice.identity.v1.Token
-	(*CreateTokenRequest)(nil),       // 2: sluice.identity.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 3: sluice.identity.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 4: sluice.identity.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 5: sluice.identity.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),       // 6: sluice.identity.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 7: sluice.identity.v1.RevokeTokenResponse
-	(*ReportTokenUseRequest)(nil),    // 8: sluice.identity.v1.ReportTokenUseRequest
-	(*TokenUse)(nil),                 // 9: sluice.identity.v1.TokenUse
-	(*ReportTokenUseResponse)(nil),   // 10: sluice.identity.v1.ReportTokenUseResponse
-	(*WatchTokensRequest)(nil),       // 11: sluice.identity.v1.WatchTokensRequest
-	(*WatchTokensResponse)(nil),      // 12: sluice.identity.v1.WatchTokensResponse
-	(*TokenSet)(nil),                 // 13: sluice.identity.v1.TokenSet
-	(*EndedToken)(nil),               // 14: sluice.identity.v1.EndedToken
-	(*TokenRecord)(nil),              // 15: sluice.identity.v1.TokenRecord
-	(*ListIssuersRequest)(nil),       // 16: sluice.identity.v1.ListIssuersRequest
-	(*ListIssuersResponse)(nil),      // 17: sluice.identity.v1.ListIssuersResponse
-	(*IssuerStatus)(nil),             // 18: sluice.identity.v1.IssuerStatus
-	(*ExplainJWTRequest)(nil),        // 19: sluice.identity.v1.ExplainJWTRequest
-	(*ExplainJWTResponse)(nil),       // 20: sluice.identity.v1.ExplainJWTResponse
-	(*ExplainedStep)(nil),            // 21: sluice.identity.v1.ExplainedStep
-	(*ReportUnknownKeyRequest)(nil),  // 22: sluice.identity.v1.ReportUnknownKeyRequest
-	(*ReportUnknownKeyResponse)(nil), // 23: sluice.identity.v1.ReportUnknownKeyResponse
-	(v1.TokenRole)(0),                // 24: sluice.auth.v1.TokenRole
-	(*timestamppb.Timestamp)(nil),    // 25: google.protobuf.Timestamp
-	(*Issuer)(nil),                   // 26: sluice.identity.v1.Issuer
+	(*Principal)(nil),                 // 0: sluice.identity.v1.Principal
+	(*Token)(nil),                     // 1: sluice.identity.v1.Token
+	(*CreateTokenRequest)(nil),        // 2: sluice.identity.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 3: sluice.identity.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),         // 4: sluice.identity.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),        // 5: sluice.identity.v1.ListTokensResponse
+	(*RotateTokenRequest)(nil),        // 6: sluice.identity.v1.RotateTokenRequest
+	(*RotateTokenResponse)(nil),       // 7: sluice.identity.v1.RotateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 8: sluice.identity.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 9: sluice.identity.v1.RevokeTokenResponse
+	(*ReportTokenUseRequest)(nil),     // 10: sluice.identity.v1.ReportTokenUseRequest
+	(*TokenUse)(nil),                  // 11: sluice.identity.v1.TokenUse
+	(*ReportTokenUseResponse)(nil),    // 12: sluice.identity.v1.ReportTokenUseResponse
+	(*WatchTokensRequest)(nil),        // 13: sluice.identity.v1.WatchTokensRequest
+	(*WatchTokensResponse)(nil),       // 14: sluice.identity.v1.WatchTokensResponse
+	(*AcknowledgeTokensRequest)(nil),  // 15: sluice.identity.v1.AcknowledgeTokensRequest
+	(*AcknowledgeTokensResponse)(nil), // 16: sluice.identity.v1.AcknowledgeTokensResponse
+	(*TokenSet)(nil),                  // 17: sluice.identity.v1.TokenSet
+	(*EndedToken)(nil),                // 18: sluice.identity.v1.EndedToken
+	(*TokenRecord)(nil),               // 19: sluice.identity.v1.TokenRecord
+	(*PreviousSecret)(nil),            // 20: sluice.identity.v1.PreviousSecret
+	(*ListIssuersRequest)(nil),        // 21: sluice.identity.v1.ListIssuersRequest
+	(*ListIssuersResponse)(nil),       // 22: sluice.identity.v1.ListIssuersResponse
+	(*IssuerStatus)(nil),              // 23: sluice.identity.v1.IssuerStatus
+	(*ExplainJWTRequest)(nil),         // 24: sluice.identity.v1.ExplainJWTRequest
+	(*ExplainJWTResponse)(nil),        // 25: sluice.identity.v1.ExplainJWTResponse
+	(*ExplainedStep)(nil),             // 26: sluice.identity.v1.ExplainedStep
+	(*ReportUnknownKeyRequest)(nil),   // 27: sluice.identity.v1.ReportUnknownKeyRequest
+	(*ReportUnknownKeyResponse)(nil),  // 28: sluice.identity.v1.ReportUnknownKeyResponse
+	(v1.TokenRole)(0),                 // 29: sluice.auth.v1.TokenRole
+	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
+	(*Issuer)(nil),                    // 32: sluice.identity.v1.Issuer
 }
 var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
-	24, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
+	29, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
 	0,  // 1: sluice.identity.v1.Principal.chain:type_name -> sluice.identity.v1.Principal
-	25, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
-	24, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
-	25, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
-	25, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	25, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
-	25, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
+	30, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
+	29, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
+	30, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
+	30, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	30, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
+	30, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
 	1,  // 8: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
 	1,  // 9: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
 	1,  // 10: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	1,  // 11: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
-	9,  // 12: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
-	25, // 13: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
-	13, // 14: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
-	15, // 15: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
-	14, // 16: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
-	26, // 17: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
-	1,  // 18: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
-	18, // 19: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
-	25, // 20: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
-	21, // 21: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
-	0,  // 22: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
-	25, // 23: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 24: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
-	4,  // 25: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
-	6,  // 26: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	11, // 27: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
-	16, // 28: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
-	19, // 29: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
-	22, // 30: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
-	8,  // 31: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
-	3,  // 32: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
-	5,  // 33: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
-	7,  // 34: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	12, // 35: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
-	17, // 36: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
-	20, // 37: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
-	23, // 38: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
-	10, // 39: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
-	32, // [32:40] is the sub-list for method output_type
-	24, // [24:32] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	31, // 11: sluice.identity.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	30, // 12: sluice.identity.v1.RotateTokenRequest.expires:type_name -> google.protobuf.Timestamp
+	1,  // 13: sluice.identity.v1.RotateTokenResponse.token:type_name -> sluice.identity.v1.Token
+	30, // 14: sluice.identity.v1.RotateTokenResponse.old_secret_expires:type_name -> google.protobuf.Timestamp
+	1,  // 15: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
+	11, // 16: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
+	30, // 17: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
+	17, // 18: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
+	19, // 19: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
+	18, // 20: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
+	32, // 21: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
+	1,  // 22: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
+	20, // 23: sluice.identity.v1.TokenRecord.previous:type_name -> sluice.identity.v1.PreviousSecret
+	30, // 24: sluice.identity.v1.PreviousSecret.expires:type_name -> google.protobuf.Timestamp
+	23, // 25: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
+	30, // 26: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
+	26, // 27: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
+	0,  // 28: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
+	30, // 29: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 30: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
+	4,  // 31: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
+	6,  // 32: sluice.identity.v1.IdentityService.RotateToken:input_type -> sluice.identity.v1.RotateTokenRequest
+	8,  // 33: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
+	13, // 34: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
+	15, // 35: sluice.identity.v1.IdentityService.AcknowledgeTokens:input_type -> sluice.identity.v1.AcknowledgeTokensRequest
+	21, // 36: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
+	24, // 37: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
+	27, // 38: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
+	10, // 39: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
+	3,  // 40: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
+	5,  // 41: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
+	7,  // 42: sluice.identity.v1.IdentityService.RotateToken:output_type -> sluice.identity.v1.RotateTokenResponse
+	9,  // 43: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
+	14, // 44: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
+	16, // 45: sluice.identity.v1.IdentityService.AcknowledgeTokens:output_type -> sluice.identity.v1.AcknowledgeTokensResponse
+	22, // 46: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
+	25, // 47: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
+	28, // 48: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
+	12, // 49: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
+	40, // [40:50] is the sub-list for method output_type
+	30, // [30:40] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_identity_proto_init() }
@@ -1810,7 +2184,7 @@ func file_sluice_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_identity_proto_rawDesc), len(file_sluice_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,7 +24,7 @@ const (
 )
 
 // Issuer is an authorization server or an OpenID provider whose JWTs (RFC 7519) identify agents at the gateway. It
-// contains the configuration (`auth.issuers`), and the keys that the policy service has fetched.
+// contains the configuration (`auth.issuers`), and the keys that the identity service has fetched.
 type Issuer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the issuer in the configuration, unique: 1 to 32 lower-case letters, digits or `-`.
