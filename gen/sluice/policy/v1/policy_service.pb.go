@@ -25,20 +25,20 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto\x1a#sluice/policy/v1/token_export.proto2\xf1\x13\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto\x1a#sluice/policy/v1/token_export.proto2\xfd\x13\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xd8\xf3\x18\x01\x12k\n" +
-	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12a\n" +
+	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12g\n" +
 	"\n" +
-	"ListAccess\x12#.sluice.policy.v1.ListAccessRequest\x1a$.sluice.policy.v1.ListAccessResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12o\n" +
+	"ListAccess\x12#.sluice.policy.v1.ListAccessRequest\x1a$.sluice.policy.v1.ListAccessResponse\"\x0e\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\b\x12o\n" +
 	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\x13\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12o\n" +
 	"\vFilterNames\x12$.sluice.policy.v1.FilterNamesRequest\x1a%.sluice.policy.v1.FilterNamesResponse\"\x13\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12h\n" +
-	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\x12q\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12n\n" +
+	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\x12\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\b\x12q\n" +
 	"\rLintDocuments\x12&.sluice.policy.v1.LintDocumentsRequest\x1a'.sluice.policy.v1.LintDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
 	"\rTestDocuments\x12&.sluice.policy.v1.TestDocumentsRequest\x1a'.sluice.policy.v1.TestDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12n\n" +
 	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12s\n" +

@@ -472,7 +472,7 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 	}
 	if t.json() {
 		if err := t.printJSON(map[string]any{
-			"revoked": all, "configured": resp.GetConfigured(), "unconfirmed_replicas": resp.GetUnconfirmedReplicas(),
+			"revoked": all, "configured": resp.GetConfigured(), "unconfirmedReplicas": resp.GetUnconfirmedReplicas(),
 		}); err != nil {
 			return err
 		}
