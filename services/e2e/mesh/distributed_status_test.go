@@ -138,11 +138,11 @@ func (s meshStatus) checkUnavailable(name string) error {
 	}
 	why := strings.Join(append(slices.Clone(s.NotReady), s.Degraded...), "; ")
 	switch {
-	case len(s.Roles) != 5:
+	case len(s.Roles) != 6:
 		return fmt.Errorf("%d roles", len(s.Roles))
 	case name == "gateway":
 		return nil
-	case s.Ready != (name != "policy"), len(s.Servers) != 1, why != "the "+name+" service is unavailable":
+	case s.Ready != (name != "policy" && name != "identity"), len(s.Servers) != 1, !strings.HasSuffix(why, "the "+name+" service is unavailable"):
 		return fmt.Errorf("ready is %v: %s", s.Ready, why)
 	}
 	return nil

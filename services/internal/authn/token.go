@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -263,6 +264,30 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 		return nil, err
 	}
 	return token.Principal, err
+}
+
+// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid: after the
+// start of this process, until the first set is received, and while the source of the tokens is busy. It does not wait
+// for a token that the last confirmed set does not contain.
+func (t *Tokens) LookupFresh(ctx context.Context, secret string) (*identityv1.Principal, error) {
+	p, err := t.Lookup(secret)
+	if !errors.Is(err, ErrTokensStale) || p == nil && t.HasSet() {
+		return p, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, sourceTimeout)
+	defer cancel()
+	for errors.Is(err, ErrTokensStale) && waiting.Err() == nil && (!t.HasSet() || t.IsSourceAvailable()) {
+		confirmed := t.nextConfirmation()
+		if p, err = t.Lookup(secret); !errors.Is(err, ErrTokensStale) {
+			break
+		}
+		select {
+		case <-confirmed:
+		case <-waiting.Done():
+		}
+		p, err = t.Lookup(secret)
+	}
+	return p, err
 }
 
 // lookup returns the token with the given hash. The error is that of [Tokens.Lookup]. With ErrTokensStale, lookup also
