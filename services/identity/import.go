@@ -91,15 +91,11 @@ func (s *Service) tryImport(ctx context.Context) error {
 
 // finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later would
 // be valid again if this service got another store and imported the tokens again.
-func (s *Service) finishImport(ctx context.Context) error {
-	for {
-		err := s.tryFinishImport(ctx)
-		if err == nil || ctx.Err() != nil {
-			return nil
-		}
+func (s *Service) finishImport(ctx context.Context) {
+	for s.tryFinishImport(ctx) != nil {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-time.After(importPatience):
 		}
 	}

@@ -121,16 +121,15 @@ func (s *Service) Close() error {
 // Run reads the tokens that other processes change, the configuration and the keys of issuers. It returns when ctx is
 // done.
 func (s *Service) Run(ctx context.Context) error {
-	s.importTokens(ctx)
-	if ctx.Err() != nil {
-		return nil
+	if s.importTokens(ctx); ctx.Err() != nil {
+		return nil //nolint:nilerr // the service was stopped
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watchConfiguration(ctx) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { return s.confirm(ctx) })
 	group.Go(func() error { return s.confirmOwn(ctx) })
-	group.Go(func() error { return s.finishImport(ctx) })
+	group.Go(func() error { s.finishImport(ctx); return nil })
 	group.Go(func() error { return s.recordUses(ctx) })
 	group.Go(func() error { return s.tokens.keys.Run(ctx) })
 	return group.Wait()

@@ -38,10 +38,6 @@ func load(t *testing.T, tokens string, files map[string]string) *config.File {
 
 func noEnv(string) (string, bool) { return "", false }
 
-func env(name, value string) config.Env {
-	return func(variable string) (string, bool) { return value, variable == name }
-}
-
 func TestFromFile_ReadsPathsAndSessionCap(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", role: agent}\n", nil)

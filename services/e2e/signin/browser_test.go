@@ -80,7 +80,7 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 func formOf(page string) (action string, fields url.Values) {
 	tokens := html.NewTokenizer(strings.NewReader(page))
 	for {
-		switch tokens.Next() { //nolint:exhaustive // other tokens do not matter
+		switch tokens.Next() {
 		case html.ErrorToken:
 			return action, fields
 		case html.EndTagToken:
@@ -105,10 +105,10 @@ func formOf(page string) (action string, fields url.Values) {
 
 // entered returns what the person enters in an input field.
 func entered(field map[string]string) string {
-	switch {
-	case field["type"] == "hidden":
+	switch field["type"] {
+	case "hidden":
 		return field["value"]
-	case field["type"] == "password":
+	case "password":
 		return personPassword
 	default:
 		return personName

@@ -33,7 +33,7 @@ const (
 
 // Refusal is the error of a token that is refused. Its text says what is wrong with the token, and contains no value of
 // a claim.
-type Refusal struct {
+type Refusal struct { //nolint:errname // like the refusals of the gateway
 	Reason Reason
 	// Issuer is the name of the issuer, or empty if the token names no configured issuer.
 	Issuer string

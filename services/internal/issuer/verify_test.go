@@ -1,6 +1,7 @@
 package issuer_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -43,9 +44,7 @@ func TestVerify_RefusesTokens(t *testing.T) {
 	t.Parallel()
 	header := func(changes object) object {
 		out := object{"alg": "RS256", "kid": "rsa", "typ": "JWT"}
-		for name, value := range changes {
-			out[name] = value
-		}
+		maps.Copy(out, changes)
 		return out
 	}
 	at := func(d time.Duration) int64 { return now.Add(d).Unix() }

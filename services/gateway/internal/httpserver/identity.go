@@ -156,5 +156,5 @@ func (s *Server) answerRefusal(w http.ResponseWriter, r *http.Request, refused *
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client may have disconnected
+	_, _ = w.Write(body) //nolint:gosec // JSON with its media type; the client may have disconnected
 }

@@ -143,7 +143,7 @@ func get(ctx context.Context, client *http.Client, at string, most int64) ([]byt
 	if err != nil {
 		return nil, fmt.Errorf("fetch the keys: %w", err)
 	}
-	defer resp.Body.Close()
+	defer resp.Body.Close() //nolint:errcheck // the body was read
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: the issuer has answered %s", at, resp.Status)
 	}
