@@ -17,10 +17,11 @@ type Cell struct {
 	Title string
 	// Targets contains the minimum ratio to the rate of the cell [Floor] for each number of callers. It may be nil.
 	Targets map[int]float64
-	// Unconditional is the name of the cell that makes the same call under a rule without conditions. MinShare is the
-	// minimum ratio to the rate of that cell. Both fields have their zero values if the cell has no such comparison.
-	Unconditional string
-	MinShare      float64
+	// Baseline is the name of the cell that makes the same call under a rule without conditions, or with a token instead
+	// of a JWT. MinShare is the minimum ratio to the rate of that cell. Both fields have their zero values if the cell has
+	// no such comparison.
+	Baseline string
+	MinShare float64
 
 	// site is the name of the site, which is the group of processes that serves the cell. If base is true, the site
 	// runs the programs of the base commit.
@@ -65,7 +66,11 @@ func Cells() []Cell {
 		},
 		{
 			Name: "up-condition", Title: "`sluice up`, allowed by a rule with three conditions on arguments", site: siteUp, tool: toolConditional,
-			mark: markEchoed, Unconditional: "up", MinShare: 0.90,
+			mark: markEchoed, Baseline: "up", MinShare: 0.90,
+		},
+		{
+			Name: "up-jwt", Title: "`sluice up`, allowed, each caller with a JWT of 1 KiB", site: siteUpJWT, tool: toolAllowed,
+			mark: markEchoed, Baseline: "up", MinShare: 0.98,
 		},
 		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, allPrincipals: true, mark: markDenied},
 		{
@@ -78,7 +83,7 @@ func Cells() []Cell {
 		},
 		{
 			Name: "apart-condition", Title: "separate processes, allowed by a rule with three conditions on arguments", site: siteApart,
-			tool: toolConditional, mark: markEchoed, Unconditional: "apart", MinShare: 0.60,
+			tool: toolConditional, mark: markEchoed, Baseline: "apart", MinShare: 0.60,
 		},
 	}
 	for _, c := range cells {

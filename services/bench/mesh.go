@@ -40,6 +40,8 @@ type meshFile struct {
 	Roles map[string]string
 	// Asked is true if the gateway does not cache decisions and therefore asks the policy service about every call.
 	Asked bool
+	// Issuer is the URL of the issuer whose JWTs identify callers. If it is empty, only tokens identify callers.
+	Issuer string
 
 	// The method writeMesh sets the following fields. They are the same in all configurations of a run.
 	Tokens                 []string

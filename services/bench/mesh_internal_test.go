@@ -32,16 +32,24 @@ func TestPolicyText_HasTheRules(t *testing.T) {
 func TestMesh_AnswersEveryCell(t *testing.T) {
 	t.Parallel()
 	s := newTestSites(t)
-	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
+	var err error
+	if s.issuer, err = startIssuer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.issuer.close)
+	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data", Issuer: s.issuer.url()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := s.meshAt(startMesh(t, path))
+	if err := s.issuer.awaitKeys(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
 	for _, cell := range Cells() {
-		if cell.site != siteUp {
+		if cell.site != siteUp && cell.site != siteUpJWT {
 			continue
 		}
-		sessions, err := openSessions(t.Context(), at, s.tokens[:2], cell.tool)
+		sessions, err := openSessions(t.Context(), at, s.tokensOf(cell)[:2], cell.tool)
 		if err != nil {
 			t.Fatal(err)
 		}

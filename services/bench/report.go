@@ -31,7 +31,7 @@ func Report(r *Results, about About) []byte {
 	out.WriteString(preface)
 	writeAbout(&out, r, about)
 	writeRatios(&out, r)
-	writeConditions(&out, r)
+	writeComparisons(&out, r)
 	writeChanges(&out, r)
 	writeAbsolute(&out, r)
 	writeCPU(&out, r)
@@ -83,15 +83,14 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeConditions writes, for each cell whose rule has conditions, the ratio of its rate to the rate of the same call
-// under a rule without conditions.
-func writeConditions(out *bytes.Buffer, r *Results) {
-	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return c.Unconditional == "" || c.base })
+// writeComparisons writes, for each cell with a baseline, the ratio of its rate to the rate of the baseline.
+func writeComparisons(out *bytes.Buffer, r *Results) {
+	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return c.Baseline == "" || c.base })
 	if len(cells) == 0 {
 		return
 	}
 	counts := r.callers()
-	out.WriteString("\n## Conditions\n\nThe number of calls per second, divided by that of the same call whose rule has no condition, in the same round: the median (least–most); below it the target. A decision that depends on arguments is not cached.\n\n| case |")
+	out.WriteString("\n## Conditions and JWTs\n\nThe number of calls per second, divided by that of the same call whose rule has no condition, or whose caller has a token instead of a JWT, in the same round: the median (least–most); below it the target. A decision that depends on arguments is not cached.\n\n| case |")
 	for _, n := range counts {
 		fmt.Fprintf(out, " %s |", callers(n))
 	}
@@ -99,7 +98,7 @@ func writeConditions(out *bytes.Buffer, r *Results) {
 	for _, c := range cells {
 		fmt.Fprintf(out, "| %s |", c.Title)
 		for _, n := range counts {
-			fmt.Fprintf(out, " %s |", ratio(r.Against(c.Name, c.Unconditional, n, Sample.Rate), c.MinShare))
+			fmt.Fprintf(out, " %s |", ratio(r.Against(c.Name, c.Baseline, n, Sample.Rate), c.MinShare))
 		}
 		out.WriteString("\n")
 	}

@@ -16,6 +16,7 @@ const (
 	siteProxy = "proxy"
 	siteLean  = "lean"
 	siteUp    = "up"
+	siteUpJWT = "up-jwt"
 	siteApart = "apart"
 	// askedSuffix is the suffix in the names of the sites whose gateway does not cache decisions.
 	askedSuffix = "-asked"
@@ -24,11 +25,11 @@ const (
 // roles lists the mesh services in the order in which they start. The gateway is last, because startSeparateRoles waits
 // only until the last service is ready. The list is repeated here and not imported, because `make bench-diff` builds
 // this package with the code of earlier commits.
-var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
+var roles = []string{"identity", "policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs returns the names of the mesh's programs that are needed to measure cells.
 func programs(cells []Cell) []string {
-	of := map[string][]string{siteUp: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
+	of := map[string][]string{siteUp: {"sluice"}, siteUpJWT: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
 	var names []string
 	for _, c := range cells {
 		names = append(names, of[strings.TrimSuffix(c.site, askedSuffix)]...)
@@ -55,6 +56,8 @@ type sites struct {
 	dir    string
 	tokens []string
 	sink   *sink
+	// issuer is nil until a site with JWTs starts.
+	issuer *jwtIssuer
 	echo   *site
 	byID   map[string]*site
 }
@@ -85,7 +88,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		return known, nil
 	}
 	start := map[string]func(context.Context, *site) error{
-		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startSeparateRoles, siteThv: s.startThv, siteVMCP: s.startVMCP,
+		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteUpJWT: s.startUpWithJWTs, siteApart: s.startSeparateRoles, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
 	s.byID[id] = made // a site that failed to start is stored too, so that close stops its processes
@@ -137,12 +140,34 @@ func (s *sites) startSelf(ctx context.Context, to *site, role string, args ...st
 	return p.ready(ctx, "http://"+addrs[0]+healthPath)
 }
 
-func (s *sites) startUp(ctx context.Context, to *site) error {
+// tokensOf returns the tokens of the principals in a cell.
+func (s *sites) tokensOf(cell Cell) []string {
+	if cell.site == siteUpJWT {
+		return s.issuer.tokens
+	}
+	return s.tokens
+}
+
+func (s *sites) startUp(ctx context.Context, to *site) error { return s.startSluice(ctx, to, "") }
+
+// startUpWithJWTs starts a mesh that also identifies callers by JWTs of an issuer.
+func (s *sites) startUpWithJWTs(ctx context.Context, to *site) (err error) {
+	if s.issuer, err = startIssuer(ctx); err != nil {
+		return err
+	}
+	if err := s.startSluice(ctx, to, s.issuer.url()); err != nil {
+		return err
+	}
+	return s.issuer.awaitKeys(ctx, to.at)
+}
+
+// startSluice starts `sluice up`. issuer is the URL of an issuer, or empty.
+func (s *sites) startSluice(ctx context.Context, to *site, issuer string) error {
 	addrs, err := freeAddrs(ctx, 2)
 	if err != nil {
 		return err
 	}
-	config, err := s.writeMesh(to.dir, meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data", Asked: to.asked})
+	config, err := s.writeMesh(to.dir, meshFile{MCP: addrs[0], GRPC: addrs[1], Data: "data", Asked: to.asked, Issuer: issuer})
 	if err != nil {
 		return err
 	}
@@ -155,6 +180,10 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 }
 
 func (s *sites) startSeparateRoles(ctx context.Context, to *site) error {
+	roles := slices.DeleteFunc(slices.Clone(roles), func(role string) bool { // an earlier commit may not have all roles
+		_, err := os.Stat(to.program(role))
+		return err != nil
+	})
 	addrs, err := freeAddrs(ctx, 2+len(roles))
 	if err != nil {
 		return err
@@ -202,4 +231,7 @@ func (s *sites) close() {
 		}
 	}
 	s.sink.close()
+	if s.issuer != nil {
+		s.issuer.close()
+	}
 }

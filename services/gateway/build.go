@@ -7,6 +7,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -42,6 +43,18 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	issuers, err := mesh.Conn(authv1.Role_ROLE_IDENTITY)
+	if err != nil {
+		return nil, err
+	}
+	identity := identityv1.NewIdentityServiceClient(issuers)
+	mesh.Tokens.AskForKeys(func(ctx context.Context, issuer string) ([]byte, error) {
+		resp, err := identity.ReportUnknownKey(ctx, &identityv1.ReportUnknownKeyRequest{Issuer: issuer})
+		if err != nil {
+			mesh.Log.WarnContext(ctx, "the new keys of an issuer could not be requested", "issuer", issuer, "error", err)
+		}
+		return resp.GetKeysSha256(), err
+	})
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {
 		// The policy service needs no health client, because the policy lease shows whether it is available.

@@ -28,6 +28,8 @@ type Config struct {
 	// Hosts and Origins are the values that are accepted in the HTTP headers Host and Origin, in addition to loopback
 	// names.
 	Hosts, Origins []string
+	// Resource is the URI of the mesh as a protected resource (RFC 9728). It is empty if the mesh has no public URL.
+	Resource string
 	// TrustParent makes the gateway continue the trace of a client. Otherwise the gateway starts a new trace that links
 	// to the client's trace.
 	TrustParent bool
@@ -189,7 +191,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		Listen:      f.Listen,
 		CertFile:    f.Path(f.ListenTLS.Cert),
 		KeyFile:     f.Path(f.ListenTLS.Key),
-		Hosts:       f.Hosts,
+		Hosts:       f.AcceptedHosts(),
+		Resource:    f.Resource(),
 		Origins:     f.Origins,
 		TrustParent: f.Telemetry.TrustParent,
 		Data:        f.Path(f.Data),

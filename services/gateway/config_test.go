@@ -192,6 +192,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 			},
 			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, Home: []string{".kube"}, NoNetwork: true},
 		},
+		{"Resource", func(f *config.File) { f.PublicURL = "https://mcp.example.com" }, "https://mcp.example.com/mcp"},
 		{"Documents", func(f *config.File) { f.Policies = []string{"/policies"} }, []string{"/policies"}},
 	}
 	untested := map[string]bool{}
@@ -223,8 +224,11 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		}
 		delete(after, tt.field)
 		rest := maps.Clone(before)
-		if tt.field == "KeyFile" { // stdio servers must not read this file
+		switch tt.field {
+		case "KeyFile": // stdio servers must not read this file
 			after["Secrets"] = before["Secrets"]
+		case "Resource": // requests name its host
+			after["Hosts"] = before["Hosts"]
 		}
 		delete(rest, tt.field)
 		if diff := cmp.Diff(rest, after, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {

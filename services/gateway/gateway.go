@@ -156,6 +156,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
 	}
+	s.deps.Tokens.CountVerifications(s.meters.CountVerified)
 	if s.answerMemory, err = limits.NewBudget(limits.AnswerQuotas()); err != nil {
 		return err
 	}
@@ -313,7 +314,7 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	}
 	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(
-		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
+		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, Resource: s.cfg.Resource}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		mcpserver.Deps{
 			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, AnswerMemory: s.answerMemory, Forms: s.forms, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
@@ -386,7 +387,9 @@ func (s *Service) NotReady() []string {
 		why = append(why, reason)
 	}
 	if !s.deps.Tokens.HasSet() {
-		why = append(why, "the policy service has not reported yet which tokens are valid")
+		why = append(why, "the identity service has not reported yet which tokens are valid")
+	} else if !s.deps.Tokens.IsSourceAvailable() {
+		why = append(why, "it is unknown which tokens are valid, because the identity service does not answer")
 	}
 	return why
 }

@@ -14,7 +14,7 @@ func TestNotReady_SaysNothingAboutTheMachine(t *testing.T) {
 	if why := s.NotReady(); slices.Contains(why, ill) {
 		t.Errorf("the journal is unhealthy from the start: %q", why)
 	}
-	if why := s.NotReady(); !slices.Contains(why, "the policy service has not reported yet which tokens are valid") {
+	if why := s.NotReady(); !slices.Contains(why, "the identity service has not reported yet which tokens are valid") {
 		t.Errorf("no token can be checked, but the reasons are %q", why)
 	}
 	if err := s.journal.Close(); err != nil {

@@ -30,6 +30,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.DiffCatalog",
 		"sluice.policy.v1.PolicyService.DiffRevisions",
 		"sluice.policy.v1.PolicyService.ExplainCall",
+		"sluice.policy.v1.PolicyService.ExportTokens",
 		"sluice.policy.v1.PolicyService.FilterTools",
 		"sluice.policy.v1.PolicyService.FilterNames",
 		"sluice.policy.v1.PolicyService.GetRevision",
@@ -45,13 +46,6 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.TestDocuments",
 		"sluice.policy.v1.PolicyService.ListAccess",
 		"sluice.policy.v1.PolicyService.WatchRevision",
-	)
-	s.CheckCallers(t, "sluice.identity.v1",
-		"sluice.identity.v1.IdentityService.CreateToken",
-		"sluice.identity.v1.IdentityService.ListTokens",
-		"sluice.identity.v1.IdentityService.ReportTokenUse",
-		"sluice.identity.v1.IdentityService.RevokeToken",
-		"sluice.identity.v1.IdentityService.WatchTokens",
 	)
 }
 

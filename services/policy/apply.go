@@ -16,7 +16,7 @@ import (
 func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumentsRequest) (*policyv1.ApplyDocumentsResponse, error) {
 	caller := authn.CallerOf(ctx)
 	switch {
-	case !operatesInstallation(caller):
+	case !caller.OperatesInstallation():
 		return nil, toStatus(errOtherTenant)
 	case !s.cfg.Stored:
 		return nil, toStatus(fmt.Errorf("%w: %s", errInFiles, strings.Join(s.cfg.Paths, ", ")))

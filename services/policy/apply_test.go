@@ -466,7 +466,7 @@ func TestApplyDocuments_LastRevisionDecidesForALimitedTimeWithoutTheStore(t *tes
 		t.Errorf("calls are refused after %v", after)
 	}
 	_, err = policy.New(t.Context(), policy.Config{
-		Stored: true, SessionCap: 10, Identities: policy.Identities{Tokens: records()}, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Source: opts.source,
+		Stored: true, SessionCap: 10, People: holdersOf(records()), Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Source: opts.source,
 	}, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("a service starts without its store: %v", err)

@@ -37,14 +37,14 @@ func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
 func TestNew_FailsWhenAQuorumCannotBeReached(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, quorumOfThree())
-	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Identities: policy.Identities{Tokens: records()}, Source: "sqlite", Data: t.TempDir()}
+	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, People: holdersOf(records()), Source: "sqlite", Data: t.TempDir()}
 	_, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if want := dir + "/policy.yaml:5:5: " + quorumProblem + "; " + approverSuggestion; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 	zoe := rpctest.Record("zoe", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
 	zoe.Token.Groups = []string{"finance"}
-	cfg.Tokens = append(cfg.Tokens, zoe)
+	cfg.Tokens = append(cfg.Tokens, zoe.GetToken())
 	svc, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatalf("with one more: %v", err)
@@ -196,7 +196,7 @@ func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := [][]string{cfg.Tokens[0].GetToken().GetGroups(), cfg.Tokens[1].GetToken().GetGroups()}
+	got := [][]string{cfg.Tokens[0].GetGroups(), cfg.Tokens[1].GetGroups()}
 	if diff := cmp.Diff([][]string{{"ops", "finance"}, nil}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -24,12 +24,12 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		deps.Approvals = approvalv1.NewApprovalServiceClient(approvals)
 	}
 	if mesh.Reload != nil {
-		deps.Reload = func() (Identities, error) {
+		deps.Reload = func() (People, error) {
 			f, err := mesh.Reload()
 			if err != nil {
-				return Identities{}, err
+				return People{}, err
 			}
-			return identitiesOf(f, mesh.Env)
+			return configuredPeople(f), nil
 		}
 	}
 	return New(ctx, cfg, deps)

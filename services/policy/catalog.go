@@ -131,9 +131,6 @@ func (s *Service) catchUp(ctx context.Context) error {
 			err = s.readStops(ctx)
 		}
 		if err == nil {
-			err = s.readTokens(ctx)
-		}
-		if err == nil {
 			err = s.readRevision(ctx)
 		}
 		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
@@ -184,7 +181,7 @@ func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 		s.deps.Log.InfoContext(ctx, "the catalog has changed", "revision", set.revision, "before", old.revision)
 	}
 	s.active.Store(&set)
-	s.changes.notify()
+	s.changes.Notify()
 }
 
 // checkFresh returns [errStale] if the last read of the store was more than [Config.MaxStoreAge] ago.

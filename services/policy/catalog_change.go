@@ -23,7 +23,7 @@ func unknownServer(name string) error { return fmt.Errorf("%w: %q", errUnknownSe
 // every replica uses the changed server.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
-	if !operatesInstallation(caller) {
+	if !caller.OperatesInstallation() {
 		return nil, nil, errOtherTenant
 	}
 	after, version, err := s.store.Change(ctx, server, s.settings(server).Trusted, func(tx *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {

@@ -1,16 +1,11 @@
 package policy
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
@@ -26,7 +21,7 @@ type Config struct {
 	// SessionCap limits what a principal may use in all its sessions together. The limit is SessionCap times the limit
 	// for one session. SessionCap is at least 1.
 	SessionCap int
-	Identities
+	People
 
 	// Decide is the time that people have to approve or deny a call. Execute is the maximum time between the approval
 	// of a call and its execution. Both must be positive. They apply to rules that do not set a time.
@@ -62,8 +57,7 @@ func baseConfig(f *config.File) Config {
 	}
 }
 
-// FromFile returns the configuration of the policy service. References in tokens are resolved, and the tokens are
-// hashed.
+// FromFile returns the configuration of the policy service. It resolves no secrets of tokens.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := baseConfig(f)
 	source, err := f.Stores.Policy.Resolve(f, env)
@@ -86,62 +80,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	for _, p := range f.PolicyFiles() {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
-	cfg.Identities, err = identitiesOf(f, env)
-	return cfg, err
-}
-
-// identitiesOf returns the groups and the tokens in a configuration. References in tokens are resolved, and the tokens
-// are hashed.
-func identitiesOf(f *config.File, env config.Env) (Identities, error) {
-	out := Identities{Groups: f.Groups}
-	var errs []error
-	for i, t := range f.Auth.Tokens {
-		record, err := tokenRecord(f, t, env)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("auth.tokens[%d] (%s): %w", i, t.Name, err))
-			continue
-		}
-		out.Tokens = append(out.Tokens, record)
-	}
-	return out, errors.Join(errs...)
-}
-
-func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.TokenRecord, error) {
-	hash, err := tokenHash(f, t, env)
-	if err != nil {
-		return nil, err
-	}
-	return &identityv1.TokenRecord{Sha256: hash, Token: tokenOf(f, t)}, nil
-}
-
-func tokenOf(f *config.File, t config.Token) *identityv1.Token {
-	return &identityv1.Token{
-		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: f.GroupsOf(t),
-		Role: authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(t.Role)]), Configured: true,
-	}
-}
-
-func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
-	if t.SHA256 != "" {
-		text, err := t.SHA256.Resolve(f, env)
-		if err != nil {
-			return nil, err
-		}
-		hash, err := hex.DecodeString(strings.TrimSpace(text))
-		if err != nil || len(hash) != 32 {
-			return nil, errors.New("sha256 is not 64 hexadecimal digits")
-		}
-		return hash, nil
-	}
-	secret, err := t.Token.Resolve(f, env)
-	if err != nil {
-		return nil, err
-	}
-	if err := authn.CheckSecret(secret); err != nil {
-		return nil, err
-	}
-	hash := authn.HashSecret(secret)
-	return hash[:], nil
+	cfg.People = configuredPeople(f)
+	return cfg, nil
 }
 
 // Validate returns an error that lists all problems of the configuration.

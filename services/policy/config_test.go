@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"encoding/hex"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -9,10 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/testing/protocmp"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/policy"
@@ -22,11 +19,6 @@ const (
 	oneText   = "n3Vq8LrT2xWz7JkP5sYc9DfG4hMbA6uE"
 	otherText = "k7Rw2NpX9vBt4QzS6gHj3LmC8yFdU5aE"
 )
-
-func digest(text string) []byte {
-	hash := authn.HashSecret(text)
-	return hash[:]
-}
 
 // load writes files to a new directory, and then loads a configuration from this directory. tokens is the YAML of the
 // configuration's tokens.
@@ -46,10 +38,6 @@ func load(t *testing.T, tokens string, files map[string]string) *config.File {
 
 func noEnv(string) (string, bool) { return "", false }
 
-func env(name, value string) config.Env {
-	return func(variable string) (string, bool) { return value, variable == name }
-}
-
 func TestFromFile_ReadsPathsAndSessionCap(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", role: agent}\n", nil)
@@ -63,44 +51,6 @@ func TestFromFile_ReadsPathsAndSessionCap(t *testing.T) {
 	}
 }
 
-func TestFromFile_ResolvesTokens(t *testing.T) {
-	t.Parallel()
-	hash := hex.EncodeToString(digest(oneText))
-	tests := []struct {
-		name, token string
-		env         config.Env
-		files       map[string]string
-	}{
-		{name: "as text", token: "token: " + oneText},
-		{name: "as a hash", token: "sha256: " + hash},
-		{name: "as a hash in capitals", token: "sha256: " + strings.ToUpper(hash)},
-		{name: "as text in a variable", token: `token: "${env:T}"`, env: env("T", oneText)},
-		{name: "as a hash in a variable", token: `sha256: "${env:T}"`, env: env("T", hash)},
-		{name: "as text in a file", token: `token: "${file:t.txt}"`, files: map[string]string{"t.txt": oneText + "\n"}},
-		{name: "as a hash in a file", token: `sha256: "${file:t.txt}"`, files: map[string]string{"t.txt": hash + "\r\n"}},
-	}
-	for _, c := range tests {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			if c.env == nil {
-				c.env = noEnv
-			}
-			f := load(t, "    - {name: bot, "+c.token+", role: operator, tenant: acme, subject: ana, agent: dev, owner: bob, groups: [x, y]}\n", c.files)
-			cfg, err := policy.FromFile(f, c.env)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := []*identityv1.TokenRecord{{Sha256: digest(oneText), Token: &identityv1.Token{
-				Name: "bot", Tenant: "acme", Subject: "ana", Agent: "dev", Owner: "bob", Groups: []string{"x", "y"},
-				Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR, Configured: true,
-			}}}
-			if diff := cmp.Diff(want, cfg.Tokens, protocmp.Transform()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestFromFile_ConvertsEveryTokenRole(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[string]authv1.TokenRole{
@@ -111,82 +61,24 @@ func TestFromFile_ConvertsEveryTokenRole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := cfg.Tokens[0].GetToken(); got.GetRole() != want || got.GetTenant() != "default" || got.GetSubject() != "a" {
+		if got := cfg.Tokens[0]; got.GetRole() != want || got.GetTenant() != "default" || got.GetSubject() != "a" {
 			t.Errorf("%s is read as %v", role, got)
 		}
 	}
 }
 
-func TestFromFile_FailsForInvalidTokens(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name, token string
-		env         config.Env
-		want        string
-	}{
-		{"that are too short", "token: short-and-secret-0123456789", noEnv, "fewer than 32"},
-		{"that are samples", "token: change-me-change-me-change-me-change-me", noEnv, "publicly known"},
-		{"of one character", "token: " + strings.Repeat("q", 40), noEnv, "publicly known"},
-		{"whose variable is not set", `token: "${env:T}"`, noEnv, "the environment variable T is not set"},
-		{"whose variable has a short text", `token: "${env:T}"`, env("T", "short-and-secret"), "fewer than 32"},
-		{"whose file is not there", `token: "${file:gone.txt}"`, noEnv, "gone.txt"},
-		{"whose hash is a text", "sha256: " + oneText, noEnv, "64 hexadecimal digits"},
-		{"whose hash is too short", "sha256: " + hex.EncodeToString(digest(oneText)[:31]), noEnv, "64 hexadecimal digits"},
-		{"whose hash is not set", `sha256: "${env:T}"`, noEnv, "the environment variable T is not set"},
-	}
-	for _, c := range tests {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			f := load(t, "    - {name: good, token: "+otherText+", role: agent}\n    - {name: bad, "+c.token+", role: agent}\n", nil)
-			_, err := policy.FromFile(f, c.env)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "auth.tokens[1] (bad)") {
-				t.Fatalf("got %v, want %q and the token's path", err, c.want)
-			}
-			for _, secret := range []string{"short-and-secret", "change-me", oneText, otherText, "qqqq"} {
-				if strings.Contains(err.Error(), secret) {
-					t.Errorf("the error contains a secret: %v", err)
-				}
-			}
-		})
-	}
-}
-
-func TestFromFile_NamesEveryInvalidToken(t *testing.T) {
-	t.Parallel()
-	f := load(t, "    - {name: a, token: short, role: agent}\n    - {name: b, sha256: short, role: agent}\n", nil)
-	_, err := policy.FromFile(f, noEnv)
-	if err == nil || !strings.Contains(err.Error(), "auth.tokens[0] (a)") || !strings.Contains(err.Error(), "auth.tokens[1] (b)") {
-		t.Errorf("got %v, want both", err)
-	}
-}
-
 func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 	t.Parallel()
-	record := func(name string, hash []byte) *identityv1.TokenRecord {
-		return &identityv1.TokenRecord{Sha256: hash, Token: &identityv1.Token{Name: name}}
-	}
 	log := slog.New(slog.DiscardHandler)
 	good := func(t *testing.T) policy.Config {
 		t.Helper()
-		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Identities: policy.Identities{Tokens: records()}, Source: "sqlite", Data: t.TempDir()}
+		return policy.Config{Paths: []string{folder(t, document)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, People: holdersOf(records()), Source: "sqlite", Data: t.TempDir()}
 	}
 	tests := []struct {
 		name   string
 		change func(*policy.Config, *policy.Deps)
 		want   string
 	}{
-		{"two tokens of one text", func(c *policy.Config, _ *policy.Deps) {
-			c.Tokens = []*identityv1.TokenRecord{record("a", digest(oneText)), record("b", digest(oneText))}
-		}, `tokens "a" and "b" have the same text`},
-		{"the hash of a sample", func(c *policy.Config, _ *policy.Deps) {
-			c.Tokens = []*identityv1.TokenRecord{record("a", digest("0123456789abcdef0123456789abcdef"))}
-		}, "publicly known"},
-		{"the hash of no text", func(c *policy.Config, _ *policy.Deps) {
-			c.Tokens = []*identityv1.TokenRecord{record("a", digest(""))}
-		}, "publicly known"},
-		{"a hash of another length", func(c *policy.Config, _ *policy.Deps) {
-			c.Tokens = []*identityv1.TokenRecord{record("a", digest(oneText)[:31])}
-		}, "31 bytes"},
 		{"no paths", func(c *policy.Config, _ *policy.Deps) { c.Paths = nil }, "no policy document"},
 		{"an empty folder", func(c *policy.Config, _ *policy.Deps) { c.Paths = []string{t.TempDir()} }, "no policy document"},
 		{"a path that is not there", func(c *policy.Config, _ *policy.Deps) { c.Paths = append(c.Paths, "gone.yaml") }, "gone.yaml"},

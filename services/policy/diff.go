@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -90,7 +89,7 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 // newDocumentsDiffer returns a documentsDiffer that uses the catalog of the given set.
 func (s *Service) newDocumentsDiffer(set *activeSet, maxWork time.Duration) *documentsDiffer {
 	cfg := s.cfg
-	cfg.Identities = s.tokens.identities()
+	cfg.People = *s.holders.Load()
 	return &documentsDiffer{differ: differ{cfg: cfg, clock: s.newDiffClock(maxWork)}, servers: set.catalog.servers, settings: s.settings}
 }
 
@@ -161,7 +160,7 @@ func offlineDiffer(ctx context.Context, f *config.File, env config.Env) (*docume
 		d.cfg.Servers[name] = catalog.Settings{Trusted: server.Trusted}
 	}
 	for _, t := range f.Auth.Tokens {
-		d.cfg.Tokens = append(d.cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
+		d.cfg.Tokens = append(d.cfg.Tokens, f.TokenMessage(t))
 	}
 	source, err := f.Stores.Policy.Resolve(f, env)
 	switch {

@@ -206,7 +206,7 @@ type catalogDiffer struct {
 // servers that the configuration sets to `mode: observe`.
 func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
 	cfg, now := s.cfg, time.Now()
-	cfg.Identities = s.tokens.identities()
+	cfg.People = *s.holders.Load()
 	d := &catalogDiffer{
 		differ:  differ{cfg: cfg, totals: new(policyv1.DiffTotals), clock: s.newDiffClock(maxDiffWork)},
 		changes: changes, mayOpen: make(map[engine.RuleRef]bool),

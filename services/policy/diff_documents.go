@@ -116,8 +116,7 @@ func (r *recordedTargets) find(c *diffCall) *diffTarget {
 // findRecorded sets the targets of the recorded calls and the groups of the configured tokens.
 func (d *documentsDiffer) findRecorded() {
 	d.targets, d.groups = make(map[string]*recordedTargets), make(map[tokenKey][]string)
-	for _, r := range d.cfg.Tokens {
-		t := r.GetToken()
+	for _, t := range d.cfg.Tokens {
 		d.groups[tokenKey{t.GetTenant(), t.GetSubject(), t.GetAgent()}] = t.GetGroups()
 	}
 	for _, r := range d.recorded {

@@ -210,7 +210,7 @@ func TestDiff_RecordedCallsComeFirst(t *testing.T) {
 	const denied = "- {name: a, match: {tool: alpha, principal: bob}, action: deny}\n- {name: b, match: {tool: beta, principal: bob}, action: deny}\n- {name: g, match: {tool: gamma}, action: deny}\n"
 	for _, texts := range [][]string{{head + denied, head}, {head, head + denied}} {
 		flips, totals := diffTexts(t.Context(), t, texts[0], texts[1], func(d *documentsDiffer) {
-			d.cfg.Tokens = []*identityv1.TokenRecord{{Token: &identityv1.Token{Tenant: "default", Subject: "bob", Agent: "coder", Owner: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}}}
+			d.cfg.Tokens = []*identityv1.Token{{Tenant: "default", Subject: "bob", Agent: "coder", Owner: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}}
 			d.recorded = []*policyv1.RecordedCall{
 				recordedOf("alpha", "ana", 100), recordedOf("alpha", "bob", 1), recordedOf("beta", "bob", 50), recordedOf("beta", "bob", math.MaxInt64),
 			}

@@ -267,7 +267,7 @@ func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 func (f *collectedFlip) addCaller(subject *engine.Subject) {
 	var name []byte
 	for _, p := range append([]engine.Principal{subject.Caller}, subject.Chain...) {
-		name = fmt.Appendf(name, "%q %q %q ", p.Tenant, p.Name, p.Agent)
+		name = fmt.Appendf(name, "%q %q %q %q %q %q ", p.Tenant, p.Name, p.Agent, p.Issuer, p.Client, p.Scopes)
 	}
 	if f.callers[string(name)] {
 		return
@@ -293,7 +293,10 @@ func packSubject(s *engine.Subject) *identityv1.Principal {
 }
 
 func packPrincipal(p *engine.Principal) *identityv1.Principal {
-	return &identityv1.Principal{Tenant: p.Tenant, Subject: p.Name, Agent: p.Agent, Owner: p.Owner, Groups: p.Groups}
+	return &identityv1.Principal{
+		Tenant: p.Tenant, Subject: p.Name, Agent: p.Agent, Owner: p.Owner, Groups: p.Groups,
+		Issuer: p.Issuer, Client: p.Client, Scopes: p.Scopes,
+	}
 }
 
 func kindOf(c *engine.Change) policyv1.FlipKind {

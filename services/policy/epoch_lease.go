@@ -51,7 +51,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 			}
 		}
 	}()
-	for changed := s.changes.wait(); ; {
+	for changed := s.changes.Wait(); ; {
 		var request uint64
 		select {
 		case <-ctx.Done():
@@ -62,7 +62,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 			}
 			return err
 		case <-changed:
-			changed = s.changes.wait()
+			changed = s.changes.Wait()
 		case req := <-requests:
 			if err := holder.Acknowledge(req.GetTaken()); err != nil {
 				return toStatus(err)

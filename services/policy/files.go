@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -166,9 +165,7 @@ func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding
 // resolves no secrets.
 func configWithTokens(f *config.File) Config {
 	cfg := baseConfig(f)
-	for _, t := range f.Auth.Tokens {
-		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
-	}
+	cfg.People = configuredPeople(f)
 	return cfg
 }
 
@@ -259,7 +256,7 @@ func (s *Service) configForDrafts() Config {
 
 // peopleFor returns the people who may approve calls. It returns nil if the caller may not see all tokens.
 func (s *Service) peopleFor(ctx context.Context) *engine.Approvers {
-	if operatesInstallation(authn.CallerOf(ctx)) {
+	if authn.CallerOf(ctx).OperatesInstallation() {
 		return s.people()
 	}
 	return nil

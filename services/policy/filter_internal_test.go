@@ -34,7 +34,7 @@ func newTestService(t testing.TB) *Service {
 		t.Fatal(err)
 	}
 	s, err := New(t.Context(), Config{
-		Paths: []string{file}, SessionCap: 1, Identities: Identities{Tokens: rpctest.Records()}, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute,
+		Paths: []string{file}, SessionCap: 1, People: peopleOfRecords(rpctest.Records()), Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute,
 		Source: "sqlite", Data: t.TempDir(), Servers: map[string]catalog.Settings{"demo": {Mode: catalog.Off}},
 	},
 		Deps{Tokens: new(authn.Tokens), Signer: signer, Log: slog.New(slog.DiscardHandler)})
@@ -180,4 +180,13 @@ func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}
+
+// peopleOfRecords returns the holders of tokens.
+func peopleOfRecords(records []*identityv1.TokenRecord) People {
+	var out People
+	for _, r := range records {
+		out.Tokens = append(out.Tokens, r.GetToken())
+	}
+	return out
 }

@@ -77,10 +77,17 @@ type options struct {
 	approvals approvalv1.ApprovalServiceClient
 	// testsWithin limits the time for running the tests in documents. If it is 0, the limit is one minute.
 	testsWithin time.Duration
-	// groups contains the groups of the configuration. The field reload is a function that reads the configured tokens
-	// and groups again.
-	groups map[string][]string
-	reload func() (policy.Identities, error)
+	// reload is a function that reads the holders of the configured tokens again.
+	reload func() (policy.People, error)
+}
+
+// holdersOf returns the holders of tokens.
+func holdersOf(records []*identityv1.TokenRecord) policy.People {
+	var out policy.People
+	for _, r := range records {
+		out.Tokens = append(out.Tokens, r.GetToken())
+	}
+	return out
 }
 
 // records returns one token for each token role, and the tokens of two approvers in the group finance, because
@@ -119,9 +126,12 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	if opts.servers == nil {
 		opts.servers = map[string]catalog.Settings{"demo": {Mode: catalog.Off}}
 	}
-	tokens := new(authn.Tokens)
+	tokens, err := authn.NewTokens(opts.tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, Stored: opts.stored, Changes: opts.changes, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
+		Paths: opts.paths, Stored: opts.stored, Changes: opts.changes, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, People: holdersOf(opts.tokens), Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
 	}, policy.Deps{Tokens: tokens, Signer: signer(t), Approvals: opts.approvals, Log: log, Reload: opts.reload})
 	if err != nil {

@@ -57,7 +57,7 @@ func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 func unpackPrincipal(p *identityv1.Principal) engine.Principal {
 	return engine.Principal{
 		Tenant: p.GetTenant(), Name: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Groups: p.GetGroups(),
-		Session: p.GetSession(), Run: p.GetRun(),
+		Session: p.GetSession(), Run: p.GetRun(), Issuer: p.GetIssuer(), Client: p.GetClient(), Scopes: p.GetScopes(),
 	}
 }
 

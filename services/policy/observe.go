@@ -95,14 +95,14 @@ func (s *Service) enforceEnded(ctx context.Context) (*activeSet, error) {
 	next.Set, next.number, next.revision, next.activated = set, old.number+1, revisionOf(set, old.catalog), later(now, old.activated)
 	s.active.Store(&next)
 	s.deps.Log.InfoContext(ctx, "policies that were observed are enforced now", "revision", next.Revision(), "before", old.Revision())
-	s.changes.notify()
+	s.changes.Notify()
 	return &next, nil
 }
 
 // enforceOnTime calls enforceEnded whenever observe mode ends for a part of the policy, until ctx is cancelled.
 func (s *Service) enforceOnTime(ctx context.Context) error {
 	for {
-		changed := s.changes.wait()
+		changed := s.changes.Wait()
 		set, err := s.current(ctx)
 		if err != nil {
 			return err

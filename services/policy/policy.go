@@ -1,5 +1,4 @@
-// Package policy serves sluice.policy.v1 and sluice.identity.v1: it stores the policy documents, the tool catalog and
-// the tokens, and evaluates calls.
+// Package policy serves sluice.policy.v1: it stores the policy documents and the tool catalog, and evaluates calls.
 package policy
 
 import (
@@ -21,6 +20,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/changesignal"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/lru"
@@ -33,11 +33,19 @@ import (
 )
 
 // homeTenant is the tenant of the installation. Its operators manage the whole mesh.
-const homeTenant = "default"
+const homeTenant = authn.HomeTenant
+
+const (
+	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
+	// 500 ms that the API documentation promises.
+	heartbeatInterval = 400 * time.Millisecond
+	// defaultPageSize is the page size if the request sets no page size.
+	defaultPageSize = 100
+)
 
 // Deps contains the dependencies of a [Service]. All fields except Approvals and Reload are required.
 type Deps struct {
-	// Tokens receives the configured tokens and the stored tokens.
+	// Tokens contains the valid tokens.
 	Tokens *authn.Tokens
 	// Signer signs decisions for the approval service.
 	Signer *signeddecision.Signer
@@ -46,8 +54,8 @@ type Deps struct {
 	// Approvals is used to ask people to approve changes to the documents. It is required if such changes need an
 	// approval.
 	Approvals approvalv1.ApprovalServiceClient
-	// Reload reads the tokens and groups of the configuration again. If Reload is nil, they don't change.
-	Reload func() (Identities, error)
+	// Reload reads the holders of the configuration's tokens again. If Reload is nil, they don't change.
+	Reload func() (People, error)
 }
 
 func (d *Deps) check(approvals bool) error {
@@ -57,7 +65,7 @@ func (d *Deps) check(approvals bool) error {
 	return nil
 }
 
-// Service implements policyv1.PolicyServiceServer. [Service.Register] also registers the catalog and identity services.
+// Service implements policyv1.PolicyServiceServer. [Service.Register] also registers the catalog service.
 // A Service is safe for concurrent use.
 type Service struct {
 	policyv1.UnimplementedPolicyServiceServer
@@ -67,12 +75,13 @@ type Service struct {
 	// approvers lists the holders of configured tokens who may approve calls, and the holders of configured tokens
 	// whose calls may need an approval.
 	approvers atomic.Pointer[engine.Approvers]
-	tokens    *tokenBook
-	store     *store.Store
-	dir       *datadir.Dir // nil if the store is PostgreSQL
+	// holders contains the holders of the configured tokens.
+	holders atomic.Pointer[People]
+	store   *store.Store
+	dir     *datadir.Dir // nil if the store is PostgreSQL
 
 	active  atomic.Pointer[activeSet]
-	changes *signal
+	changes *changesignal.Signal
 	// epochLeases records the periods in which gateways may reuse cached decisions. The field boot is a random string
 	// that differs after each start. The field opened is the time at which the store was opened.
 	epochLeases *epochlease.Register
@@ -138,16 +147,12 @@ type activeSet struct {
 // Revision returns the SHA-256 digest, in hexadecimal, that identifies the documents, the catalog and the stops.
 func (a *activeSet) Revision() string { return a.revision }
 
-// New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
+// New loads the documents and returns a Service, which the caller must close. New returns an error if the
 // documents in files can't be loaded. If the files change later and can't be loaded then, the service only logs the
 // problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
-	}
-	book, err := newTokenBook(deps.Tokens, cfg.Identities)
-	if err != nil {
-		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
 	reports, err1 := fairqueue.New[owner](maxReports, maxReportsEach)
 	whole, err2 := fairqueue.New[owner](maxReports, maxReportsEach)
@@ -157,11 +162,12 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, tokens: book, changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
+		cfg: cfg, deps: deps, changes: changesignal.New(), epochLeases: epochlease.New(), boot: rand.Text(),
 		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
 		lintSlots: fairqueue.NewForProcessor[owner](), replaySlots: replays, diffSlots: diffs,
 		schemas: newSchemaCache(),
 	}
+	s.holders.Store(&cfg.People)
 	s.approvers.Store(cfg.approvers(cfg.OwnerMayApprove))
 	set := &activeSet{activated: time.Now()}
 	if !cfg.Stored {
@@ -205,9 +211,6 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.readStops(ctx); err != nil {
 		return err
 	}
-	if err := s.readTokens(ctx); err != nil {
-		return err
-	}
 	s.lastRead.Store(&began)
 	return nil
 }
@@ -233,7 +236,6 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.watch(ctx) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { return s.enforceOnTime(ctx) })
-	group.Go(func() error { return s.recordUses(ctx) })
 	return group.Wait()
 }
 
@@ -241,7 +243,6 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	policyv1.RegisterPolicyServiceServer(r, s)
 	policyv1.RegisterCatalogServiceServer(r, catalogServer{Service: s})
-	identityv1.RegisterIdentityServiceServer(r, identity{Service: s})
 }
 
 // Health implements rpc.HealthChecker.

@@ -28,7 +28,7 @@ type fingerprint [sha256.Size]byte
 // the same documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the
 // operator did not write.
 //
-// If the policies are in the store, watch only reads the tokens and groups of the configuration.
+// If the policies are in the store, watch only reads the holders of the configuration's tokens.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -38,10 +38,10 @@ func (s *Service) watch(ctx context.Context) error {
 	s.warn(ctx)
 	s.warnOfLists(ctx)
 	if s.cfg.Stored {
-		return s.watchIdentities(ctx, tick.C)
+		return s.watchPeople(ctx, tick.C)
 	}
 	done := fingerprintOf(s.active.Load().documents, nil)
-	var identities identityScan
+	var people peopleScan
 	renewed := false // the approvers have changed since the documents were checked
 	for last := done; ; {
 		select {
@@ -49,7 +49,7 @@ func (s *Service) watch(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		renewed = s.rescan(ctx, &identities) || renewed
+		renewed = s.rescan(ctx, &people) || renewed
 		documents, err := read(s.cfg.Paths)
 		now := fingerprintOf(documents, err)
 		if now == last && (now != done || renewed) {
@@ -110,7 +110,7 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	if err == nil {
 		s.warn(ctx)
 	}
-	s.changes.notify()
+	s.changes.Notify()
 }
 
 func (s *Service) warn(ctx context.Context) {

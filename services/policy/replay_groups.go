@@ -45,6 +45,9 @@ func (g *currentGroups) set(s *engine.Subject, recorded *identityv1.Principal) b
 }
 
 func (g *currentGroups) setOne(p *engine.Principal, recorded *identityv1.Principal) bool {
+	if recorded.GetIssuer() != "" { // the groups and scopes of a JWT are not recorded
+		return false
+	}
 	of := holder{p.Tenant, p.Name, p.Agent}
 	if t := g.byName[recorded.GetTokenId()]; t != nil && of == (holder{t.GetTenant(), t.GetSubject(), t.GetAgent()}) {
 		p.Groups = t.GetGroups()

@@ -47,7 +47,7 @@ type decidedReplay struct {
 func (s *Service) newReplayer(set *engine.Set, active *activeSet) *replayer {
 	return &replayer{
 		set: set, readsTime: set.ReadsTime(), servers: active.catalog.servers, settings: s.settings,
-		groups:  newCurrentGroups(s.tokens.set.Load().GetTokens()),
+		groups:  newCurrentGroups(s.deps.Tokens.Records()),
 		decided: lru.New[string](maxReplayed, maxReplayedBytes, func(d decidedReplay) int { return d.size }),
 		others:  make(map[commonv1.Code]int64),
 	}

@@ -233,6 +233,8 @@ func TestReplayDecisions_UsesTheGroupsOfTheRecordedToken(t *testing.T) {
 		r.Subject.TokenId = token
 		return r
 	}
+	ofIssuer := of("dev", "dev")
+	ofIssuer.Subject.Issuer = "corp"
 	for name, tt := range map[string]struct {
 		record *policyv1.RecordedDecision
 		want   string
@@ -241,6 +243,7 @@ func TestReplayDecisions_UsesTheGroupsOfTheRecordedToken(t *testing.T) {
 		"the token without the group": {of("dev", "dev2"), "closes"},
 		"no token":                    {of("dev", ""), "unknown"},
 		"another caller's token":      {of("ben", "dev"), "unknown"},
+		"a JWT":                       {ofIssuer, "unknown"},
 	} {
 		if got := replayLines(replayStep(t, stream, recordsOf(tt.record))); !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)

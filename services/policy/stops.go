@@ -67,7 +67,7 @@ func (s *Service) ResumeCalls(ctx context.Context, req *policyv1.ResumeCallsRequ
 		return nil, toStatus(err)
 	}
 	ended, all, err := s.store.ResumeCalls(ctx, store.Resume{
-		Selector: selector, OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: operatesInstallation(caller),
+		Selector: selector, OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: caller.OperatesInstallation(),
 	})
 	if err != nil {
 		return nil, toStatus(storeError("the end of the stops could not be stored", err))
@@ -128,7 +128,7 @@ func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Select
 	if in.GetAll() == (out != engine.Selector{}) {
 		return out, errSelector
 	}
-	if operatesInstallation(caller) {
+	if caller.OperatesInstallation() {
 		return out, nil
 	}
 	if in.GetAll() || out.Tenant != "" && out.Tenant != caller.Tenant() {
@@ -187,7 +187,7 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	}
 	s.active.Store(&next)
 	if next.number != old.number {
-		s.changes.notify()
+		s.changes.Notify()
 	}
 }
 

@@ -298,7 +298,7 @@ func TestNew_FailsWhenTheStopsCannotBeRead(t *testing.T) {
 	}
 	damage(t, opts, "ALTER TABLE stops RENAME TO stops_elsewhere")
 	_, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, SessionCap: 10, Identities: policy.Identities{Tokens: records()}, Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Source: "sqlite", Data: opts.data,
+		Paths: opts.paths, SessionCap: 10, People: holdersOf(records()), Decide: time.Minute, Execute: time.Minute, TestsWithin: time.Minute, Source: "sqlite", Data: opts.data,
 	}, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "read the stops") {
 		t.Errorf("a service without its stops starts: %v", err)

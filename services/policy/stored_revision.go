@@ -222,5 +222,5 @@ func (s *Service) publishRevision(ctx context.Context, rev *store.Revision, load
 	s.active.Store(&next)
 	s.deps.Log.InfoContext(ctx, "an operator has applied policy documents", "documents", rev.ID, "number", rev.Number, "author", rev.Author, "reason", rev.Reason, "revision", next.revision, "before", old.revision)
 	s.warn(ctx)
-	s.changes.notify()
+	s.changes.Notify()
 }

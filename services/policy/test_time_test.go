@@ -25,7 +25,7 @@ const slowTestsProblem = "policy.yaml:4:1: tests: the tests of all documents tak
 
 func TestNew_FailsWhenTestsTakeTooLong(t *testing.T) {
 	t.Parallel()
-	cfg := policy.Config{Paths: []string{folder(t, slowTests)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: 1, Identities: policy.Identities{Tokens: records()}, Source: "sqlite", Data: t.TempDir()}
+	cfg := policy.Config{Paths: []string{folder(t, slowTests)}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, TestsWithin: 1, People: holdersOf(records()), Source: "sqlite", Data: t.TempDir()}
 	_, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), slowTestsProblem) {
 		t.Errorf("got %v\nwant %s", err, slowTestsProblem)

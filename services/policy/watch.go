@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,7 +44,7 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 			out.Rejected = []*policyv1.Finding{withheldFinding()}
 		}
 		return out
-	case caller.Person == nil || operatesInstallation(caller):
+	case caller.Person == nil || caller.OperatesInstallation():
 		return out
 	}
 	out.Rejected = make([]*policyv1.Finding, len(a.rejected))
@@ -63,7 +62,7 @@ func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.Se
 	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
-		changed := s.changes.wait()
+		changed := s.changes.Wait()
 		resp := new(policyv1.WatchRevisionResponse)
 		if set := s.active.Load(); set != nil {
 			if caller != nil && caller.Person != nil {
@@ -83,26 +82,4 @@ func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.Se
 		case <-tick.C:
 		}
 	}
-}
-
-// signal notifies any number of waiters of a change. It is safe for concurrent use.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func newSignal() *signal { return &signal{ch: make(chan struct{})} }
-
-// wait returns a channel that is closed at the next change.
-func (s *signal) wait() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ch
-}
-
-func (s *signal) notify() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.ch)
-	s.ch = make(chan struct{})
 }

@@ -21,6 +21,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/identity"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -126,7 +127,7 @@ func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 }
 
 var roleConstructors = map[authv1.Role]app.Build{
-	authv1.Role_ROLE_GATEWAY: gateway.Build, authv1.Role_ROLE_POLICY: policy.Build, authv1.Role_ROLE_RATELIMIT: ratelimit.Build,
+	authv1.Role_ROLE_IDENTITY: identity.Build, authv1.Role_ROLE_GATEWAY: gateway.Build, authv1.Role_ROLE_POLICY: policy.Build, authv1.Role_ROLE_RATELIMIT: ratelimit.Build,
 	authv1.Role_ROLE_APPROVAL: approval.Build, authv1.Role_ROLE_WASMAGENT: wasmagent.Build,
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/identity"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
@@ -80,6 +81,9 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	pcfg, err := policy.FromFile(f, os.LookupEnv)
 	must(err)
+	icfg, err := identity.FromFile(f, os.LookupEnv)
+	must(err)
+	must(tokens.Replace(icfg.Tokens))
 	decisions, _, err := signeddecision.NewLocalPair()
 	must(err)
 	judge, err := policy.New(t.Context(), pcfg, policy.Deps{Tokens: tokens, Signer: decisions, Log: log})

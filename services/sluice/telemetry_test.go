@@ -2,16 +2,23 @@ package sluice_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
@@ -172,7 +179,12 @@ func documentedValues(t *testing.T) map[string]map[string]bool {
 func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
 	observed := "rules: [{name: watched, match: {tool: free}, action: deny, mode: observe, until: " + time.Now().AddDate(0, 0, 7).Format(time.DateOnly) + "}]\n"
+	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`)) // RFC 8037, appendix A.2
+	}))
+	t.Cleanup(keys.Close)
 	s := stack.StartInProcess(t, stack.Options{
+		Tokens:  fmt.Sprintf("  issuers: [{name: corp, issuer: https://login.example.com, key_set: %q, audiences: [api]}]\n", keys.URL),
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
 		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow, redact: {arguments: {detect: email}}}\n  pay: {action: require_approval}\n" + observed,
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q}\napprovals: {hold: 1s}", collector.URL),
@@ -188,6 +200,19 @@ func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 		}
 		<-time.After(10 * time.Millisecond)
 	}
+	stack.NewClient(t, s.MCP("raw"), "eyJhbGciOiJFZERTQSJ9.eyJpc3MiOiJ4In0.AAAA").Post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`) // its issuer is x
+	identities, ctx := identityv1.NewIdentityServiceClient(s.Operator(t)), stack.TimeoutContext(t)
+	if _, err := identities.CreateToken(ctx, &identityv1.CreateTokenRequest{Token: &identityv1.Token{
+		Name: "cursor", Tenant: "default", Subject: "cursor", Agent: "cursor", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Expires: timestamppb.New(time.Now().Add(time.Hour)),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identities.RevokeToken(ctx, &identityv1.RevokeTokenRequest{Name: "cursor"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Holds(t, "the age of the keys is exported", func() bool { // the keys are fetched a moment after the start
+		return slices.ContainsFunc(collector.Metrics(), func(m stack.Metric) bool { return m.Name == "sluice.issuer.keys.age" })
+	})
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
 	list, err := people.ListApprovals(stack.TimeoutContext(t), &approvalv1.ListApprovalsRequest{})
 	if err != nil || len(list.GetApprovals()) != 1 {

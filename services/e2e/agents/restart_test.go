@@ -33,7 +33,7 @@ func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	id := textBetween(t, a.callAgentTool(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"},{"server":"raw","tool":"safe"}]}}`), `"id":"`, `"`)
 	a.callAgentTool(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"todo pending x"}`, id))
 	a.callAgentTool(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"write a.txt before\ntool raw safe\ntool raw pay {\"sum\":12.5}\nappend a.txt after\ntodo completed x\nsay done"}`, id))
-	roles := []authv1.Role{authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT}
+	roles := []authv1.Role{authv1.Role_ROLE_GATEWAY, authv1.Role_ROLE_IDENTITY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT}
 	for _, role := range roles {
 		mesh.Kill(t, role)
 	}

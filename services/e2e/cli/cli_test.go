@@ -167,7 +167,7 @@ func TestCLI_ShowsStatusToolsAndDecisions(t *testing.T) {
 			PolicyRevision string
 			Roles          []struct{ Role, Status string }
 		}](t, d.run(t, "status", "--output", "json"))
-		if !s.Ready || len(s.PolicyRevision) != 64 || len(s.Roles) != 5 || s.Roles[0].Role != "gateway" {
+		if !s.Ready || len(s.PolicyRevision) != 64 || len(s.Roles) != 6 || s.Roles[0].Role != "gateway" {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -371,15 +371,15 @@ func TestCLI_WorksWithoutAMesh(t *testing.T) {
 	}
 	t.Run("certs", func(t *testing.T) {
 		ran := sluice("certs")
-		stack.CheckCommand(t, ran, 0, ran.Stdout, "created a CA and created certificates for 5 roles in certs")
+		stack.CheckCommand(t, ran, 0, ran.Stdout, "created a CA and created certificates for 6 roles in certs")
 		ca := stack.ReadFile(t, filepath.Join(dir, "certs", "ca.pem"))
-		for _, name := range []string{"ca-key", "gateway-key", "policy-key", "ratelimit-key", "approval-key", "wasmagent-key"} {
+		for _, name := range []string{"ca-key", "gateway-key", "identity-key", "policy-key", "ratelimit-key", "approval-key", "wasmagent-key"} {
 			if info, err := os.Stat(filepath.Join(dir, "certs", name+".pem")); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: %v, %v", name, info, err)
 			}
 		}
 		again := sluice("certs")
-		stack.CheckCommand(t, again, 0, again.Stdout, "used the existing CA and created certificates for 5 roles in certs")
+		stack.CheckCommand(t, again, 0, again.Stdout, "used the existing CA and created certificates for 6 roles in certs")
 		if stack.ReadFile(t, filepath.Join(dir, "certs", "ca.pem")) != ca {
 			t.Error("the CA was replaced")
 		}

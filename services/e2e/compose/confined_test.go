@@ -59,9 +59,10 @@ func (d *deployment) inspect(t *testing.T, service string) container {
 // read-only.
 var volumes = map[string][]string{
 	"setup": {
-		"approval-keys rw", "ca rw", "gateway-keys rw", "operator rw", "policy-keys rw", "ratelimit-keys rw", "wasmagent-keys rw",
+		"approval-keys rw", "ca rw", "gateway-keys rw", "identity-keys rw", "operator rw", "policy-keys rw", "ratelimit-keys rw", "wasmagent-keys rw",
 	},
 	"gateway":   {"gateway-data rw", "gateway-keys ro"},
+	"identity":  {"identity-data rw", "identity-keys ro"},
 	"policy":    {"policy-data rw", "policy-keys ro"},
 	"ratelimit": {"ratelimit-keys ro"},
 	"approval":  {"approval-data rw", "approval-keys ro"},

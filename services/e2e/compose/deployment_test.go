@@ -85,7 +85,7 @@ func (d *deployment) down(t *testing.T) {
 func (d *deployment) choosePorts(t *testing.T) {
 	t.Helper()
 	d.port = make(map[string]int)
-	for _, name := range []string{"MCP_PORT", "JAEGER_PORT", "POLICY_PORT", "RATELIMIT_PORT", "APPROVAL_PORT", "WASMAGENT_PORT", "GATEWAY_PORT"} {
+	for _, name := range []string{"MCP_PORT", "JAEGER_PORT", "IDENTITY_PORT", "POLICY_PORT", "RATELIMIT_PORT", "APPROVAL_PORT", "WASMAGENT_PORT", "GATEWAY_PORT"} {
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

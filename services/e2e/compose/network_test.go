@@ -25,8 +25,8 @@ type network struct {
 
 // members lists the services on each internal network.
 var members = map[string][]string{
-	"mesh":       {"approval", "door", "gateway", "policy", "ratelimit", "wasmagent"},
-	"traces":     {"approval", "door", "gateway", "jaeger", "policy", "ratelimit", "wasmagent"},
+	"mesh":       {"approval", "door", "gateway", "identity", "policy", "ratelimit", "wasmagent"},
+	"traces":     {"approval", "door", "gateway", "identity", "jaeger", "policy", "ratelimit", "wasmagent"},
 	"upstream":   {"demo", "gateway"},
 	"everything": {"everything", "gateway"},
 	"files":      {"files", "gateway"},

@@ -25,6 +25,7 @@ import (
 
 const (
 	gateway   = authv1.Role_ROLE_GATEWAY
+	identity  = authv1.Role_ROLE_IDENTITY
 	policy    = authv1.Role_ROLE_POLICY
 	ratelimit = authv1.Role_ROLE_RATELIMIT
 	approval  = authv1.Role_ROLE_APPROVAL
@@ -32,7 +33,7 @@ const (
 	console   = authv1.Role_ROLE_CONSOLE
 )
 
-// service describes one of the five services and one of its methods. The contract allows the role in the field caller
+// service describes one of the six services and one of its methods. The contract allows the role in the field caller
 // to call the method, and does not allow the role in the field unauthorized to call it.
 type service struct {
 	role                 authv1.Role
@@ -41,6 +42,7 @@ type service struct {
 }
 
 var services = []service{
+	{identity, "IDENTITY_PORT", "/sluice.identity.v1.IdentityService/ReportUnknownKey", gateway, ratelimit},
 	{policy, "POLICY_PORT", "/sluice.policy.v1.PolicyService/DecideCall", gateway, ratelimit},
 	{ratelimit, "RATELIMIT_PORT", "/sluice.ratelimit.v1.RateLimitService/SettleLease", gateway, policy},
 	{approval, "APPROVAL_PORT", "/sluice.approval.v1.ApprovalService/CompleteClaim", gateway, wasmagent},

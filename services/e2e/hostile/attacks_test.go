@@ -85,6 +85,7 @@ func attacks() []attack {
 			m.Token = uniqueText()
 			return m.openSession(ctx, "free") == "" && ctx.Err() == nil
 		}},
+		{"I2 forged JWTs", 4, presentForgedJWT},
 		{"P12 names that steer terminals", 1, called("free", `\u001b[2J\u202e`)},
 		{"P16 questions of newer clients", 2, ask("free", "server/discover", "{}")},
 		{"U1 a server over stdio that prints without end", 1, list("spam")},

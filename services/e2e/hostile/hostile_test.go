@@ -125,7 +125,8 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	}
 	s := stack.WriteConfig(t, stack.Options{
 		Servers: servers, Policy: policy,
-		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
+		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n  issuers:\n    - {name: hostile, issuer: %s, key_set: %q, audiences: [%s]}\n",
+			badToken, jwtIssuer, startIssuer(t), jwtAudience),
 		// In an hour, the well-behaved agent makes more calls than fit in the default journal quota.
 		Extra: "approvals: {hold: 0s}\njournal: {calls_mib: 8192}\n",
 	})

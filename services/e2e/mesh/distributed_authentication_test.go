@@ -40,8 +40,9 @@ type guardedMethod struct {
 	unauthorized authv1.Role
 }
 
-// guardedMethods contains one method of each of the five services.
+// guardedMethods contains one method of each of the six services.
 var guardedMethods = []guardedMethod{
+	{identityRole, identityv1.IdentityService_ListTokens_FullMethodName, ratelimitRole},
 	{policyRole, policyv1.PolicyService_DecideCall_FullMethodName, ratelimitRole},
 	{ratelimitRole, ratelimitv1.RateLimitService_PeekBuckets_FullMethodName, policyRole},
 	{approvalRole, approvalv1.ApprovalService_DecideApproval_FullMethodName, ratelimitRole},
@@ -64,7 +65,7 @@ func isRefused(err error) bool {
 	}
 }
 
-// Case I5. Each of the five services refuses every peer that its API definition does not allow.
+// Case I5. Each of the six services refuses every peer that its API definition does not allow.
 func TestDistributed_ServicesRefuseUnauthorizedPeers(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")

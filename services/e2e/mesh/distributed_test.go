@@ -16,6 +16,7 @@ import (
 
 const (
 	gatewayRole   = authv1.Role_ROLE_GATEWAY
+	identityRole  = authv1.Role_ROLE_IDENTITY
 	policyRole    = authv1.Role_ROLE_POLICY
 	ratelimitRole = authv1.Role_ROLE_RATELIMIT
 	approvalRole  = authv1.Role_ROLE_APPROVAL
@@ -132,9 +133,6 @@ func TestDistributed_EveryCallIsRefusedWithoutPolicy(t *testing.T) {
 		}
 		awaitNotReady(t, a, "the policy service is unavailable")
 	}
-	if resp := stack.NewClient(t, a.MCP("raw"), "a-token-that-nobody-knows-0123456789").Call("safe", "{}"); resp.Status != http.StatusServiceUnavailable {
-		t.Errorf("an unknown token, while tokens can't be checked: %d %s", resp.Status, resp.Body)
-	}
 	if n := len(a.Upstream.Calls()); n != sent {
 		t.Errorf("%d calls reached the server without policy", n-sent)
 	}
@@ -145,6 +143,33 @@ func TestDistributed_EveryCallIsRefusedWithoutPolicy(t *testing.T) {
 	if d := c.Call("danger", "{}").Decision(t); d.Code != "denied_by_rule" {
 		t.Errorf("danger: %+v", d)
 	}
+}
+
+func TestDistributed_EveryCallIsRefusedWithoutIdentity(t *testing.T) {
+	t.Parallel()
+	a := rawmesh.StartDistributed(t, rawmesh.StoryPolicy, "")
+	c := a.Connect(t)
+	awaitCallPasses(t, c, "safe")
+
+	a.Kill(t, identityRole)
+	awaitLeaseExpiry(t)
+	sent := len(a.Upstream.Calls())
+	for range 3 { // at once, and after the time-out
+		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
+			checkRefusedInTime(t, c, tool, "policy_unavailable")
+		}
+		awaitNotReady(t, a, "the identity service does not answer")
+	}
+	if resp := stack.NewClient(t, a.MCP("raw"), "a-token-that-nobody-knows-0123456789").Call("safe", "{}"); resp.Status != http.StatusServiceUnavailable {
+		t.Errorf("an unknown token, while tokens can't be checked: %d %s", resp.Status, resp.Body)
+	}
+	if n := len(a.Upstream.Calls()); n != sent {
+		t.Errorf("%d calls reached the server although no token was known to be valid", n-sent)
+	}
+
+	a.Start(t, identityRole)
+	a.AwaitReady(t)
+	awaitCallPasses(t, c, "safe")
 }
 
 // awaitLeaseExpiry waits until cached decisions have expired.

@@ -42,7 +42,7 @@ func TestStop_RoleProgramExitsWithZeroAfterSIGTERM(t *testing.T) {
 			if err := a.Wait(gatewayRole); err != nil {
 				t.Errorf("the gateway ended with %v, want exit status 0\n%s", err, a.Log(gatewayRole))
 			}
-			for _, role := range []authv1.Role{wasmagentRole, approvalRole, ratelimitRole, policyRole} {
+			for _, role := range []authv1.Role{wasmagentRole, approvalRole, ratelimitRole, policyRole, identityRole} {
 				if err := a.Stop(t, role); err != nil {
 					t.Errorf("%s ended with %v, want exit status 0\n%s", role, err, a.Log(role))
 				}

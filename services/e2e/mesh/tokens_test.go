@@ -25,10 +25,10 @@ import (
 type revocationTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
-	// proxy is a network proxy between the second gateway and the policy service.
+	// proxy is a network proxy between the second gateway and the identity service.
 	proxy *network.Proxy
 	// ran counts the calls that returned the tool's result. unavailable counts the calls that a gateway refused because
-	// the policy service was unavailable.
+	// the identity service was unavailable.
 	ran, unavailable atomic.Int64
 
 	mu       sync.Mutex
@@ -50,8 +50,8 @@ func newRevocationTest(t *testing.T) *revocationTest {
 	first := stack.StartDistributed(t, stack.Options{
 		Servers: fmt.Sprintf("  echo: {http: {url: %q}}", up.URL), Policy: "version: 1\nname: tokens\ndefault: allow\n",
 	})
-	c.proxy = network.Start(t, first.Addr(policyRole))
-	c.gateways = [2]*stack.Distributed{first, first.StartReplica(t, gatewayRole, map[authv1.Role]string{policyRole: c.proxy.Addr})}
+	c.proxy = network.Start(t, first.Addr(identityRole))
+	c.gateways = [2]*stack.Distributed{first, first.StartReplica(t, gatewayRole, map[authv1.Role]string{identityRole: c.proxy.Addr})}
 	for _, g := range c.gateways {
 		g.AwaitReady(t)
 	}
@@ -93,13 +93,13 @@ func (c *revocationTest) suspend() (end func()) {
 }
 
 // Case I1. A token is revoked while it is used at two gateways. The test does this three times: the second gateway is
-// first connected to the policy service, then suspended, and finally disconnected from the policy service. No call with
+// first connected to the identity service, then suspended, and finally disconnected from the identity service. No call with
 // the token reaches the server after the acknowledgement of the revocation, which must arrive within 10 s. Then both
 // gateways refuse the token with 401, or with policy_unavailable if the gateway is disconnected.
 func TestTokens_NoCallBeginsAfterTheRevocation(t *testing.T) {
 	t.Parallel()
 	c := newRevocationTest(t)
-	identity := identityv1.NewIdentityServiceClient(c.gateways[0].DialWithToken(t, policyRole, stack.OperatorToken))
+	identity := identityv1.NewIdentityServiceClient(c.gateways[0].DialWithToken(t, identityRole, stack.OperatorToken))
 	const callersPerGateway = 6
 	for n, fault := range []string{"none", "suspended", "disconnected"} {
 		name := fmt.Sprintf("t%d", n)

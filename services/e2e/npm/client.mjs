@@ -5,6 +5,10 @@
 //
 //   {"id":1,"op":"connect","url":"http://…/mcp","token":"…"}        token, headers {name: value} and
 //                                                                   negotiate (version 2: true requests the revisions with server/discover) are optional
+//   {"id":1,"op":"authorize","url":"http://…/mcp","redirect":"http://…/callback","clientId":"…"}
+//                                                                   begins a sign-in; without clientId the client registers
+//                                                                   itself; the result is {"authorizationUrl"}
+//   {"id":1,"op":"finishAuth","code":"…","iss":"…"}                 ends the sign-in and connects; negotiate is optional
 //   {"id":2,"op":"listTools","params":{…}}
 //   {"id":3,"op":"callTool","name":"…","arguments":{…},"_meta":{…},"progress":true,"timeoutMs":1000}
 //   {"id":4,"op":"request","method":"resources/list","params":{…}}  any other request
@@ -28,7 +32,7 @@ async function recordingFetch(url, init) {
   const response = await fetch(url, init);
   const exchanges = current.getStore();
   if (init?.method === 'POST' && exchanges) {
-    const exchange = { sent: init.body, status: response.status, headers: Object.fromEntries(response.headers), body: '' };
+    const exchange = { sent: String(init.body ?? ''), status: response.status, headers: Object.fromEntries(response.headers), body: '' };
     exchange.complete = readBody(response.clone(), exchange);
     exchanges.push(exchange);
   }
@@ -44,7 +48,50 @@ async function readBody(response, exchange) {
   }
 }
 
+// SignIn holds the state of a sign-in in memory. It is an OAuthClientProvider of the SDK.
+class SignIn {
+  constructor(redirect, clientId) {
+    this.redirectUrl = redirect;
+    if (clientId) this.client = { client_id: clientId };
+  }
+  get clientMetadata() {
+    return {
+      client_name: 'sluice-e2e', redirect_uris: [this.redirectUrl], grant_types: ['authorization_code'], response_types: ['code'],
+      token_endpoint_auth_method: 'none', scope: 'openid', application_type: 'native',
+    };
+  }
+  clientInformation() { return this.client; }
+  saveClientInformation(client) { this.client = client; }
+  tokens() { return this.saved; }
+  saveTokens(tokens) { this.saved = tokens; }
+  redirectToAuthorization(url) { this.authorizationUrl = String(url); }
+  saveCodeVerifier(verifier) { this.verifier = verifier; }
+  codeVerifier() { return this.verifier; }
+}
+
+let signIn, signInURL;
+
 const operations = {
+  async authorize({ url, redirect, clientId }) {
+    signIn = new SignIn(redirect, clientId);
+    signInURL = url;
+    transport = new StreamableHTTPClientTransport(new URL(url), { fetch: recordingFetch, authProvider: signIn });
+    client = newClient({ name: 'sluice-e2e', version: '1.0.0' }, false);
+    try {
+      await client.connect(transport);
+    } catch (error) {
+      if (!signIn.authorizationUrl) throw error;
+      return { authorizationUrl: signIn.authorizationUrl };
+    }
+    throw new Error('the server has accepted a request without a token');
+  },
+  async finishAuth({ code, iss, negotiate = false }) {
+    await transport.finishAuth(code, iss);
+    transport = new StreamableHTTPClientTransport(new URL(signInURL), { fetch: recordingFetch, authProvider: signIn });
+    client = newClient({ name: 'sluice-e2e', version: '1.0.0' }, negotiate);
+    await client.connect(transport);
+    return {};
+  },
   async connect({ url, token, headers = {}, negotiate = false }) {
     const authorization = token ? { Authorization: `Bearer ${token}` } : {};
     transport = new StreamableHTTPClientTransport(new URL(url), {

@@ -41,6 +41,8 @@ const (
 	ClaudeCode Set = "claude-code"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
 	ClaudeFlow Set = "claude-flow"
+	// OIDCProvider is an OpenID provider.
+	OIDCProvider Set = "oidc-provider"
 	// AssemblyScript is the AssemblyScript compiler.
 	AssemblyScript Set = "assemblyscript"
 	// Conformance is the official conformance suite.
@@ -51,13 +53,13 @@ const (
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerSequentialThinking, ServerEverything, Clients, ClaudeCode, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerSequentialThinking, ServerEverything, Clients, ClaudeCode, ClaudeFlow, OIDCProvider, AssemblyScript, Conformance, Conformance2}
 }
 
 //go:embed sets
 var manifests embed.FS
 
-//go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
+//go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs oidc-provider.mjs
 var scripts embed.FS
 
 // ClientScripts returns a Node program that controls the MCP client of the set [TypeScriptSDK] or [TypeScriptSDK2]. The
@@ -77,6 +79,10 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 // ClientsScript returns a Node program that uses MCP features through a client from the set [Clients], [TypeScriptSDK]
 // or [TypeScriptSDK2]. A comment in the program describes its arguments.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
+
+// OIDCProviderScript returns a Node program that runs the OpenID provider of the set [OIDCProvider]. A comment in the
+// program describes it.
+func OIDCProviderScript() ([]byte, error) { return scripts.ReadFile("oidc-provider.mjs") }
 
 // Dir is the directory of an installed set. All tests on the machine share it: they may read and run its files, but not
 // write to it.

@@ -60,6 +60,10 @@ type command struct {
 	URL       string         `json:"url,omitzero"`
 	Token     string         `json:"token,omitzero"`
 	Negotiate bool           `json:"negotiate,omitzero"`
+	Redirect  string         `json:"redirect,omitzero"`
+	ClientID  string         `json:"clientId,omitzero"`
+	Code      string         `json:"code,omitzero"`
+	Issuer    string         `json:"iss,omitzero"`
 	Method    string         `json:"method,omitzero"`
 	Params    any            `json:"params,omitzero"`
 	Name      string         `json:"name,omitzero"`
@@ -159,6 +163,28 @@ func (c *Client) Connect(url, token string) Reply {
 // SDK supports it.
 func (c *Client) Negotiate(url, token string) Reply {
 	return c.roundTrip(command{Op: "connect", URL: url, Token: token, Negotiate: true})
+}
+
+// Authorize begins a sign-in at the authorization server that the MCP server's metadata names, and returns the URL at
+// which the person signs in. If clientID is empty, the client registers itself. FinishAuth ends the sign-in.
+func (c *Client) Authorize(url, redirect, clientID string) (authorizationURL string) {
+	c.t.Helper()
+	reply := c.roundTrip(command{Op: "authorize", URL: url, Redirect: redirect, ClientID: clientID})
+	if reply.Error != nil {
+		c.t.Fatalf("begin a sign-in at %s: %v", url, reply.Error)
+	}
+	var result struct {
+		AuthorizationURL string `json:"authorizationUrl"`
+	}
+	if err := json.Unmarshal(reply.Result, &result); err != nil {
+		c.t.Fatal(err)
+	}
+	return result.AuthorizationURL
+}
+
+// FinishAuth ends a sign-in and opens a session. code and issuer are parameters of the redirect. issuer may be empty.
+func (c *Client) FinishAuth(code, issuer string) Reply {
+	return c.roundTrip(command{Op: "finishAuth", Code: code, Issuer: issuer})
 }
 
 // ListTools sends `tools/list`. After that, the SDK validates the results of calls against the listed output schemas.

@@ -17,7 +17,7 @@ type Distributed struct {
 	Upstream *rawmcp.Server
 }
 
-// StartDistributed starts a server with [rawmcp.Tools], and a mesh that consists of five processes. extra is YAML that
+// StartDistributed starts a server with [rawmcp.Tools], and a mesh that consists of six processes. extra is YAML that
 // is added at the top level of the configuration, and env contains additional environment variables. The processes are
 // killed when the test ends.
 func StartDistributed(t *testing.T, policy, extra string, env ...string) *Distributed {

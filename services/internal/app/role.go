@@ -25,7 +25,7 @@ import (
 // Mesh contains what a service needs from the process and from the other services of the mesh.
 type Mesh struct {
 	Process
-	// Tokens identifies people. The policy service fills Tokens. The other services receive updates from the policy
+	// Tokens identifies people. The identity service fills Tokens. The other services receive updates from the identity
 	// service.
 	Tokens *authn.Tokens
 	// Conn returns a connection to the service with the given role.
@@ -141,7 +141,7 @@ func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 		return fmt.Errorf("listen on roles.%s.listen: %w", name, err)
 	}
 	mesh.Log.InfoContext(ctx, "serving gRPC", "address", lis.Addr().String(), "version", Version())
-	policy, err := mesh.Conn(authv1.Role_ROLE_POLICY)
+	identity, err := mesh.Conn(authv1.Role_ROLE_IDENTITY)
 	if err != nil {
 		return err
 	}
@@ -151,9 +151,9 @@ func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	if runner, ok := svc.(Runner); ok {
 		group.Go(func() error { return runner.Run(ctx) })
 	}
-	if at.role != authv1.Role_ROLE_POLICY { // the policy role is the source of the tokens
+	if at.role != authv1.Role_ROLE_IDENTITY { // the identity role is the source of the tokens
 		group.Go(func() error {
-			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(policy), mesh.Tokens, mesh.Log)
+			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(identity), mesh.Tokens, mesh.Log)
 		})
 	}
 	return group.Wait()

@@ -57,7 +57,7 @@ func TestImports_DecisionCodeDoesNotUseEncodingJSON(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
 		switch firstElement(file) {
-		case "gateway", "policy", "ratelimit", "approval":
+		case "gateway", "identity", "policy", "ratelimit", "approval":
 			if imp == "encoding/json" && !isTest(file) {
 				t.Errorf("%s must not import %s: it folds case and merges duplicates", file, imp)
 			}

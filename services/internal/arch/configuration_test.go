@@ -26,7 +26,9 @@ const (
 
 // configurationSample sets a value for each key without a default, so that [configurationWalk] visits all keys.
 const configurationSample = `
-auth: {tokens: [{name: name, sha256: "HASH", role: agent}]}
+auth:
+  tokens: [{name: name, sha256: "HASH", role: agent}]
+  issuers: [{name: name, issuer: "https://x", audiences: [x], tenants: {claim: /x, map: {x: x}}, groups: {claim: /x}, agent: {claim: /x}}]
 servers:
   name: {stdio: {command: [x]}}
   http: {http: {url: "http://x"}}

@@ -27,6 +27,14 @@ func (c *Caller) Tenant() string {
 	return c.Principal.GetTenant()
 }
 
+// HomeTenant is the tenant of the installation. Its operators manage the whole mesh.
+const HomeTenant = "default"
+
+// OperatesInstallation reports whether the caller is an operator of the tenant "default", who manages the whole mesh.
+func (c *Caller) OperatesInstallation() bool {
+	return c.Tenant() == HomeTenant && c.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+}
+
 type (
 	callerKey     struct{}
 	onBehalfOfKey struct{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -60,17 +61,40 @@ func (t *Tokens) Bearer(secret string) (*BearerToken, error) {
 }
 
 // IsValid implements [Credential].
-func (b *BearerToken) IsValid() bool { return b.compare(b.tokens.lookup(&b.hash)) == nil }
+func (b *BearerToken) IsValid() bool { return b.currentError() == nil }
 
 // Check implements [Credential].
 func (b *BearerToken) Check(ctx context.Context) error {
-	found, err := b.tokens.lookup(&b.hash)
-	for found != nil && errors.Is(err, ErrTokensStale) {
-		confirmed := b.tokens.nextConfirmation()
-		if found, err = b.tokens.lookup(&b.hash); found == nil || !errors.Is(err, ErrTokensStale) {
+	return b.tokens.awaitFresh(ctx, b.currentError)
+}
+
+// currentError returns nil if the token still belongs to its principal. Otherwise it returns the reason. If the set is
+// stale, the reason is [ErrTokensStale], unless the last confirmed set does not contain the token.
+func (b *BearerToken) currentError() error {
+	now, err := b.tokens.lookup(&b.hash)
+	switch {
+	case now == nil && errors.Is(err, ErrTokensStale):
+		return errNotInLastSet
+	case err == nil && &now.bearer != b && !proto.Equal(now.bearer.Principal, b.Principal):
+		return ErrRightsChanged
+	default:
+		return err
+	}
+}
+
+// errNotInLastSet means that the set is stale and did not contain the token when it was last confirmed.
+var errNotInLastSet = fmt.Errorf("%w", ErrTokensStale)
+
+// awaitFresh returns the result of check. While the result is [ErrTokensStale], it waits for a confirmation of the set
+// and calls check again, until ctx is done or the source counts as unavailable.
+func (t *Tokens) awaitFresh(ctx context.Context, check func() error) error {
+	err := check()
+	for err == ErrTokensStale { //nolint:errorlint // errNotInLastSet wraps it, and there is nothing to wait for
+		confirmed := t.nextConfirmation()
+		if err = check(); err != ErrTokensStale { //nolint:errorlint // as above
 			break
 		}
-		left := sourceTimeout - time.Since(*b.tokens.confirmedAt.Load())
+		left := sourceTimeout - time.Since(*t.confirmedAt.Load())
 		if left <= 0 {
 			break
 		}
@@ -80,18 +104,9 @@ func (b *BearerToken) Check(ctx context.Context) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return b.compare(found, err)
+			return err
 		}
 		timer.Stop()
-	}
-	return b.compare(found, err)
-}
-
-// compare returns an error unless the token still belongs to its principal. now and err are the results of looking up
-// the token: the token in the current set, or the reason why the lookup failed.
-func (b *BearerToken) compare(now *token, err error) error {
-	if err == nil && &now.bearer != b && !proto.Equal(now.bearer.Principal, b.Principal) {
-		return ErrRightsChanged
 	}
 	return err
 }

@@ -25,13 +25,14 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_WASMAGENT: "wasmagent",
 	authv1.Role_ROLE_AUDIT:     "audit",
 	authv1.Role_ROLE_CONSOLE:   "console",
+	authv1.Role_ROLE_IDENTITY:  "identity",
 }
 
 // Roles returns the mesh roles whose services this build contains. Each role comes after the roles that it needs, so
 // the gateway is last.
 func Roles() []authv1.Role {
 	return []authv1.Role{
-		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
+		authv1.Role_ROLE_IDENTITY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
 	}
 }
 

@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -25,9 +26,9 @@ var (
 	ErrTokenRevoked = errors.New("this token was revoked: ask an operator for another one (`sluice token create`)")
 	// ErrTokenExpired means that the token with this secret has expired.
 	ErrTokenExpired = errors.New("this token has expired: ask an operator for another one (`sluice token create`)")
-	// ErrTokensStale means that the policy service has not confirmed the set of tokens recently enough. Therefore this
+	// ErrTokensStale means that the identity service has not confirmed the set of tokens recently enough. Therefore this
 	// process can't know which tokens are valid.
-	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
+	ErrTokensStale = errors.New("it is unknown which tokens are valid: the identity role is unavailable")
 )
 
 // minSecret is the minimum length of a token's secret, in bytes.
@@ -103,6 +104,7 @@ type Tokens struct {
 	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process itself is the
 	// source, because no confirmation is needed in that case.
 	confirmedAt atomic.Pointer[time.Time]
+	jwts        jwts
 
 	mu sync.Mutex
 	// confirmed is closed at the next confirmation of the set. It is nil if no caller waits for a confirmation.
@@ -114,6 +116,9 @@ type tokenSet struct {
 	// byPrefix contains the tokens by the first 8 bytes of their hashes.
 	byPrefix map[uint64][]*token
 	tokens   []*token
+	// records contains the valid tokens as they were received. ended contains the names of the ended tokens.
+	records []*identityv1.TokenRecord
+	ended   map[string]bool
 }
 
 type token struct {
@@ -156,6 +161,19 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 	return nil
 }
 
+// addPrevious adds the secret of a token that was replaced and is still valid.
+func (s *tokenSet) addPrevious(current *token, p *identityv1.PreviousSecret, before *tokenSet) error {
+	previous := &token{name: current.name, expires: p.GetExpires().AsTime()}
+	previous.bearer = BearerToken{Principal: current.bearer.Principal, tokens: current.bearer.tokens}
+	if err := s.add(previous, p.GetSha256()); err != nil {
+		return err
+	}
+	if current.use != nil {
+		previous.use = before.useOf(previous)
+	}
+	return nil
+}
+
 // NewTokens returns Tokens whose source is this process. Such Tokens are never stale.
 func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	t := new(Tokens)
@@ -171,7 +189,9 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 // secret, the old set stays in use.
 func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	before := t.set.Load()
-	set := &tokenSet{byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded()))}
+	set := &tokenSet{
+		byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded())), records: from.GetTokens(), ended: make(map[string]bool),
+	}
 	for _, r := range from.GetTokens() {
 		one := &token{name: r.GetToken().GetName(), bearer: BearerToken{Principal: principalOf(r.GetToken()), tokens: t}}
 		if r.GetToken().GetExpires() != nil {
@@ -183,8 +203,14 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 		if !r.GetToken().GetConfigured() {
 			one.use = before.useOf(one)
 		}
+		for _, p := range r.GetPrevious() {
+			if err := set.addPrevious(one, p, before); err != nil {
+				return err
+			}
+		}
 	}
 	for _, r := range from.GetEnded() {
+		set.ended[r.GetName()] = true
 		one := &token{name: r.GetName(), ended: ErrTokenExpired}
 		if r.GetRevoked() {
 			one.ended = ErrTokenRevoked
@@ -192,6 +218,9 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 		if err := set.add(one, r.GetSha256()); err != nil {
 			return err
 		}
+	}
+	if err := t.jwts.replace(from.GetIssuers()); err != nil {
+		return err
 	}
 	t.set.Store(set)
 	return nil
@@ -212,6 +241,20 @@ func (t *Tokens) Confirm() {
 // HasSet reports whether a set was received. Until then no token is accepted.
 func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 
+// Records returns the tokens that were valid when the set was received. The result is shared and must not be modified.
+func (t *Tokens) Records() []*identityv1.TokenRecord {
+	if set := t.set.Load(); set != nil {
+		return set.records
+	}
+	return nil
+}
+
+// HasEnded reports whether the set contains a token with the given name that was revoked or has expired.
+func (t *Tokens) HasEnded(name string) bool {
+	set := t.set.Load()
+	return set != nil && set.ended[name]
+}
+
 // Lookup returns the principal of the token with the given secret. The result is shared and must not be modified. The
 // error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup
 // also returns the token's principal in the last confirmed set, or nil if that set does not contain the token.
@@ -223,6 +266,30 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	return token.Principal, err
 }
 
+// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid: after the
+// start of this process, until the first set is received, and while the source of the tokens is busy. It does not wait
+// for a token that the last confirmed set does not contain.
+func (t *Tokens) LookupFresh(ctx context.Context, secret string) (*identityv1.Principal, error) {
+	p, err := t.Lookup(secret)
+	if !errors.Is(err, ErrTokensStale) || p == nil && t.HasSet() {
+		return p, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, sourceTimeout)
+	defer cancel()
+	for errors.Is(err, ErrTokensStale) && waiting.Err() == nil && (!t.HasSet() || t.IsSourceAvailable()) {
+		confirmed := t.nextConfirmation()
+		if p, err = t.Lookup(secret); !errors.Is(err, ErrTokensStale) {
+			break
+		}
+		select {
+		case <-confirmed:
+		case <-waiting.Done():
+		}
+		p, err = t.Lookup(secret)
+	}
+	return p, err
+}
+
 // lookup returns the token with the given hash. The error is that of [Tokens.Lookup]. With ErrTokensStale, lookup also
 // returns the token in the last confirmed set, or nil if that set does not contain the token.
 func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
@@ -231,8 +298,7 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 		return nil, ErrTokensStale
 	}
 	now := time.Now()
-	confirmedAt := t.confirmedAt.Load()
-	stale := confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
+	stale := t.isStale(now)
 	found := set.find(hash)
 	switch {
 	case found != nil && found.ended != nil:
@@ -249,6 +315,22 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 		found.use.record(now)
 		return found, nil
 	}
+}
+
+// IsSourceAvailable reports whether the source of the tokens has confirmed the set in the last 2 s.
+func (t *Tokens) IsSourceAvailable() bool {
+	confirmedAt := t.confirmedAt.Load()
+	return confirmedAt == nil || time.Since(*confirmedAt) <= sourceTimeout
+}
+
+// isStale reports whether the last confirmation of the set is too old.
+func (t *Tokens) isStale(now time.Time) bool {
+	confirmedAt := t.confirmedAt.Load()
+	if confirmedAt == nil {
+		return false
+	}
+	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
+	return max(now.Sub(*confirmedAt), now.Round(0).Sub(confirmedAt.Round(0))) > maxTokenAge
 }
 
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }
@@ -273,6 +355,7 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 		TokenId:        t.GetName(),
 		TokenCreated:   t.GetCreated(),
 		TokenCreatedBy: t.GetCreatedBy(),
+		Servers:        t.GetServers(),
 	}
 	return proto.CloneOf(p)
 }

@@ -230,3 +230,30 @@ func TestCheckSecret_RefusesTokensInDocuments(t *testing.T) {
 		t.Errorf("read %d documents: %v", seen, err)
 	}
 }
+
+// A person calls a service that has just started. The call waits for the first set of tokens, but not longer than 2 s.
+func TestLookupFresh_WaitsForTheFirstSet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens := new(authn.Tokens)
+		began := time.Now()
+		if _, err := tokens.LookupFresh(t.Context(), anasToken); !errors.Is(err, authn.ErrTokensStale) || time.Since(began) != 2*time.Second {
+			t.Errorf("without a set: %v after %v", err, time.Since(began))
+		}
+		time.AfterFunc(500*time.Millisecond, func() {
+			if err := tokens.Replace([]*identityv1.TokenRecord{record("ana", anasToken)}); err != nil {
+				t.Error(err)
+			}
+			tokens.Confirm()
+		})
+		began = time.Now()
+		if p, err := tokens.LookupFresh(t.Context(), anasToken); err != nil || p.GetSubject() != "ana" || time.Since(began) != 500*time.Millisecond {
+			t.Errorf("with a set after 500 ms: %v, %v after %v", p, err, time.Since(began))
+		}
+		time.Sleep(1500 * time.Millisecond)
+		began = time.Now()
+		if _, err := tokens.LookupFresh(t.Context(), bobsToken); !errors.Is(err, authn.ErrTokensStale) || time.Since(began) != 0 {
+			t.Errorf("an unknown token while the set is stale: %v after %v", err, time.Since(began))
+		}
+	})
+}

@@ -13,18 +13,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
+// errLate means that a message came later than 1 s after the message before it.
+var errLate = errors.New("the stream was interrupted for longer than a second")
+
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
-// WatchTokens updates tokens from the policy service until ctx is done. The set becomes stale while the policy service
-// is unavailable.
+// WatchTokens updates tokens from the identity service until ctx is done, and acknowledges each set. The set becomes stale
+// while the identity service is unavailable.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
 	known, lost := false, false
+	used := make(chan *identityv1.AcknowledgeTokensRequest, 1)
 	stream := grpcstream.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
 			known = false // a message without a set confirms only the set from the same stream
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {
+			// A message that arrives late may have been sent before a revocation that is still on its way.
+			if known && tokens.isStale(time.Now()) {
+				return errLate
+			}
 			if known = known || resp.GetSet() != nil; !known {
 				return errNoSet
 			}
@@ -32,6 +40,11 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 				if err := tokens.Update(resp.GetSet()); err != nil {
 					return err
 				}
+				select {
+				case <-used: // an older set, which needs no acknowledgment any more
+				default:
+				}
+				used <- &identityv1.AcknowledgeTokensRequest{Watcher: resp.GetWatcher(), Version: resp.GetVersion()}
 			}
 			tokens.Confirm()
 			if lost {
@@ -43,19 +56,35 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 		MaxSilence: sourceTimeout,
 		OnError: func(err error) {
 			if !lost {
-				log.WarnContext(ctx, "tokens are not known: the policy role is unavailable", "error", err)
+				log.WarnContext(ctx, "tokens are not known: the identity role is unavailable", "error", err)
 			}
 			lost = true
 		},
 	}
 	var reports sync.WaitGroup
 	reports.Go(func() { reportUses(ctx, from, tokens) })
+	reports.Go(func() { acknowledge(ctx, from, used) })
 	stream.Run(ctx)
 	reports.Wait()
 	return nil
 }
 
-// reportUses reports the uses of tokens to the policy service until ctx is done. If a report fails, the next report
+// acknowledge acknowledges the sets of tokens that this process uses until ctx is done. If an acknowledgment is lost, a
+// revocation takes longer.
+func acknowledge(ctx context.Context, to identityv1.IdentityServiceClient, used <-chan *identityv1.AcknowledgeTokensRequest) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case req := <-used:
+			sending, cancel := context.WithTimeout(ctx, sourceTimeout)
+			_, _ = to.AcknowledgeTokens(sending, req)
+			cancel()
+		}
+	}
+}
+
+// reportUses reports the uses of tokens to the identity service until ctx is done. If a report fails, the next report
 // contains the same uses.
 func reportUses(ctx context.Context, to identityv1.IdentityServiceClient, tokens *Tokens) {
 	tick := time.NewTicker(UseInterval)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// source is a policy service that the test controls. Each call to WatchTokens receives the next stream of messages.
+// source is an identity service that the test controls. Each call to WatchTokens receives the next stream of messages.
 // After the last stream was used, later calls receive it again.
 type source struct {
 	identityv1.IdentityServiceClient
@@ -33,6 +33,10 @@ func (s *source) ReportTokenUse(_ context.Context, req *identityv1.ReportTokenUs
 	}
 	s.uses <- req
 	return new(identityv1.ReportTokenUseResponse), nil
+}
+
+func (*source) AcknowledgeTokens(context.Context, *identityv1.AcknowledgeTokensRequest, ...grpc.CallOption) (*identityv1.AcknowledgeTokensResponse, error) {
+	return new(identityv1.AcknowledgeTokensResponse), nil
 }
 
 func (s *source) WatchTokens(ctx context.Context, _ *identityv1.WatchTokensRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
@@ -136,7 +140,7 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 		if subjectOf(tokens, anasToken) != "ana" {
 			t.Error("the source is available again, but the token is not accepted")
 		}
-		if strings.Count(out.String(), "the policy role is unavailable") != 1 || strings.Count(out.String(), "known again") != 1 {
+		if strings.Count(out.String(), "the identity role is unavailable") != 1 || strings.Count(out.String(), "known again") != 1 {
 			t.Errorf("the log is\n%s", out)
 		}
 	})
@@ -221,9 +225,10 @@ func TestCheck_WaitsOnlyForBusySource(t *testing.T) {
 		wants("the caller goes", ended, anasToken, 100*time.Millisecond, false)
 		go func() {
 			time.Sleep(300 * time.Millisecond)
-			messages <- beat()
+			messages <- beat() // arrives late, so the stream is opened again 200 ms later
+			messages <- set(record("ana", anasToken))
 		}()
-		wants("the set is confirmed after a while", t.Context(), anasToken, 300*time.Millisecond, true)
+		wants("the set is confirmed after a while", t.Context(), anasToken, 500*time.Millisecond, true)
 		time.Sleep(1500 * time.Millisecond)
 		wants("the source stays silent", t.Context(), anasToken, 500*time.Millisecond, false)
 		wants("the source is away", t.Context(), anasToken, 0, false)

@@ -35,7 +35,10 @@ type File struct {
 	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser. Patterns are
 	// not supported. Origins on loopback and requests without Origin are always accepted.
 	Origins []string `yaml:"origins"`
-	// Auth lists the tokens of callers.
+	// PublicURL is the URL at which clients reach `listen`, such as `https://mcp.example.com`. Tokens of issuers name it as
+	// their audience, followed by `/mcp` or `/mcp/NAME`. It is never derived from a request.
+	PublicURL string `yaml:"public_url"`
+	// Auth says how callers are identified.
 	Auth Auth `yaml:"auth"`
 	// Groups maps the name of a group, of 1 to 128 bytes, to subjects of the tenant `default`. A principal has these
 	// groups in addition to the groups of its token, at most 256 in total.
@@ -81,11 +84,14 @@ type File struct {
 	separateRoles bool
 }
 
-// Auth lists the tokens of callers.
+// Auth says how callers are identified: by tokens of the mesh, or by JWTs of issuers.
 type Auth struct {
-	// Tokens are bearer tokens. A token is valid as long as the file lists it. The policy service reads the list again
+	// Tokens are bearer tokens. A token is valid as long as the file lists it. The identity service reads the list again
 	// when the file changes.
 	Tokens []Token `yaml:"tokens"`
+	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The policy service
+	// reads the list again when the file changes.
+	Issuers []Issuer `yaml:"issuers"`
 }
 
 // Token is a bearer token. Exactly one of the fields Token and SHA256 is set.
@@ -109,6 +115,9 @@ type Token struct {
 	Groups []string `yaml:"groups"`
 	// Role is `agent`, `operator`, `approver` or `viewer`. Required.
 	Role string `yaml:"role"`
+	// Servers are the servers that an agent may use with the token, at `/mcp/NAME`: at most 16. Empty means all servers, and
+	// the URL of all servers.
+	Servers []string `yaml:"servers"`
 }
 
 // ListenTLS is a certificate that clients trust, and the certificate's private key. Set both files or neither of them.
@@ -195,12 +204,18 @@ type Log struct {
 
 // Stores configures the databases of the services.
 type Stores struct {
-	// Policy is the database of the tool catalog, emergency stops, created tokens and applied policies: `sqlite` for a
-	// database in the data directory, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog, emergency stops and applied policies: `sqlite` for a database in the data
+	// directory, or the URL of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
 	// PolicyMaxAge is how long the policy service uses the data that it last read while a PostgreSQL database is
 	// unavailable: 5 s to 1 h. After that time, every call is refused.
 	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
+	// Identity is the database of created tokens, in the same form as `policy`.
+	Identity Secret `yaml:"identity"`
+	// IdentityMaxAge is how long the identity service confirms tokens while a PostgreSQL database is unavailable: 1 s to
+	// 1 h. After that time, no token is accepted. Meanwhile a replica without a connection to the database does not know of
+	// revocations.
+	IdentityMaxAge time.Duration `yaml:"identity_max_age"`
 	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, in the same form as `policy`.
@@ -229,10 +244,12 @@ func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
 // maps and lists.
 func Default() File {
 	return File{
-		Listen:    "127.0.0.1:8080",
-		GRPC:      "127.0.0.1:9090",
-		Data:      ".sluice",
-		Stores:    Stores{Policy: "sqlite", PolicyMaxAge: 5 * time.Minute, Approval: "sqlite", Agents: "sqlite"},
+		Listen: "127.0.0.1:8080",
+		GRPC:   "127.0.0.1:9090",
+		Data:   ".sluice",
+		Stores: Stores{
+			Policy: "sqlite", PolicyMaxAge: 5 * time.Minute, Identity: "sqlite", IdentityMaxAge: 30 * time.Second, Approval: "sqlite", Agents: "sqlite",
+		},
 		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Decisions: Decisions{Keep: true},
@@ -250,6 +267,7 @@ func defaultRoles() map[string]Role {
 		"approval":  {Listen: ":9003", Addr: "approval:9003"},
 		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"},
 		"gateway":   {Listen: ":9005", Addr: "gateway:9005"},
+		"identity":  {Listen: ":9006", Addr: "identity:9006"},
 	}
 }
 

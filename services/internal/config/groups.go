@@ -14,6 +14,8 @@ import (
 const (
 	// homeTenant is the default tenant. The key `groups` lists subjects of this tenant.
 	homeTenant = "default"
+	// maxTokenServers is the maximum number of servers of a token.
+	maxTokenServers = 16
 	// maxGroups is the maximum number of groups of a principal.
 	maxGroups = 256
 	// maxGroupName is the maximum length of a group's name, in bytes.

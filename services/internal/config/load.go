@@ -113,6 +113,9 @@ func (f *File) setDefaults() {
 		t.Tenant = cmp.Or(t.Tenant, "default")
 		t.Subject = cmp.Or(t.Subject, t.Name)
 	}
+	for i := range f.Auth.Issuers {
+		f.Auth.Issuers[i].setDefaults()
+	}
 	f.addHosts()
 	for name, s := range f.Servers {
 		if s.GRPC != nil && IsAgentService(s.GRPC.Target) {

@@ -82,7 +82,7 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 	want.Roles = map[string]config.Role{
 		"policy": {Listen: ":7001", Addr: "policy.mesh:7001"}, "gateway": {Listen: ":9005", Addr: "gateway.mesh:9005"},
 		"ratelimit": {Listen: ":9002", Addr: "ratelimit:9002"}, "approval": {Listen: ":9003", Addr: "approval:9003"},
-		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"},
+		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"}, "identity": {Listen: ":9006", Addr: "identity:9006"},
 	}
 	want.Journal = config.Journal{Sync: "always", CallsMiB: 128, Share: 0.25, Arguments: config.RecordedArguments{Retention: 48 * time.Hour, MiB: 64}}
 	want.Session = config.Session{Idle: time.Hour, MaxPerPrincipal: 7, Cap: 3}

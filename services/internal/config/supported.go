@@ -8,7 +8,7 @@ var unsupportedKeys = map[string]string{
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",
 
-	"oidc": "use auth.tokens",
+	"oidc": "use auth.issuers",
 }
 
 // ExplainKey implements [strictyaml.Explainer].

@@ -86,6 +86,7 @@ func (f *File) problems() []Problem {
 		p.addf("data", "is empty: name a folder")
 	}
 	f.checkAuth(p)
+	f.checkIssuers(p)
 	f.checkGroups(p)
 	f.checkRoles(p)
 	f.checkNumbers(p)
@@ -134,6 +135,7 @@ func (f *File) problems() []Problem {
 		p.addf(fmt.Sprintf("policies[%d]", i), `"store" must be the only entry, because policies come either from files or from the store; write ./store for a folder of this name`)
 	}
 	p.checkBetween("stores.policy_max_age", f.Stores.PolicyMaxAge, 5*time.Second, time.Hour)
+	p.checkBetween("stores.identity_max_age", f.Stores.IdentityMaxAge, time.Second, time.Hour)
 	return p.found
 }
 
@@ -273,6 +275,17 @@ func (t Token) check(p *problems, path string) {
 	}
 	if strings.HasPrefix(t.Subject, "agent:") {
 		p.addf(path+".subject", "%q is the name of an agent of the mesh: use a subject that does not begin with agent:", t.Subject)
+	}
+	switch {
+	case len(t.Servers) > maxTokenServers:
+		p.addf(path+".servers", "%d servers are more than %d", len(t.Servers), maxTokenServers)
+	case len(t.Servers) > 0 && t.Role != "agent":
+		p.addf(path+".servers", "only tokens of agents can be for some servers")
+	}
+	for i, name := range t.Servers {
+		if !serverName.MatchString(name) {
+			p.addf(fmt.Sprintf("%s.servers[%d]", path, i), "%q is not a name of 1 to 32 lower-case letters, digits or -", name)
+		}
 	}
 	if len(t.Groups) > maxGroups {
 		p.addf(path+".groups", "%d groups are more than %d", len(t.Groups), maxGroups)

@@ -186,6 +186,8 @@ func (w *lineWriter) principal(p *Principal) {
 	w.text("agent", p.Agent)
 	w.text("owner", p.Owner)
 	w.text("token_id", p.TokenID)
+	w.text("issuer", p.Issuer)
+	w.text("client", p.Client)
 }
 
 func (w *lineWriter) rule(r *Rule) {

@@ -192,6 +192,10 @@ type Principal struct {
 	Owner string `json:"owner,omitzero"`
 	// TokenID is the id of the presented token. The token's secret is never recorded.
 	TokenID string `json:"token_id,omitzero"`
+	// Issuer is the name of the issuer of the presented JWT. It is empty if a token of the mesh was presented.
+	Issuer string `json:"issuer,omitzero"`
+	// Client is the OAuth client of the presented JWT.
+	Client string `json:"client,omitzero"`
 }
 
 // Redacted is the number of values that redactions replaced for one reason.

@@ -29,6 +29,10 @@ const clientDeadline = 10 * time.Second
 // that a restart of the service causes no errors.
 const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
+// identityConfig sends all calls to one replica of the identity service, because a service must acknowledge tokens, and
+// report unknown keys, at the replica from which it receives them.
+const identityConfig = `{"loadBalancingConfig":[{"pick_first":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
+
 // ClientDeps are the dependencies of a connection. Each may be nil.
 type ClientDeps struct {
 	// Signer signs the principals that [authn.OnBehalfOf] sets. If it is nil, a call on behalf of a principal fails
@@ -45,9 +49,13 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 		return nil, fmt.Errorf("rpc: connections between roles need TLS: set tls.dir to reach %s at %s", authn.RoleName(server), target)
 	}
 	side := clientSide{deps: deps, audience: func(string) authv1.Role { return server }}
+	balancing := serviceConfig
+	if server == authv1.Role_ROLE_IDENTITY {
+		balancing = identityConfig
+	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
-		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDefaultServiceConfig(balancing),
 		grpc.WithDisableServiceConfig(), // gRPC looks up only the role's addresses in DNS, so a slow DNS server does not delay calls
 		grpc.WithUnaryInterceptor(side.unary),
 		grpc.WithStreamInterceptor(side.stream),

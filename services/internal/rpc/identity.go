@@ -97,7 +97,11 @@ func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Calle
 	if !ok {
 		return nil, authn.Peer{}, errors.New("the authorization is not of the form `Bearer <token>`")
 	}
-	person, err := g.tokens.Lookup(secret)
+	lookup := g.tokens.LookupFresh
+	if lastKnown {
+		lookup = func(_ context.Context, secret string) (*identityv1.Principal, error) { return g.tokens.Lookup(secret) }
+	}
+	person, err := lookup(ctx, secret)
 	if err != nil && (!lastKnown || person == nil || !errors.Is(err, authn.ErrTokensStale)) {
 		return nil, authn.Peer{}, err
 	}

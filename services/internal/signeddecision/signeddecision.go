@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -23,8 +24,13 @@ import (
 // the prefix, a signature of this package is not valid in TLS, and a TLS signature is not valid in this package.
 const domain = "sluice-decision-1\x00"
 
-// principalFormat is the version of the format from which a principal's digest is computed.
-const principalFormat = "sluice-principal-1"
+// principalFormat is the format from which a principal's digest is computed. jwtFormat is the format if a JWT has
+// identified the caller or a principal in its delegation chain. Other principals have the first format, so that services
+// of versions without JWTs compute the same digest.
+const (
+	principalFormat = "sluice-principal-1"
+	jwtFormat       = "sluice-principal-2"
+)
 
 // nonceSize is the length of a nonce in bytes.
 const nonceSize = 16
@@ -136,9 +142,17 @@ func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStateme
 func PrincipalDigest(p *identityv1.Principal) []byte {
 	all := append([]*identityv1.Principal{p}, p.GetChain()...)
 	fields := []string{principalFormat, strconv.Itoa(len(all))}
+	hasJWT := slices.ContainsFunc(all, func(p *identityv1.Principal) bool { return p.GetIssuer() != "" })
+	if hasJWT {
+		fields[0] = jwtFormat
+	}
 	for _, member := range all {
 		fields = append(fields, member.GetTenant(), member.GetSubject(), member.GetAgent(), member.GetOwner(), strconv.Itoa(len(member.GetGroups())))
 		fields = append(fields, member.GetGroups()...)
+		if hasJWT {
+			fields = append(fields, member.GetIssuer(), member.GetClient(), strconv.Itoa(len(member.GetScopes())))
+			fields = append(fields, member.GetScopes()...)
+		}
 	}
 	sum := canonicaljson.Sum(fields...)
 	return sum[:]

@@ -128,6 +128,12 @@ func TestPrincipalDigest_DiffersForDifferentPrincipals(t *testing.T) {
 		"no owner":      {Tenant: "a", Subject: "b", Agent: "c", Groups: []string{"d", "e", "f"}},
 		"a chain":       {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{}}},
 		"another chain": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Owner: "x"}}},
+		"an issuer":     {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g"},
+		"a client":      {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Client: "h"},
+		"two scopes":    {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Client: "h", Scopes: []string{"i", "j"}},
+		"one scope":     {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Client: "h", Scopes: []string{"ij"}},
+		"other scopes":  {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Scopes: []string{"h", "i", "j"}},
+		"issuer behind": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Issuer: "g"}}},
 	} {
 		sum := string(signeddecision.PrincipalDigest(p))
 		if other, was := seen[sum]; was {

@@ -30,7 +30,7 @@ const (
 	Role_ROLE_UNSPECIFIED Role = 0
 	// The gateway, which serves MCP clients.
 	Role_ROLE_GATEWAY Role = 1
-	// The policy service, which stores policy documents, the catalog and the token records, and makes decisions.
+	// The policy service, which stores policy documents and the catalog, and makes decisions.
 	Role_ROLE_POLICY Role = 2
 	// The rate limit service, which counts quotas and budgets.
 	Role_ROLE_RATELIMIT Role = 3
@@ -42,6 +42,8 @@ const (
 	Role_ROLE_AUDIT Role = 6
 	// The console, which serves web pages for people.
 	Role_ROLE_CONSOLE Role = 7
+	// The identity service, which stores the token records and fetches the keys of issuers.
+	Role_ROLE_IDENTITY Role = 8
 )
 
 // Enum value maps for Role.
@@ -55,6 +57,7 @@ var (
 		5: "ROLE_WASMAGENT",
 		6: "ROLE_AUDIT",
 		7: "ROLE_CONSOLE",
+		8: "ROLE_IDENTITY",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED": 0,
@@ -65,6 +68,7 @@ var (
 		"ROLE_WASMAGENT":   5,
 		"ROLE_AUDIT":       6,
 		"ROLE_CONSOLE":     7,
+		"ROLE_IDENTITY":    8,
 	}
 )
 
@@ -166,7 +170,7 @@ type Callers struct {
 	// Whether a calling service must send the principal on whose behalf it calls, in the metadata `sluice-principal`.
 	// sluice.identity.v1.Principal specifies the format. A request with a token never has such a principal.
 	Principal bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Whether a token is accepted while the policy service is unavailable, if the token was valid when the policy service
+	// Whether a token is accepted while the identity service is unavailable, if the token was valid when the identity service
 	// last responded. This is only for RPCs that report the state of the mesh. Such an RPC returns no data about callers
 	// and changes no state.
 	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
@@ -286,7 +290,7 @@ const file_sluice_auth_v1_callers_proto_rawDesc = "" +
 	"\x05roles\x18\x01 \x03(\x0e2\x14.sluice.auth.v1.RoleR\x05roles\x121\n" +
 	"\x06tokens\x18\x02 \x03(\x0e2\x19.sluice.auth.v1.TokenRoleR\x06tokens\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\bR\tprincipal\x12*\n" +
-	"\x11last_known_tokens\x18\x04 \x01(\bR\x0flastKnownTokens*\x9c\x01\n" +
+	"\x11last_known_tokens\x18\x04 \x01(\bR\x0flastKnownTokens*\xaf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0f\n" +
@@ -296,7 +300,8 @@ const file_sluice_auth_v1_callers_proto_rawDesc = "" +
 	"\x0eROLE_WASMAGENT\x10\x05\x12\x0e\n" +
 	"\n" +
 	"ROLE_AUDIT\x10\x06\x12\x10\n" +
-	"\fROLE_CONSOLE\x10\a*\x86\x01\n" +
+	"\fROLE_CONSOLE\x10\a\x12\x11\n" +
+	"\rROLE_IDENTITY\x10\b*\x86\x01\n" +
 	"\tTokenRole\x12\x1a\n" +
 	"\x16TOKEN_ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10TOKEN_ROLE_AGENT\x10\x01\x12\x17\n" +

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -37,7 +38,7 @@ const (
 //	iat, exp   time of the signature and time of expiry, at most 60 s later; clocks may differ by 5 s
 //	principal  this message in binary protobuf, as unpadded base64url
 //
-// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console. The called
+// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console, identity. The called
 // role is the service that serves the RPC. The gateway signs for every principal that it has identified. wasmagent
 // signs only for its own agents. The subject of such an agent begins with `agent:<tenant>/`, and the agent has a
 // delegation chain or, if a person created it, an owner. If the JWT is not valid, the error is UNAUTHENTICATED,
@@ -74,8 +75,19 @@ type Principal struct {
 	// Subject of the operator who created the presented token and therefore knows its secret, at most 256 bytes. It is
 	// empty if the token is in the configuration, or if an operator of another tenant created it.
 	TokenCreatedBy string `protobuf:"bytes,12,opt,name=token_created_by,json=tokenCreatedBy,proto3" json:"token_created_by,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Name of the issuer of the presented JWT, as in `auth.issuers` of the configuration. It is empty if the credential is
+	// a token of the mesh.
+	Issuer string `protobuf:"bytes,13,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// OAuth client to which the presented JWT was issued: the claim `client_id`, or `azp` if there is none. At most 256
+	// bytes.
+	Client string `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`
+	// OAuth scopes of the presented JWT, sorted and without duplicates: at most 128 scopes of 1 to 256 bytes.
+	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a token.
+	// If the list is empty, the credential gives access to all servers.
+	Servers       []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Principal) Reset() {
@@ -192,6 +204,34 @@ func (x *Principal) GetTokenCreatedBy() string {
 	return ""
 }
 
+func (x *Principal) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Principal) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Principal) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *Principal) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
 // Token describes a token without its secret.
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -225,7 +265,10 @@ type Token struct {
 	Revoked *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	// Subject of the operator who revoked the token, at most 256 bytes. People of tenants other than "default" do not
 	// receive the subjects of operators of other tenants.
-	RevokedBy     string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
+	RevokedBy string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
+	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list is
+	// empty, the token gives access to all servers.
+	Servers       []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +399,13 @@ func (x *Token) GetRevokedBy() string {
 		return x.RevokedBy
 	}
 	return ""
+}
+
+func (x *Token) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
 }
 
 // CreateTokenRequest requests a token.
@@ -590,6 +640,145 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
+// RotateTokenRequest names the token whose secret is replaced.
+type RotateTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the token.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Time for which the old secret stays valid: at most 7 days, and at most until the token would have expired. If it is
+	// absent, the old secret ends at once. Secrets that were replaced before stay valid until their own end.
+	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	// Time at which the token expires. If it is absent, the token is valid from now for as long as it was valid after its
+	// creation.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTokenRequest) Reset() {
+	*x = RotateTokenRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenRequest) ProtoMessage() {}
+
+func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenRequest.ProtoReflect.Descriptor instead.
+func (*RotateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RotateTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateTokenRequest) GetOverlap() *durationpb.Duration {
+	if x != nil {
+		return x.Overlap
+	}
+	return nil
+}
+
+func (x *RotateTokenRequest) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// RotateTokenResponse contains a token and its new secret. No other response contains the secret.
+type RotateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token in the form in which it is stored.
+	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// New secret of the token, as in CreateTokenResponse.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Time at which the old secret ends. It is absent if the old secret has ended.
+	OldSecretExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=old_secret_expires,json=oldSecretExpires,proto3" json:"old_secret_expires,omitempty"`
+	// Number of replicas that have not confirmed the change, as in RevokeTokenResponse.
+	UnconfirmedReplicas int32 `protobuf:"varint,4,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *RotateTokenResponse) Reset() {
+	*x = RotateTokenResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenResponse) ProtoMessage() {}
+
+func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenResponse.ProtoReflect.Descriptor instead.
+func (*RotateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RotateTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *RotateTokenResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *RotateTokenResponse) GetOldSecretExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldSecretExpires
+	}
+	return nil
+}
+
+func (x *RotateTokenResponse) GetUnconfirmedReplicas() int32 {
+	if x != nil {
+		return x.UnconfirmedReplicas
+	}
+	return 0
+}
+
 // RevokeTokenRequest specifies a token, or the agent whose tokens are revoked. Exactly one of the two fields is set.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -604,7 +793,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +805,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +818,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -652,14 +841,17 @@ type RevokeTokenResponse struct {
 	// The tokens that the request selects, including tokens that had already been revoked.
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	// Names of the agent's tokens that stay valid because they are in the configuration.
-	Configured    []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Configured []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
+	// Number of replicas of the identity service that have not confirmed the revocation, because they have no connection to
+	// the database. Each of them stops to confirm tokens `stores.identity_max_age` after it has lost the connection.
+	UnconfirmedReplicas int32 `protobuf:"varint,3,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +863,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +876,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RevokeTokenResponse) GetTokens() []*Token {
@@ -701,6 +893,13 @@ func (x *RevokeTokenResponse) GetConfigured() []string {
 	return nil
 }
 
+func (x *RevokeTokenResponse) GetUnconfirmedReplicas() int32 {
+	if x != nil {
+		return x.UnconfirmedReplicas
+	}
+	return 0
+}
+
 // ReportTokenUseRequest contains the times at which tokens were used.
 type ReportTokenUseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -712,7 +911,7 @@ type ReportTokenUseRequest struct {
 
 func (x *ReportTokenUseRequest) Reset() {
 	*x = ReportTokenUseRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +923,7 @@ func (x *ReportTokenUseRequest) String() string {
 func (*ReportTokenUseRequest) ProtoMessage() {}
 
 func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +936,7 @@ func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUseRequest.ProtoReflect.Descriptor instead.
 func (*ReportTokenUseRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReportTokenUseRequest) GetUses() []*TokenUse {
@@ -760,7 +959,7 @@ type TokenUse struct {
 
 func (x *TokenUse) Reset() {
 	*x = TokenUse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +971,7 @@ func (x *TokenUse) String() string {
 func (*TokenUse) ProtoMessage() {}
 
 func (x *TokenUse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +984,7 @@ func (x *TokenUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
 func (*TokenUse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TokenUse) GetName() string {
@@ -811,7 +1010,7 @@ type ReportTokenUseResponse struct {
 
 func (x *ReportTokenUseResponse) Reset() {
 	*x = ReportTokenUseResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +1022,7 @@ func (x *ReportTokenUseResponse) String() string {
 func (*ReportTokenUseResponse) ProtoMessage() {}
 
 func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +1035,7 @@ func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUseResponse.ProtoReflect.Descriptor instead.
 func (*ReportTokenUseResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
 }
 
 // WatchTokensRequest requests the valid tokens.
@@ -848,7 +1047,7 @@ type WatchTokensRequest struct {
 
 func (x *WatchTokensRequest) Reset() {
 	*x = WatchTokensRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1059,7 @@ func (x *WatchTokensRequest) String() string {
 func (*WatchTokensRequest) ProtoMessage() {}
 
 func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,21 +1072,25 @@ func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensRequest.ProtoReflect.Descriptor instead.
 func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
 }
 
 // WatchTokensResponse contains all valid tokens, or is a heartbeat.
 type WatchTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The valid tokens. It is absent in a heartbeat, which means that the set has not changed.
-	Set           *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	Set *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	// Identifier of the stream, for AcknowledgeTokens.
+	Watcher string `protobuf:"bytes,2,opt,name=watcher,proto3" json:"watcher,omitempty"`
+	// Version of the set: it increases with each change.
+	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchTokensResponse) Reset() {
 	*x = WatchTokensResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +1102,7 @@ func (x *WatchTokensResponse) String() string {
 func (*WatchTokensResponse) ProtoMessage() {}
 
 func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,7 +1115,7 @@ func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensResponse.ProtoReflect.Descriptor instead.
 func (*WatchTokensResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchTokensResponse) GetSet() *TokenSet {
@@ -922,6 +1125,112 @@ func (x *WatchTokensResponse) GetSet() *TokenSet {
 	return nil
 }
 
+func (x *WatchTokensResponse) GetWatcher() string {
+	if x != nil {
+		return x.Watcher
+	}
+	return ""
+}
+
+func (x *WatchTokensResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// AcknowledgeTokensRequest says which set of tokens a service uses.
+type AcknowledgeTokensRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier of the stream, from WatchTokensResponse. An unknown identifier is ignored.
+	Watcher string `protobuf:"bytes,1,opt,name=watcher,proto3" json:"watcher,omitempty"`
+	// Version of the set, from WatchTokensResponse.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeTokensRequest) Reset() {
+	*x = AcknowledgeTokensRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeTokensRequest) ProtoMessage() {}
+
+func (x *AcknowledgeTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeTokensRequest.ProtoReflect.Descriptor instead.
+func (*AcknowledgeTokensRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AcknowledgeTokensRequest) GetWatcher() string {
+	if x != nil {
+		return x.Watcher
+	}
+	return ""
+}
+
+func (x *AcknowledgeTokensRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// AcknowledgeTokensResponse is empty.
+type AcknowledgeTokensResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeTokensResponse) Reset() {
+	*x = AcknowledgeTokensResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeTokensResponse) ProtoMessage() {}
+
+func (x *AcknowledgeTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeTokensResponse.ProtoReflect.Descriptor instead.
+func (*AcknowledgeTokensResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
+}
+
 // TokenSet is the set of all valid tokens.
 type TokenSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -929,14 +1238,17 @@ type TokenSet struct {
 	Tokens []*TokenRecord `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	// The newest 1,000 tokens that have expired or were revoked. A service needs them only to tell a caller why the
 	// caller's token is refused.
-	Ended         []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
+	Ended []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
+	// The issuers of the configuration with their keys, at most 16. A change of the keys is sent like a change of the
+	// tokens.
+	Issuers       []*Issuer `protobuf:"bytes,3,rep,name=issuers,proto3" json:"issuers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TokenSet) Reset() {
 	*x = TokenSet{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1260,7 @@ func (x *TokenSet) String() string {
 func (*TokenSet) ProtoMessage() {}
 
 func (x *TokenSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1273,7 @@ func (x *TokenSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSet.ProtoReflect.Descriptor instead.
 func (*TokenSet) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TokenSet) GetTokens() []*TokenRecord {
@@ -974,6 +1286,13 @@ func (x *TokenSet) GetTokens() []*TokenRecord {
 func (x *TokenSet) GetEnded() []*EndedToken {
 	if x != nil {
 		return x.Ended
+	}
+	return nil
+}
+
+func (x *TokenSet) GetIssuers() []*Issuer {
+	if x != nil {
+		return x.Issuers
 	}
 	return nil
 }
@@ -993,7 +1312,7 @@ type EndedToken struct {
 
 func (x *EndedToken) Reset() {
 	*x = EndedToken{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1324,7 @@ func (x *EndedToken) String() string {
 func (*EndedToken) ProtoMessage() {}
 
 func (x *EndedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1337,7 @@ func (x *EndedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedToken.ProtoReflect.Descriptor instead.
 func (*EndedToken) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndedToken) GetSha256() []byte {
@@ -1048,14 +1367,16 @@ type TokenRecord struct {
 	// The token.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// SHA-256 of the token's secret: 32 bytes.
-	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Secrets that RotateToken has replaced and that are still valid, at most 4.
+	Previous      []*PreviousSecret `protobuf:"bytes,3,rep,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1388,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1401,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TokenRecord) GetToken() *Token {
@@ -1097,11 +1418,504 @@ func (x *TokenRecord) GetSha256() []byte {
 	return nil
 }
 
+func (x *TokenRecord) GetPrevious() []*PreviousSecret {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
+// PreviousSecret is a secret of a token that was replaced.
+type PreviousSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the secret: 32 bytes.
+	Sha256 []byte `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Time at which the secret ends.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviousSecret) Reset() {
+	*x = PreviousSecret{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviousSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviousSecret) ProtoMessage() {}
+
+func (x *PreviousSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviousSecret.ProtoReflect.Descriptor instead.
+func (*PreviousSecret) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PreviousSecret) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *PreviousSecret) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// ListIssuersRequest is empty.
+type ListIssuersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIssuersRequest) Reset() {
+	*x = ListIssuersRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIssuersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIssuersRequest) ProtoMessage() {}
+
+func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIssuersRequest.ProtoReflect.Descriptor instead.
+func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{21}
+}
+
+// ListIssuersResponse contains the issuers of the configuration.
+type ListIssuersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The issuers in the order of the configuration, at most 16.
+	Issuers       []*IssuerStatus `protobuf:"bytes,1,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIssuersResponse) Reset() {
+	*x = ListIssuersResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIssuersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIssuersResponse) ProtoMessage() {}
+
+func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIssuersResponse.ProtoReflect.Descriptor instead.
+func (*ListIssuersResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListIssuersResponse) GetIssuers() []*IssuerStatus {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
+}
+
+// IssuerStatus is an issuer with the state of its keys.
+type IssuerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the issuer in the configuration.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Value of the claim `iss`.
+	Issuer string `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Number of keys. It is 0 until the keys have been fetched.
+	Keys int32 `protobuf:"varint,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	// Time at which the keys were fetched last. It is absent if they have never been fetched.
+	Fetched *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	// Reason why the last fetch has failed, at most 1 KiB. It is empty if the last fetch has succeeded.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssuerStatus) Reset() {
+	*x = IssuerStatus{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssuerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssuerStatus) ProtoMessage() {}
+
+func (x *IssuerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssuerStatus.ProtoReflect.Descriptor instead.
+func (*IssuerStatus) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *IssuerStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IssuerStatus) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *IssuerStatus) GetKeys() int32 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *IssuerStatus) GetFetched() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Fetched
+	}
+	return nil
+}
+
+func (x *IssuerStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// ExplainJWTRequest contains the JWT to verify.
+type ExplainJWTRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JWT to verify, at most 32 KiB, so that a JWT that is too long can be explained, too.
+	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainJWTRequest) Reset() {
+	*x = ExplainJWTRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainJWTRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainJWTRequest) ProtoMessage() {}
+
+func (x *ExplainJWTRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainJWTRequest.ProtoReflect.Descriptor instead.
+func (*ExplainJWTRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ExplainJWTRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// ExplainJWTResponse contains the steps of the verification, and its result.
+type ExplainJWTResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Steps of the verification. If the token is refused, the last step says why.
+	Steps []*ExplainedStep `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	// Principal of the token. It is absent if the token is refused.
+	Principal *Principal `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Time at which the token expires, with the issuer's leeway. It is absent if the token is refused.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainJWTResponse) Reset() {
+	*x = ExplainJWTResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainJWTResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainJWTResponse) ProtoMessage() {}
+
+func (x *ExplainJWTResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainJWTResponse.ProtoReflect.Descriptor instead.
+func (*ExplainJWTResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExplainJWTResponse) GetSteps() []*ExplainedStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ExplainJWTResponse) GetPrincipal() *Principal {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
+func (x *ExplainJWTResponse) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// ExplainedStep is a step of the verification of a JWT.
+type ExplainedStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the step, such as "audience".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the step has found.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// True for the step that refuses the token.
+	Refused       bool `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedStep) Reset() {
+	*x = ExplainedStep{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedStep) ProtoMessage() {}
+
+func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedStep.ProtoReflect.Descriptor instead.
+func (*ExplainedStep) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExplainedStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
+// ReportUnknownKeyRequest names the issuer of a JWT whose key is unknown.
+type ReportUnknownKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the issuer in the configuration.
+	Issuer        string `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportUnknownKeyRequest) Reset() {
+	*x = ReportUnknownKeyRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportUnknownKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportUnknownKeyRequest) ProtoMessage() {}
+
+func (x *ReportUnknownKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportUnknownKeyRequest.ProtoReflect.Descriptor instead.
+func (*ReportUnknownKeyRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReportUnknownKeyRequest) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+// ReportUnknownKeyResponse says which keys the issuer has.
+type ReportUnknownKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 digest of the issuer's keys, 32 bytes. A caller with other keys receives them soon, in a set of WatchTokens.
+	KeysSha256    []byte `protobuf:"bytes,1,opt,name=keys_sha256,json=keysSha256,proto3" json:"keys_sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportUnknownKeyResponse) Reset() {
+	*x = ReportUnknownKeyResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportUnknownKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportUnknownKeyResponse) ProtoMessage() {}
+
+func (x *ReportUnknownKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportUnknownKeyResponse.ProtoReflect.Descriptor instead.
+func (*ReportUnknownKeyResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ReportUnknownKeyResponse) GetKeysSha256() []byte {
+	if x != nil {
+		return x.KeysSha256
+	}
+	return nil
+}
+
 var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"\xa5\x04\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xe4\x05\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -1117,7 +1931,11 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\btoken_id\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\atokenId\x12?\n" +
 	"\rtoken_created\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\ftokenCreated\x122\n" +
-	"\x10token_created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0etokenCreatedBy\"\x8a\x05\n" +
+	"\x10token_created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0etokenCreatedBy\x120\n" +
+	"\x06issuer\x18\r \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x12 \n" +
+	"\x06client\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\x12,\n" +
+	"\x06scopes\x18\x0f \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x01\x18\x01\"\ar\x05\x10\x01(\x80\x02R\x06scopes\x12;\n" +
+	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\xc7\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -1139,7 +1957,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\tcreatedBy\x124\n" +
 	"\arevoked\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\x12'\n" +
 	"\n" +
-	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\"u\n" +
+	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\x12;\n" +
+	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
 	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +
@@ -1154,44 +1973,97 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\"o\n" +
 	"\x12ListTokensResponse\x121\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"i\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc7\x01\n" +
+	"\x12RotateTokenRequest\x126\n" +
+	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1f\xc8\x01\x01r\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x12C\n" +
+	"\aoverlap\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\aoverlap\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xdb\x01\n" +
+	"\x13RotateTokenResponse\x12/\n" +
+	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12H\n" +
+	"\x12old_secret_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x10oldSecretExpires\x121\n" +
+	"\x14unconfirmed_replicas\x18\x04 \x01(\x05R\x13unconfirmedReplicas\"i\n" +
 	"\x12RevokeTokenRequest\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{0,128}$R\x04name\x12\x1e\n" +
-	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"h\n" +
+	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"\x9b\x01\n" +
 	"\x13RevokeTokenResponse\x121\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\x12\x1e\n" +
 	"\n" +
 	"configured\x18\x02 \x03(\tR\n" +
-	"configured\"T\n" +
+	"configured\x121\n" +
+	"\x14unconfirmed_replicas\x18\x03 \x01(\x05R\x13unconfirmedReplicas\"T\n" +
 	"\x15ReportTokenUseRequest\x12;\n" +
 	"\x04uses\x18\x01 \x03(\v2\x1c.sluice.identity.v1.TokenUseB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\x04uses\"w\n" +
 	"\bTokenUse\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x126\n" +
 	"\x04used\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x04used\"\x18\n" +
 	"\x16ReportTokenUseResponse\"\x14\n" +
-	"\x12WatchTokensRequest\"E\n" +
+	"\x12WatchTokensRequest\"y\n" +
 	"\x13WatchTokensResponse\x12.\n" +
-	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"y\n" +
+	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\x12\x18\n" +
+	"\awatcher\x18\x02 \x01(\tR\awatcher\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"Y\n" +
+	"\x18AcknowledgeTokensRequest\x12#\n" +
+	"\awatcher\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\awatcher\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\x1b\n" +
+	"\x19AcknowledgeTokensResponse\"\xb9\x01\n" +
 	"\bTokenSet\x127\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\x124\n" +
-	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\"|\n" +
+	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\x12>\n" +
+	"\aissuers\x18\x03 \x03(\v2\x1a.sluice.identity.v1.IssuerB\b\xbaH\x05\x92\x01\x02\x10\x10R\aissuers\"|\n" +
 	"\n" +
 	"EndedToken\x12\x1f\n" +
 	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x123\n" +
 	"\x04name\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x12\x18\n" +
-	"\arevoked\x18\x03 \x01(\bR\arevoked\"_\n" +
+	"\arevoked\x18\x03 \x01(\bR\arevoked\"\xa9\x01\n" +
 	"\vTokenRecord\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x1f\n" +
-	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha2562\xb1\x04\n" +
+	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x12H\n" +
+	"\bprevious\x18\x03 \x03(\v2\".sluice.identity.v1.PreviousSecretB\b\xbaH\x05\x92\x01\x02\x10\x04R\bprevious\"o\n" +
+	"\x0ePreviousSecret\x12\x1f\n" +
+	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x12<\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\aexpires\"\x14\n" +
+	"\x12ListIssuersRequest\"Q\n" +
+	"\x13ListIssuersResponse\x12:\n" +
+	"\aissuers\x18\x01 \x03(\v2 .sluice.identity.v1.IssuerStatusR\aissuers\"\x9e\x01\n" +
+	"\fIssuerStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\x05R\x04keys\x124\n" +
+	"\afetched\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\afetched\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"6\n" +
+	"\x11ExplainJWTRequest\x12!\n" +
+	"\x05token\x18\x01 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80\x02R\x05token\"\xc0\x01\n" +
+	"\x12ExplainJWTResponse\x127\n" +
+	"\x05steps\x18\x01 \x03(\v2!.sluice.identity.v1.ExplainedStepR\x05steps\x12;\n" +
+	"\tprincipal\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\tprincipal\x124\n" +
+	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"Q\n" +
+	"\rExplainedStep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\bR\arefused\"K\n" +
+	"\x17ReportUnknownKeyRequest\x120\n" +
+	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"D\n" +
+	"\x18ReportUnknownKeyResponse\x12(\n" +
+	"\vkeys_sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\n" +
+	"keysSha2562\xe5\b\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +
 	"ListTokens\x12%.sluice.identity.v1.ListTokensRequest\x1a&.sluice.identity.v1.ListTokensResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12g\n" +
-	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12n\n" +
-	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\f\xca\xf3\x18\b\n" +
-	"\x06\x01\x03\x04\x05\x06\a0\x01\x12u\n" +
-	"\x0eReportTokenUse\x12).sluice.identity.v1.ReportTokenUseRequest\x1a*.sluice.identity.v1.ReportTokenUseResponse\"\f\xca\xf3\x18\b\n" +
-	"\x06\x01\x03\x04\x05\x06\aB\xd2\x01\n" +
+	"\vRotateToken\x12&.sluice.identity.v1.RotateTokenRequest\x1a'.sluice.identity.v1.RotateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12g\n" +
+	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12o\n" +
+	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\r\xca\xf3\x18\t\n" +
+	"\a\x01\x02\x03\x04\x05\x06\a0\x01\x12\x7f\n" +
+	"\x11AcknowledgeTokens\x12,.sluice.identity.v1.AcknowledgeTokensRequest\x1a-.sluice.identity.v1.AcknowledgeTokensResponse\"\r\xca\xf3\x18\t\n" +
+	"\a\x01\x02\x03\x04\x05\x06\a\x12h\n" +
+	"\vListIssuers\x12&.sluice.identity.v1.ListIssuersRequest\x1a'.sluice.identity.v1.ListIssuersResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12d\n" +
+	"\n" +
+	"ExplainJWT\x12%.sluice.identity.v1.ExplainJWTRequest\x1a&.sluice.identity.v1.ExplainJWTResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12v\n" +
+	"\x10ReportUnknownKey\x12+.sluice.identity.v1.ReportUnknownKeyRequest\x1a,.sluice.identity.v1.ReportUnknownKeyResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\x01\x12v\n" +
+	"\x0eReportTokenUse\x12).sluice.identity.v1.ReportTokenUseRequest\x1a*.sluice.identity.v1.ReportTokenUseResponse\"\r\xca\xf3\x18\t\n" +
+	"\a\x01\x02\x03\x04\x05\x06\aB\xd2\x01\n" +
 	"\x16com.sluice.identity.v1B\rIdentityProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/identity/v1;identityv1\xa2\x02\x03SIX\xaa\x02\x12Sluice.Identity.V1\xca\x02\x12Sluice\\Identity\\V1\xe2\x02\x1eSluice\\Identity\\V1\\GPBMetadata\xea\x02\x14Sluice::Identity::V1b\x06proto3"
 
 var (
@@ -1206,61 +2078,98 @@ func file_sluice_identity_v1_identity_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_identity_proto_rawDescData
 }
 
-var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_sluice_identity_v1_identity_proto_goTypes = []any{
-	(*Principal)(nil),              // 0: sluice.identity.v1.Principal
-	(*Token)(nil),                  // 1: sluice.identity.v1.Token
-	(*CreateTokenRequest)(nil),     // 2: sluice.identity.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),    // 3: sluice.identity.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),      // 4: sluice.identity.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),     // 5: sluice.identity.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),     // 6: sluice.identity.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),    // 7: sluice.identity.v1.RevokeTokenResponse
-	(*ReportTokenUseRequest)(nil),  // 8: sluice.identity.v1.ReportTokenUseRequest
-	(*TokenUse)(nil),               // 9: sluice.identity.v1.TokenUse
-	(*ReportTokenUseResponse)(nil), // 10: sluice.identity.v1.ReportTokenUseResponse
-	(*WatchTokensRequest)(nil),     // 11: sluice.identity.v1.WatchTokensRequest
-	(*WatchTokensResponse)(nil),    // 12: sluice.identity.v1.WatchTokensResponse
-	(*TokenSet)(nil),               // 13: sluice.identity.v1.TokenSet
-	(*EndedToken)(nil),             // 14: sluice.identity.v1.EndedToken
-	(*TokenRecord)(nil),            // 15: sluice.identity.v1.TokenRecord
-	(v1.TokenRole)(0),              // 16: sluice.auth.v1.TokenRole
-	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
+	(*Principal)(nil),                 // 0: sluice.identity.v1.Principal
+	(*Token)(nil),                     // 1: sluice.identity.v1.Token
+	(*CreateTokenRequest)(nil),        // 2: sluice.identity.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 3: sluice.identity.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),         // 4: sluice.identity.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),        // 5: sluice.identity.v1.ListTokensResponse
+	(*RotateTokenRequest)(nil),        // 6: sluice.identity.v1.RotateTokenRequest
+	(*RotateTokenResponse)(nil),       // 7: sluice.identity.v1.RotateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 8: sluice.identity.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 9: sluice.identity.v1.RevokeTokenResponse
+	(*ReportTokenUseRequest)(nil),     // 10: sluice.identity.v1.ReportTokenUseRequest
+	(*TokenUse)(nil),                  // 11: sluice.identity.v1.TokenUse
+	(*ReportTokenUseResponse)(nil),    // 12: sluice.identity.v1.ReportTokenUseResponse
+	(*WatchTokensRequest)(nil),        // 13: sluice.identity.v1.WatchTokensRequest
+	(*WatchTokensResponse)(nil),       // 14: sluice.identity.v1.WatchTokensResponse
+	(*AcknowledgeTokensRequest)(nil),  // 15: sluice.identity.v1.AcknowledgeTokensRequest
+	(*AcknowledgeTokensResponse)(nil), // 16: sluice.identity.v1.AcknowledgeTokensResponse
+	(*TokenSet)(nil),                  // 17: sluice.identity.v1.TokenSet
+	(*EndedToken)(nil),                // 18: sluice.identity.v1.EndedToken
+	(*TokenRecord)(nil),               // 19: sluice.identity.v1.TokenRecord
+	(*PreviousSecret)(nil),            // 20: sluice.identity.v1.PreviousSecret
+	(*ListIssuersRequest)(nil),        // 21: sluice.identity.v1.ListIssuersRequest
+	(*ListIssuersResponse)(nil),       // 22: sluice.identity.v1.ListIssuersResponse
+	(*IssuerStatus)(nil),              // 23: sluice.identity.v1.IssuerStatus
+	(*ExplainJWTRequest)(nil),         // 24: sluice.identity.v1.ExplainJWTRequest
+	(*ExplainJWTResponse)(nil),        // 25: sluice.identity.v1.ExplainJWTResponse
+	(*ExplainedStep)(nil),             // 26: sluice.identity.v1.ExplainedStep
+	(*ReportUnknownKeyRequest)(nil),   // 27: sluice.identity.v1.ReportUnknownKeyRequest
+	(*ReportUnknownKeyResponse)(nil),  // 28: sluice.identity.v1.ReportUnknownKeyResponse
+	(v1.TokenRole)(0),                 // 29: sluice.auth.v1.TokenRole
+	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
+	(*Issuer)(nil),                    // 32: sluice.identity.v1.Issuer
 }
 var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
-	16, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
+	29, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
 	0,  // 1: sluice.identity.v1.Principal.chain:type_name -> sluice.identity.v1.Principal
-	17, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
-	16, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
-	17, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
-	17, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	17, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
-	17, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
+	30, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
+	29, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
+	30, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
+	30, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	30, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
+	30, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
 	1,  // 8: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
 	1,  // 9: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
 	1,  // 10: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	1,  // 11: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
-	9,  // 12: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
-	17, // 13: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
-	13, // 14: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
-	15, // 15: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
-	14, // 16: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
-	1,  // 17: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
-	2,  // 18: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
-	4,  // 19: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
-	6,  // 20: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	11, // 21: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
-	8,  // 22: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
-	3,  // 23: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
-	5,  // 24: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
-	7,  // 25: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	12, // 26: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
-	10, // 27: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
-	23, // [23:28] is the sub-list for method output_type
-	18, // [18:23] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	31, // 11: sluice.identity.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	30, // 12: sluice.identity.v1.RotateTokenRequest.expires:type_name -> google.protobuf.Timestamp
+	1,  // 13: sluice.identity.v1.RotateTokenResponse.token:type_name -> sluice.identity.v1.Token
+	30, // 14: sluice.identity.v1.RotateTokenResponse.old_secret_expires:type_name -> google.protobuf.Timestamp
+	1,  // 15: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
+	11, // 16: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
+	30, // 17: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
+	17, // 18: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
+	19, // 19: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
+	18, // 20: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
+	32, // 21: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
+	1,  // 22: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
+	20, // 23: sluice.identity.v1.TokenRecord.previous:type_name -> sluice.identity.v1.PreviousSecret
+	30, // 24: sluice.identity.v1.PreviousSecret.expires:type_name -> google.protobuf.Timestamp
+	23, // 25: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
+	30, // 26: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
+	26, // 27: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
+	0,  // 28: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
+	30, // 29: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 30: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
+	4,  // 31: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
+	6,  // 32: sluice.identity.v1.IdentityService.RotateToken:input_type -> sluice.identity.v1.RotateTokenRequest
+	8,  // 33: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
+	13, // 34: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
+	15, // 35: sluice.identity.v1.IdentityService.AcknowledgeTokens:input_type -> sluice.identity.v1.AcknowledgeTokensRequest
+	21, // 36: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
+	24, // 37: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
+	27, // 38: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
+	10, // 39: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
+	3,  // 40: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
+	5,  // 41: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
+	7,  // 42: sluice.identity.v1.IdentityService.RotateToken:output_type -> sluice.identity.v1.RotateTokenResponse
+	9,  // 43: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
+	14, // 44: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
+	16, // 45: sluice.identity.v1.IdentityService.AcknowledgeTokens:output_type -> sluice.identity.v1.AcknowledgeTokensResponse
+	22, // 46: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
+	25, // 47: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
+	28, // 48: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
+	12, // 49: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
+	40, // [40:50] is the sub-list for method output_type
+	30, // [30:40] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_identity_proto_init() }
@@ -1268,13 +2177,14 @@ func file_sluice_identity_v1_identity_proto_init() {
 	if File_sluice_identity_v1_identity_proto != nil {
 		return
 	}
+	file_sluice_identity_v1_issuer_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_identity_proto_rawDesc), len(file_sluice_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

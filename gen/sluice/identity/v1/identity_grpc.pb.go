@@ -19,11 +19,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_CreateToken_FullMethodName    = "/sluice.identity.v1.IdentityService/CreateToken"
-	IdentityService_ListTokens_FullMethodName     = "/sluice.identity.v1.IdentityService/ListTokens"
-	IdentityService_RevokeToken_FullMethodName    = "/sluice.identity.v1.IdentityService/RevokeToken"
-	IdentityService_WatchTokens_FullMethodName    = "/sluice.identity.v1.IdentityService/WatchTokens"
-	IdentityService_ReportTokenUse_FullMethodName = "/sluice.identity.v1.IdentityService/ReportTokenUse"
+	IdentityService_CreateToken_FullMethodName       = "/sluice.identity.v1.IdentityService/CreateToken"
+	IdentityService_ListTokens_FullMethodName        = "/sluice.identity.v1.IdentityService/ListTokens"
+	IdentityService_RotateToken_FullMethodName       = "/sluice.identity.v1.IdentityService/RotateToken"
+	IdentityService_RevokeToken_FullMethodName       = "/sluice.identity.v1.IdentityService/RevokeToken"
+	IdentityService_WatchTokens_FullMethodName       = "/sluice.identity.v1.IdentityService/WatchTokens"
+	IdentityService_AcknowledgeTokens_FullMethodName = "/sluice.identity.v1.IdentityService/AcknowledgeTokens"
+	IdentityService_ListIssuers_FullMethodName       = "/sluice.identity.v1.IdentityService/ListIssuers"
+	IdentityService_ExplainJWT_FullMethodName        = "/sluice.identity.v1.IdentityService/ExplainJWT"
+	IdentityService_ReportUnknownKey_FullMethodName  = "/sluice.identity.v1.IdentityService/ReportUnknownKey"
+	IdentityService_ReportTokenUse_FullMethodName    = "/sluice.identity.v1.IdentityService/ReportTokenUse"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -32,7 +37,7 @@ const (
 //
 // IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
 // returned only once, when the token is created. Tokens in the configuration are listed, but can be changed only in the
-// configuration. The policy service serves IdentityService.
+// configuration. The identity service serves IdentityService.
 type IdentityServiceClient interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
@@ -50,8 +55,19 @@ type IdentityServiceClient interface {
 	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
 	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken revokes a token, or all tokens of an agent. It returns after all gateways have stopped accepting these
-	// tokens. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
+	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a while, so
+	// that clients can change to the new one without a failed call. The name, the rights and the time of creation of the
+	// token stay the same. Errors:
+	//
+	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
+	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
+	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
+	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
+	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
+	// RevokeToken revokes a token, or all tokens of an agent. It returns after all services have stopped accepting these
+	// tokens, or after 5 s with the number of replicas that have not confirmed this. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
@@ -59,8 +75,19 @@ type IdentityServiceClient interface {
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 	// WatchTokens sends the set of all valid tokens immediately and after each change. It sends a heartbeat at least
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
-	// none.
+	// none. A service acknowledges each set with AcknowledgeTokens.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
+	// AcknowledgeTokens says that a service uses a set of tokens. A revocation is complete when all services have
+	// acknowledged it, or 2.1 s later, because a service without a connection then accepts no tokens.
+	AcknowledgeTokens(ctx context.Context, in *AcknowledgeTokensRequest, opts ...grpc.CallOption) (*AcknowledgeTokensResponse, error)
+	// ListIssuers returns the issuers of the configuration, and when their keys were fetched.
+	ListIssuers(ctx context.Context, in *ListIssuersRequest, opts ...grpc.CallOption) (*ListIssuersResponse, error)
+	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
+	// the JWT gets no rights by it.
+	ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error)
+	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
+	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
+	ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
 	ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error)
@@ -88,6 +115,16 @@ func (c *identityServiceClient) ListTokens(ctx context.Context, in *ListTokensRe
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTokensResponse)
 	err := c.cc.Invoke(ctx, IdentityService_ListTokens_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateTokenResponse)
+	err := c.cc.Invoke(ctx, IdentityService_RotateToken_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +160,46 @@ func (c *identityServiceClient) WatchTokens(ctx context.Context, in *WatchTokens
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IdentityService_WatchTokensClient = grpc.ServerStreamingClient[WatchTokensResponse]
 
+func (c *identityServiceClient) AcknowledgeTokens(ctx context.Context, in *AcknowledgeTokensRequest, opts ...grpc.CallOption) (*AcknowledgeTokensResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcknowledgeTokensResponse)
+	err := c.cc.Invoke(ctx, IdentityService_AcknowledgeTokens_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) ListIssuers(ctx context.Context, in *ListIssuersRequest, opts ...grpc.CallOption) (*ListIssuersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListIssuersResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListIssuers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainJWTResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ExplainJWT_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportUnknownKeyResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ReportUnknownKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportTokenUseResponse)
@@ -139,7 +216,7 @@ func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTo
 //
 // IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
 // returned only once, when the token is created. Tokens in the configuration are listed, but can be changed only in the
-// configuration. The policy service serves IdentityService.
+// configuration. The identity service serves IdentityService.
 type IdentityServiceServer interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
@@ -157,8 +234,19 @@ type IdentityServiceServer interface {
 	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
 	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken revokes a token, or all tokens of an agent. It returns after all gateways have stopped accepting these
-	// tokens. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
+	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a while, so
+	// that clients can change to the new one without a failed call. The name, the rights and the time of creation of the
+	// token stay the same. Errors:
+	//
+	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
+	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
+	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
+	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
+	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
+	// RevokeToken revokes a token, or all tokens of an agent. It returns after all services have stopped accepting these
+	// tokens, or after 5 s with the number of replicas that have not confirmed this. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
@@ -166,8 +254,19 @@ type IdentityServiceServer interface {
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	// WatchTokens sends the set of all valid tokens immediately and after each change. It sends a heartbeat at least
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
-	// none.
+	// none. A service acknowledges each set with AcknowledgeTokens.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
+	// AcknowledgeTokens says that a service uses a set of tokens. A revocation is complete when all services have
+	// acknowledged it, or 2.1 s later, because a service without a connection then accepts no tokens.
+	AcknowledgeTokens(context.Context, *AcknowledgeTokensRequest) (*AcknowledgeTokensResponse, error)
+	// ListIssuers returns the issuers of the configuration, and when their keys were fetched.
+	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
+	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
+	// the JWT gets no rights by it.
+	ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error)
+	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
+	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
+	ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
 	ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error)
@@ -187,11 +286,26 @@ func (UnimplementedIdentityServiceServer) CreateToken(context.Context, *CreateTo
 func (UnimplementedIdentityServiceServer) ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
 }
+func (UnimplementedIdentityServiceServer) RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateToken not implemented")
+}
 func (UnimplementedIdentityServiceServer) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
 }
 func (UnimplementedIdentityServiceServer) WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTokens not implemented")
+}
+func (UnimplementedIdentityServiceServer) AcknowledgeTokens(context.Context, *AcknowledgeTokensRequest) (*AcknowledgeTokensResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcknowledgeTokens not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIssuers not implemented")
+}
+func (UnimplementedIdentityServiceServer) ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainJWT not implemented")
+}
+func (UnimplementedIdentityServiceServer) ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportUnknownKey not implemented")
 }
 func (UnimplementedIdentityServiceServer) ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportTokenUse not implemented")
@@ -253,6 +367,24 @@ func _IdentityService_ListTokens_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_RotateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).RotateToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_RotateToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).RotateToken(ctx, req.(*RotateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_RevokeToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RevokeTokenRequest)
 	if err := dec(in); err != nil {
@@ -281,6 +413,78 @@ func _IdentityService_WatchTokens_Handler(srv interface{}, stream grpc.ServerStr
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IdentityService_WatchTokensServer = grpc.ServerStreamingServer[WatchTokensResponse]
+
+func _IdentityService_AcknowledgeTokens_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcknowledgeTokensRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).AcknowledgeTokens(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_AcknowledgeTokens_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).AcknowledgeTokens(ctx, req.(*AcknowledgeTokensRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_ListIssuers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListIssuersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListIssuers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListIssuers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListIssuers(ctx, req.(*ListIssuersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_ExplainJWT_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainJWTRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ExplainJWT(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ExplainJWT_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ExplainJWT(ctx, req.(*ExplainJWTRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_ReportUnknownKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportUnknownKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ReportUnknownKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ReportUnknownKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ReportUnknownKey(ctx, req.(*ReportUnknownKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _IdentityService_ReportTokenUse_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportTokenUseRequest)
@@ -316,8 +520,28 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _IdentityService_ListTokens_Handler,
 		},
 		{
+			MethodName: "RotateToken",
+			Handler:    _IdentityService_RotateToken_Handler,
+		},
+		{
 			MethodName: "RevokeToken",
 			Handler:    _IdentityService_RevokeToken_Handler,
+		},
+		{
+			MethodName: "AcknowledgeTokens",
+			Handler:    _IdentityService_AcknowledgeTokens_Handler,
+		},
+		{
+			MethodName: "ListIssuers",
+			Handler:    _IdentityService_ListIssuers_Handler,
+		},
+		{
+			MethodName: "ExplainJWT",
+			Handler:    _IdentityService_ExplainJWT_Handler,
+		},
+		{
+			MethodName: "ReportUnknownKey",
+			Handler:    _IdentityService_ReportUnknownKey_Handler,
 		},
 		{
 			MethodName: "ReportTokenUse",

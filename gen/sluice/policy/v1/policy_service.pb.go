@@ -25,20 +25,20 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x87\x13\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto\x1a#sluice/policy/v1/token_export.proto2\xfd\x13\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xd8\xf3\x18\x01\x12k\n" +
-	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12a\n" +
+	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12g\n" +
 	"\n" +
-	"ListAccess\x12#.sluice.policy.v1.ListAccessRequest\x1a$.sluice.policy.v1.ListAccessResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12o\n" +
+	"ListAccess\x12#.sluice.policy.v1.ListAccessRequest\x1a$.sluice.policy.v1.ListAccessResponse\"\x0e\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\b\x12o\n" +
 	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\x13\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12o\n" +
 	"\vFilterNames\x12$.sluice.policy.v1.FilterNamesRequest\x1a%.sluice.policy.v1.FilterNamesResponse\"\x13\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12h\n" +
-	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01\x12q\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12n\n" +
+	"\vCheckServer\x12$.sluice.policy.v1.CheckServerRequest\x1a%.sluice.policy.v1.CheckServerResponse\"\x12\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\b\x12q\n" +
 	"\rLintDocuments\x12&.sluice.policy.v1.LintDocumentsRequest\x1a'.sluice.policy.v1.LintDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
 	"\rTestDocuments\x12&.sluice.policy.v1.TestDocumentsRequest\x1a'.sluice.policy.v1.TestDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12n\n" +
 	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12s\n" +
@@ -56,7 +56,9 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\x03\x01\x04\a\x12\x02\x02\x040\x01\x12]\n" +
 	"\tStopCalls\x12\".sluice.policy.v1.StopCallsRequest\x1a#.sluice.policy.v1.StopCallsResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12c\n" +
 	"\vResumeCalls\x12$.sluice.policy.v1.ResumeCallsRequest\x1a%.sluice.policy.v1.ResumeCallsResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12^\n" +
-	"\tListStops\x12\".sluice.policy.v1.ListStopsRequest\x1a#.sluice.policy.v1.ListStopsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04B\xc9\x01\n" +
+	"\tListStops\x12\".sluice.policy.v1.ListStopsRequest\x1a#.sluice.policy.v1.ListStopsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12h\n" +
+	"\fExportTokens\x12%.sluice.policy.v1.ExportTokensRequest\x1a&.sluice.policy.v1.ExportTokensResponse\"\a\xca\xf3\x18\x03\n" +
+	"\x01\b0\x01B\xc9\x01\n" +
 	"\x14com.sluice.policy.v1B\x12PolicyServiceProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
@@ -82,28 +84,30 @@ var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*StopCallsRequest)(nil),        // 19: sluice.policy.v1.StopCallsRequest
 	(*ResumeCallsRequest)(nil),      // 20: sluice.policy.v1.ResumeCallsRequest
 	(*ListStopsRequest)(nil),        // 21: sluice.policy.v1.ListStopsRequest
-	(*DecideCallResponse)(nil),      // 22: sluice.policy.v1.DecideCallResponse
-	(*ExplainCallResponse)(nil),     // 23: sluice.policy.v1.ExplainCallResponse
-	(*ListAccessResponse)(nil),      // 24: sluice.policy.v1.ListAccessResponse
-	(*FilterToolsResponse)(nil),     // 25: sluice.policy.v1.FilterToolsResponse
-	(*FilterNamesResponse)(nil),     // 26: sluice.policy.v1.FilterNamesResponse
-	(*CheckServerResponse)(nil),     // 27: sluice.policy.v1.CheckServerResponse
-	(*LintDocumentsResponse)(nil),   // 28: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsResponse)(nil),   // 29: sluice.policy.v1.TestDocumentsResponse
-	(*SimulateCallResponse)(nil),    // 30: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsResponse)(nil),   // 31: sluice.policy.v1.DiffRevisionsResponse
-	(*DiffCatalogResponse)(nil),     // 32: sluice.policy.v1.DiffCatalogResponse
-	(*ReplayDecisionsResponse)(nil), // 33: sluice.policy.v1.ReplayDecisionsResponse
-	(*SuggestDocumentResponse)(nil), // 34: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentResponse)(nil),  // 35: sluice.policy.v1.ImportDocumentResponse
-	(*ApplyDocumentsResponse)(nil),  // 36: sluice.policy.v1.ApplyDocumentsResponse
-	(*GetRevisionResponse)(nil),     // 37: sluice.policy.v1.GetRevisionResponse
-	(*ListRevisionsResponse)(nil),   // 38: sluice.policy.v1.ListRevisionsResponse
-	(*LeaseRevisionResponse)(nil),   // 39: sluice.policy.v1.LeaseRevisionResponse
-	(*WatchRevisionResponse)(nil),   // 40: sluice.policy.v1.WatchRevisionResponse
-	(*StopCallsResponse)(nil),       // 41: sluice.policy.v1.StopCallsResponse
-	(*ResumeCallsResponse)(nil),     // 42: sluice.policy.v1.ResumeCallsResponse
-	(*ListStopsResponse)(nil),       // 43: sluice.policy.v1.ListStopsResponse
+	(*ExportTokensRequest)(nil),     // 22: sluice.policy.v1.ExportTokensRequest
+	(*DecideCallResponse)(nil),      // 23: sluice.policy.v1.DecideCallResponse
+	(*ExplainCallResponse)(nil),     // 24: sluice.policy.v1.ExplainCallResponse
+	(*ListAccessResponse)(nil),      // 25: sluice.policy.v1.ListAccessResponse
+	(*FilterToolsResponse)(nil),     // 26: sluice.policy.v1.FilterToolsResponse
+	(*FilterNamesResponse)(nil),     // 27: sluice.policy.v1.FilterNamesResponse
+	(*CheckServerResponse)(nil),     // 28: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 29: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 30: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 31: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 32: sluice.policy.v1.DiffRevisionsResponse
+	(*DiffCatalogResponse)(nil),     // 33: sluice.policy.v1.DiffCatalogResponse
+	(*ReplayDecisionsResponse)(nil), // 34: sluice.policy.v1.ReplayDecisionsResponse
+	(*SuggestDocumentResponse)(nil), // 35: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 36: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 37: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 38: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 39: sluice.policy.v1.ListRevisionsResponse
+	(*LeaseRevisionResponse)(nil),   // 40: sluice.policy.v1.LeaseRevisionResponse
+	(*WatchRevisionResponse)(nil),   // 41: sluice.policy.v1.WatchRevisionResponse
+	(*StopCallsResponse)(nil),       // 42: sluice.policy.v1.StopCallsResponse
+	(*ResumeCallsResponse)(nil),     // 43: sluice.policy.v1.ResumeCallsResponse
+	(*ListStopsResponse)(nil),       // 44: sluice.policy.v1.ListStopsResponse
+	(*ExportTokensResponse)(nil),    // 45: sluice.policy.v1.ExportTokensResponse
 }
 var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
@@ -128,30 +132,32 @@ var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	19, // 19: sluice.policy.v1.PolicyService.StopCalls:input_type -> sluice.policy.v1.StopCallsRequest
 	20, // 20: sluice.policy.v1.PolicyService.ResumeCalls:input_type -> sluice.policy.v1.ResumeCallsRequest
 	21, // 21: sluice.policy.v1.PolicyService.ListStops:input_type -> sluice.policy.v1.ListStopsRequest
-	22, // 22: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
-	23, // 23: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
-	24, // 24: sluice.policy.v1.PolicyService.ListAccess:output_type -> sluice.policy.v1.ListAccessResponse
-	25, // 25: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	26, // 26: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
-	27, // 27: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	28, // 28: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
-	29, // 29: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
-	30, // 30: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
-	31, // 31: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	32, // 32: sluice.policy.v1.PolicyService.DiffCatalog:output_type -> sluice.policy.v1.DiffCatalogResponse
-	33, // 33: sluice.policy.v1.PolicyService.ReplayDecisions:output_type -> sluice.policy.v1.ReplayDecisionsResponse
-	34, // 34: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
-	35, // 35: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
-	36, // 36: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
-	37, // 37: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
-	38, // 38: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
-	39, // 39: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
-	40, // 40: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
-	41, // 41: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
-	42, // 42: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
-	43, // 43: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
-	22, // [22:44] is the sub-list for method output_type
-	0,  // [0:22] is the sub-list for method input_type
+	22, // 22: sluice.policy.v1.PolicyService.ExportTokens:input_type -> sluice.policy.v1.ExportTokensRequest
+	23, // 23: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	24, // 24: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
+	25, // 25: sluice.policy.v1.PolicyService.ListAccess:output_type -> sluice.policy.v1.ListAccessResponse
+	26, // 26: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	27, // 27: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
+	28, // 28: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	29, // 29: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	30, // 30: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	31, // 31: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	32, // 32: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	33, // 33: sluice.policy.v1.PolicyService.DiffCatalog:output_type -> sluice.policy.v1.DiffCatalogResponse
+	34, // 34: sluice.policy.v1.PolicyService.ReplayDecisions:output_type -> sluice.policy.v1.ReplayDecisionsResponse
+	35, // 35: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	36, // 36: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	37, // 37: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	38, // 38: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	39, // 39: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	40, // 40: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
+	41, // 41: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
+	42, // 42: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
+	43, // 43: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
+	44, // 44: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
+	45, // 45: sluice.policy.v1.PolicyService.ExportTokens:output_type -> sluice.policy.v1.ExportTokensResponse
+	23, // [23:46] is the sub-list for method output_type
+	0,  // [0:23] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -168,6 +174,7 @@ func file_sluice_policy_v1_policy_service_proto_init() {
 	file_sluice_policy_v1_replay_proto_init()
 	file_sluice_policy_v1_revision_proto_init()
 	file_sluice_policy_v1_stop_proto_init()
+	file_sluice_policy_v1_token_export_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -41,6 +41,7 @@ const (
 	PolicyService_StopCalls_FullMethodName       = "/sluice.policy.v1.PolicyService/StopCalls"
 	PolicyService_ResumeCalls_FullMethodName     = "/sluice.policy.v1.PolicyService/ResumeCalls"
 	PolicyService_ListStops_FullMethodName       = "/sluice.policy.v1.PolicyService/ListStops"
+	PolicyService_ExportTokens_FullMethodName    = "/sluice.policy.v1.PolicyService/ExportTokens"
 )
 
 // PolicyServiceClient is the client API for PolicyService service.
@@ -253,6 +254,11 @@ type PolicyServiceClient interface {
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
 	ListStops(ctx context.Context, in *ListStopsRequest, opts ...grpc.CallOption) (*ListStopsResponse, error)
+	// ExportTokens sends all tokens that the policy service stored in earlier versions, for the identity service, which
+	// stores them now. Errors:
+	//
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the tokens could not be read or deleted
+	ExportTokens(ctx context.Context, in *ExportTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportTokensResponse], error)
 }
 
 type policyServiceClient struct {
@@ -516,6 +522,25 @@ func (c *policyServiceClient) ListStops(ctx context.Context, in *ListStopsReques
 	return out, nil
 }
 
+func (c *policyServiceClient) ExportTokens(ctx context.Context, in *ExportTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportTokensResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[5], PolicyService_ExportTokens_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportTokensRequest, ExportTokensResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_ExportTokensClient = grpc.ServerStreamingClient[ExportTokensResponse]
+
 // PolicyServiceServer is the server API for PolicyService service.
 // All implementations must embed UnimplementedPolicyServiceServer
 // for forward compatibility.
@@ -726,6 +751,11 @@ type PolicyServiceServer interface {
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
 	ListStops(context.Context, *ListStopsRequest) (*ListStopsResponse, error)
+	// ExportTokens sends all tokens that the policy service stored in earlier versions, for the identity service, which
+	// stores them now. Errors:
+	//
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the tokens could not be read or deleted
+	ExportTokens(*ExportTokensRequest, grpc.ServerStreamingServer[ExportTokensResponse]) error
 	mustEmbedUnimplementedPolicyServiceServer()
 }
 
@@ -801,6 +831,9 @@ func (UnimplementedPolicyServiceServer) ResumeCalls(context.Context, *ResumeCall
 }
 func (UnimplementedPolicyServiceServer) ListStops(context.Context, *ListStopsRequest) (*ListStopsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListStops not implemented")
+}
+func (UnimplementedPolicyServiceServer) ExportTokens(*ExportTokensRequest, grpc.ServerStreamingServer[ExportTokensResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportTokens not implemented")
 }
 func (UnimplementedPolicyServiceServer) mustEmbedUnimplementedPolicyServiceServer() {}
 func (UnimplementedPolicyServiceServer) testEmbeddedByValue()                       {}
@@ -1176,6 +1209,17 @@ func _PolicyService_ListStops_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PolicyService_ExportTokens_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportTokensRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PolicyServiceServer).ExportTokens(m, &grpc.GenericServerStream[ExportTokensRequest, ExportTokensResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_ExportTokensServer = grpc.ServerStreamingServer[ExportTokensResponse]
+
 // PolicyService_ServiceDesc is the grpc.ServiceDesc for PolicyService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1278,6 +1322,11 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchRevision",
 			Handler:       _PolicyService_WatchRevision_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportTokens",
+			Handler:       _PolicyService_ExportTokens_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -87,7 +87,7 @@ func credentialRefusal(ctx context.Context, a Attempt) *refusal.Refusal {
 	case err == nil:
 		return nil
 	case errors.Is(err, authn.ErrTokensStale):
-		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: err.Error() + "."}
 	default:
 		return &refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED, Message: err.Error() + "."}
 	}

@@ -105,6 +105,7 @@ func (d *Client) arguments(a Attempt) string {
 func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
+		Issuer: p.GetIssuer(), Client: p.GetClient(),
 	}
 }
 

@@ -163,6 +163,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 		return &identityv1.Principal{
 			Tenant: text.Draw(t, "tenant"), Subject: text.Draw(t, "subject"), Agent: text.Draw(t, "agent"), Owner: text.Draw(t, "owner"),
 			Groups: rapid.SliceOfN(text, 0, 2).Draw(t, "groups"), Session: text.Draw(t, "session"), Run: text.Draw(t, "run"),
+			Issuer: text.Draw(t, "issuer"), Client: text.Draw(t, "client"), Scopes: rapid.SliceOfN(text, 0, 2).Draw(t, "scopes"),
 		}
 	}
 	draw := func(t *rapid.T) Query {
@@ -179,7 +180,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 				if bySession {
 					session = fmt.Sprintf("%q %q", p.GetSession(), p.GetRun())
 				}
-				out = append(out, fmt.Sprintf("%q %q %q %q %q %s", p.GetTenant(), p.GetSubject(), p.GetAgent(), p.GetOwner(), p.GetGroups(), session))
+				out = append(out, fmt.Sprintf("%q %q %q %q %q %q %q %q %s", p.GetTenant(), p.GetSubject(), p.GetAgent(), p.GetOwner(), p.GetGroups(), p.GetIssuer(), p.GetClient(), p.GetScopes(), session))
 			}
 			return out
 		}
@@ -194,6 +195,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
 				p.Tenant, p.Subject, p.Agent, p.Groups, p.Chain = a.Principal.GetTenant(), a.Principal.GetSubject(), a.Principal.GetAgent(), a.Principal.GetGroups(), a.Principal.GetChain()
+				p.Issuer, p.Client, p.Scopes = a.Principal.GetIssuer(), a.Principal.GetClient(), a.Principal.GetScopes()
 				b.Principal = p
 			}
 		}

@@ -39,7 +39,7 @@ func (s *Server) withCORS(next http.Handler) http.Handler {
 			answerPreflight(w, r)
 			return
 		}
-		w.Header().Set("Access-Control-Expose-Headers", "Mcp-Session-Id")
+		w.Header().Set("Access-Control-Expose-Headers", "Mcp-Session-Id, WWW-Authenticate")
 		next.ServeHTTP(w, r)
 	})
 }

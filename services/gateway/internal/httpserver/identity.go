@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -12,49 +13,87 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/issuer"
 )
 
 // Caller is the sender of a request, as identified by the request's credential.
 type Caller struct {
 	// Principal is the authenticated principal. It is never nil.
 	Principal *identityv1.Principal
-	// Stale is true if the token may have been revoked since the policy service last confirmed it.
+	// Stale is true if the token may have been revoked since the identity service last confirmed it.
 	Stale bool
 	// Credential is the credential that has identified the principal. It is never nil.
 	Credential authn.Credential
 }
 
 // Revoked reports whether the caller's credential no longer identifies the caller, or whether this cannot be determined.
-// While the policy service is busy, Revoked waits until ctx is done.
+// While the identity service is busy, Revoked waits until ctx is done.
 func (c Caller) Revoked(ctx context.Context) bool { return c.Credential.Check(ctx) != nil }
 
-// Authenticated returns a handler that passes requests from agents with a valid token to next. If a caller has too many
-// connections, the handler passes the caller's request to full instead, and closes the connection.
+// Authenticated returns a handler that passes requests from agents with a valid credential to next. If a caller has too
+// many connections, the handler passes the caller's request to full instead, and closes the connection.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		secret, ok := bearer(r.Header["Authorization"])
+		text, ok := bearer(r.Header["Authorization"])
+		if sendsTwoCredentials(r) {
+			s.refuseTwoCredentials(w, r)
+			return
+		}
 		if !ok {
 			s.unauthenticated(w, r, nil)
 			return
 		}
-		token, err := s.deps.Tokens.Bearer(secret)
+		credential, p, err := s.deps.Tokens.Authenticate(r.Context(), text, s.clientAddr(r))
 		stale := errors.Is(err, authn.ErrTokensStale)
 		switch {
-		case stale && token == nil:
-			s.refuse(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, "")
+		case stale && credential == nil, isUnknown(err):
+			w.Header().Set("Retry-After", "1")
+			s.refuse(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, unknownText(err))
 		case err != nil && !stale:
 			s.unauthenticated(w, r, err)
-		case token.Principal.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
+		case !authn.MayUse(p, r.PathValue("server")):
+			s.unauthenticated(w, r, errOtherResource)
+		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			s.refuse(w, r, commonv1.Code_CODE_FORBIDDEN, "")
-		case !mayConnect(r.Context(), token.Principal):
+		case !mayConnect(r.Context(), p):
 			w.Header().Set("Connection", "close")
-			full(w, r, Caller{Principal: token.Principal, Credential: token})
+			full(w, r, Caller{Principal: p, Credential: credential})
 		default:
-			c := Caller{Principal: token.Principal, Credential: token}
+			c := Caller{Principal: p, Credential: credential}
 			c.Stale = stale && c.Revoked(r.Context())
 			next(w, r, c)
 		}
 	}
+}
+
+// errOtherResource means that the audience of a JWT is not the resource that the request names (RFC 8707,
+// section 2).
+var errOtherResource = errors.New("the token was issued for another server of this mesh")
+
+// isUnknown reports whether it is not known if a credential is valid, so the client should send the request again.
+func isUnknown(err error) bool {
+	refusal := issuer.RefusalOf(err)
+	return errors.Is(err, authn.ErrVerifyBusy) || refusal != nil && refusal.Reason == issuer.NoKeys
+}
+
+// unknownText returns the text of the refusal of a credential about which isUnknown returns true.
+func unknownText(err error) string {
+	if !isUnknown(err) {
+		return ""
+	}
+	return err.Error() + "."
+}
+
+// sendsTwoCredentials reports whether a request contains more than one credential, or a credential in its URL, which
+// logs would show (RFC 6750, sections 2 and 5.3).
+func sendsTwoCredentials(r *http.Request) bool {
+	return len(r.Header["Authorization"]) > 1 || strings.Contains(r.URL.RawQuery, "access_token=")
+}
+
+func (s *Server) refuseTwoCredentials(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("WWW-Authenticate", s.challenge(r)+`, error="invalid_request"`)
+	refused := refusal.ProtocolError(commonv1.Code_CODE_UNAUTHENTICATED, "the request has more than one credential, or one in its URL: send one header `Authorization: Bearer TOKEN`.")
+	s.answerRefusal(w, r, refused, http.StatusBadRequest)
 }
 
 // bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false if the request does not
@@ -76,13 +115,16 @@ const (
 	expiredToken = "this bearer token has expired: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
 )
 
-// unauthenticated refuses a request. err is the reason why the request's token is not accepted, or nil if the request
-// has no token. If the request has a token, the response contains an error code (RFC 6750, section 3).
+// unauthenticated refuses a request. err is the reason why the request's credential is not accepted, or nil if the request
+// has none. If the request has a credential, the response contains an error code (RFC 6750, section 3).
 func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err error) {
-	challenge, why := `Bearer realm="sluice"`, noToken
+	challenge, why := s.challenge(r), noToken
 	if err != nil {
 		challenge += `, error="invalid_token", error_description=`
+		refusal := issuer.RefusalOf(err)
 		switch {
+		case refusal != nil, errors.Is(err, errOtherResource):
+			challenge, why = challenge+strconv.Quote(err.Error()), err.Error()+"."
 		case errors.Is(err, authn.ErrTokenRevoked):
 			challenge, why = challenge+`"the token was revoked"`, revokedToken
 		case errors.Is(err, authn.ErrTokenExpired):
@@ -98,9 +140,14 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err err
 // refuse refuses a request before its caller is identified. Such refusals are only counted in the journal. If each of
 // them were recorded, unidentified callers could fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
-	s.deps.Admission(enum.NameOrEmpty(code), s.clientAddr(r))
-	s.deps.Meters.CountRefused(r.Context(), code)
 	refused := refusal.ProtocolError(code, message)
+	s.answerRefusal(w, r, refused, refused.Status())
+}
+
+// answerRefusal sends a refusal with an HTTP status, and counts it.
+func (s *Server) answerRefusal(w http.ResponseWriter, r *http.Request, refused *refusal.Refusal, status int) {
+	s.deps.Admission(enum.NameOrEmpty(refused.Code), s.clientAddr(r))
+	s.deps.Meters.CountRefused(r.Context(), refused.Code)
 	body, err := refused.Answer(refusal.Request{})
 	if err != nil {
 		s.deps.Log.ErrorContext(r.Context(), "answer could not be written", "error", err)
@@ -108,6 +155,6 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Co
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(refused.Status())
-	_, _ = w.Write(body) // the client may have disconnected
+	w.WriteHeader(status)
+	_, _ = w.Write(body) //nolint:gosec // JSON with its media type; the client may have disconnected
 }

@@ -75,7 +75,7 @@ type Response struct {
 // [ErrSession].
 func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	c := httpserver.Caller{Principal: req.Principal, Credential: authn.InProcess{}}
-	if s.IsAbsent(ctx, c, req.Server) {
+	if !authn.MayUse(req.Principal, req.Server) || s.IsAbsent(ctx, c, req.Server) {
 		return Response{}, ErrServer
 	}
 	return s.do(ctx, c, req, s.NewRequest)

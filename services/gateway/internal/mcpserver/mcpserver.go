@@ -185,6 +185,9 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc(at, s.notAllowed)
 	}
 	mux.HandleFunc("POST /hook/{client}", s.authenticated(s.hook))
+	for _, at := range httpserver.MetadataPatterns() {
+		mux.HandleFunc("GET "+at, s.http.ResourceMetadata)
+	}
 	for _, at := range []string{"/healthz", "/readyz"} {
 		mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Allow", "GET, HEAD")

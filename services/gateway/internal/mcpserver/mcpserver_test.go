@@ -96,7 +96,7 @@ func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 		}{
 			{"no token", http.Header{"Authorization": nil}, 401, "unauthenticated"},
 			{"a wrong token", http.Header{"Authorization": {"Bearer " + strings.Repeat("x", 40)}}, 401, "unauthenticated"},
-			{"two tokens", http.Header{"Authorization": {"Bearer " + anaToken, "Bearer " + anaToken}}, 401, "unauthenticated"},
+			{"two tokens", http.Header{"Authorization": {"Bearer " + anaToken, "Bearer " + anaToken}}, 400, "unauthenticated"},
 			{"another scheme", http.Header{"Authorization": {"Basic " + anaToken}}, 401, "unauthenticated"},
 			{"an empty token", http.Header{"Authorization": {"Bearer "}}, 401, "unauthenticated"},
 			{"an operator's token", http.Header{"Authorization": {"Bearer " + operatorToken}}, 403, "forbidden"},
@@ -116,7 +116,7 @@ func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 		var want []string
 		for _, tt := range tests {
 			got := w.do("POST", "/mcp/files", toolCall, tt.header)
-			if got.status != tt.status || got.code() != tt.code || (tt.status == 401) != (got.header.Get("WWW-Authenticate") != "") {
+			if got.status != tt.status || got.code() != tt.code || (tt.code == "unauthenticated") != (got.header.Get("WWW-Authenticate") != "") {
 				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
 			}
 			wrong := tt.name == "a wrong token" // only this case sends an unknown token

@@ -1,8 +1,9 @@
-// Package meters defines the gateway's metrics. Every attribute has a fixed list of values. Strings from clients and
-// servers are unbounded and may be secret, so any value that is not in the list is recorded as `_OTHER`.
+// Package meters defines the gateway's metrics. Every attribute has a fixed list of values, or the names of configured
+// issuers. Strings from clients and servers are unbounded and may be secret, so any other value is recorded as `_OTHER`.
 package meters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -63,6 +64,7 @@ type Meters struct {
 	toClients, toServers       metric.Float64Histogram
 	decided, differed, rested  metric.Int64Counter
 	observed, redacted         metric.Int64Counter
+	verified                   metric.Int64Counter
 
 	// Attribute sets are created only once, because creating one takes longer than recording a value.
 	operations map[Operation][]metric.RecordOption
@@ -160,6 +162,12 @@ func redactions() map[string][]metric.AddOption {
 
 func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
+}
+
+// CountVerified counts a verification of a JWT. issuer is the name of a configured issuer, or empty if the JWT names no
+// configured issuer. outcome is `valid`, or the reason why the JWT is refused.
+func (m *Meters) CountVerified(issuer, outcome string) {
+	m.verified.Add(context.Background(), 1, newAttributeSet(issuerName.String(cmp.Or(issuer, other)), jwtOutcome.String(outcome)))
 }
 
 // RecordServed records the time from the last byte of a client's message to the answer. It records two metrics: one

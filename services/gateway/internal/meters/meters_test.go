@@ -74,6 +74,8 @@ func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	m.CountObserved(ctx, "would_deny")
 	m.CountRedacted(ctx, "email", 3)
 	m.CountCacheMismatch(ctx)
+	m.CountVerified("corp", "valid")
+	m.CountVerified("", "unknown_issuer")
 	m.RecordClientSession(ctx, "2025-11-25", time.Second)
 	m.RecordServerSession(ctx, "s3cret", "pipe", time.Second)
 	m.RecordServerSession(ctx, "2025-06-18", "s3cret", time.Second)
@@ -93,6 +95,8 @@ func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=tcp":                               1,
 		"sluice.decisions.differing ":                                                      1,
 		"sluice.redactions sluice.redaction.name=email":                                    3,
+		"sluice.jwt.verifications sluice.issuer=corp,sluice.jwt.outcome=valid":             1,
+		"sluice.jwt.verifications sluice.issuer=_OTHER,sluice.jwt.outcome=unknown_issuer":  1,
 		"sluice.upstream.rests ":                                                           0,
 		"sluice.decisions sluice.decision.effect=allow":                                    1,
 		"sluice.decisions.observed sluice.observed.effect=would_deny":                      1,

@@ -18,6 +18,8 @@ const (
 	observedEffect = attribute.Key("sluice.observed.effect")
 	approvalState  = attribute.Key("sluice.approval.state")
 	redactionName  = attribute.Key("sluice.redaction.name")
+	issuerName     = attribute.Key("sluice.issuer")
+	jwtOutcome     = attribute.Key("sluice.jwt.outcome")
 )
 
 func (m *Meters) createInstruments(meter metric.Meter) error {
@@ -26,7 +28,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// The last boundary is the maximum time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-	var errs [11]error
+	var errs [12]error
 	// OpenTelemetry's conventions for MCP define bucket boundaries for sessions. This list adds further boundaries, up
 	// to four hours.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
@@ -52,5 +54,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that would have had another result if no rule, document or server were only observed"))
 	m.redacted, errs[10] = meter.Int64Counter("sluice.redactions",
 		metric.WithUnit("{value}"), metric.WithDescription("Values that redactions of the policy replaced in arguments, results and messages before results"))
+	m.verified, errs[11] = meter.Int64Counter("sluice.jwt.verifications",
+		metric.WithUnit("{verification}"), metric.WithDescription("Verifications of JWTs. The result of a verification is remembered, so a JWT is not verified again for each request"))
 	return errors.Join(errs[:]...)
 }

@@ -32,9 +32,17 @@ func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())
 	dst = AppendPart(dst, p.GetAgent())
-	dst = append(strconv.AppendInt(dst, int64(len(p.GetGroups())), 10), ':')
-	for _, g := range p.GetGroups() {
-		dst = AppendPart(dst, g)
+	dst = appendParts(dst, p.GetGroups())
+	dst = AppendPart(dst, p.GetIssuer())
+	dst = AppendPart(dst, p.GetClient())
+	return appendParts(dst, p.GetScopes())
+}
+
+// appendParts appends the number of texts and each of them.
+func appendParts(dst []byte, texts []string) []byte {
+	dst = append(strconv.AppendInt(dst, int64(len(texts)), 10), ':')
+	for _, text := range texts {
+		dst = AppendPart(dst, text)
 	}
 	return dst
 }

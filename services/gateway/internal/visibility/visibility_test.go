@@ -72,6 +72,8 @@ func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 		"tenant": func(p *identityv1.Principal) { p.Tenant = "other" }, "subject": func(p *identityv1.Principal) { p.Subject = "ben" },
 		"agent": func(p *identityv1.Principal) { p.Agent = "ci" }, "groups": func(p *identityv1.Principal) { p.Groups = []string{"ab"} },
 		"no chain": func(p *identityv1.Principal) { p.Chain = nil }, "groups behind": func(p *identityv1.Principal) { p.Chain[0].Groups = []string{"x"} },
+		"issuer": func(p *identityv1.Principal) { p.Issuer = "corp" }, "client": func(p *identityv1.Principal) { p.Client = "corp" },
+		"scopes": func(p *identityv1.Principal) { p.Scopes = []string{"corp"} },
 	} {
 		who := ana()
 		change(who)

@@ -51,7 +51,7 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 	args, chain := trace(tree.Expr(), checkTexts(refuse))
 	for name := range chain.any().keys {
 		if !slices.Contains(callerFields, name) {
-			refuse(tree.Expr(), fmt.Sprintf("a principal of caller.chain has no %q", name), "it has subject, agent, tenant and groups")
+			refuse(tree.Expr(), fmt.Sprintf("a principal of caller.chain has no %q", name), "it has subject, agent, tenant, groups, issuer, client and scopes")
 		}
 	}
 	return args, found

@@ -36,7 +36,7 @@ var suggestions = []struct{ part, suggestion string }{
 	{"undeclared reference to 'ip", "there is ip.in(x, \"10.0.0.0/8\")"},
 	{"undeclared reference to 'email", "there is email.domain"},
 	{"undeclared reference to 'not'", "write ! for not"},
-	{"undeclared reference to 'caller", "there are caller.subject, caller.agent, caller.tenant, caller.groups and caller.chain"},
+	{"undeclared reference to 'caller", "there are caller.subject, caller.agent, caller.tenant, caller.groups, caller.chain, caller.issuer, caller.client and caller.scopes"},
 	{"undeclared reference to 'call", "there are call.server, call.tool, call.method and call.uri"},
 	{"undeclared reference to 'tool", "there are tool.category, tool.risk, tool.tags and tool.known"},
 	{"undeclared reference to 'principal", "the caller is in caller, for example caller.subject"},

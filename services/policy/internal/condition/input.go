@@ -54,6 +54,9 @@ type Input struct {
 type Caller struct {
 	Subject, Agent, Tenant string
 	Groups                 []string
+	// Issuer, Client and Scopes describe the caller's JWT. They are empty if the caller has a token of the mesh.
+	Issuer, Client string
+	Scopes         []string
 }
 
 // Class is the classification of a tool. Category and Risk are empty if the tool is not classified.
@@ -63,7 +66,7 @@ type Class struct {
 }
 
 // callerFields contains the names of the fields of a caller.
-var callerFields = []string{"subject", "agent", "tenant", "groups"}
+var callerFields = []string{"subject", "agent", "tenant", "groups", "issuer", "client", "scopes"}
 
 // activation provides the values of an Input to CEL.
 type activation struct {
@@ -121,7 +124,7 @@ func (a *activation) value(name string) ref.Val {
 		return types.String(a.Method)
 	case "call.uri":
 		return types.String(a.URI)
-	case "caller.subject", "caller.agent", "caller.tenant", "caller.groups":
+	case "caller.subject", "caller.agent", "caller.tenant", "caller.groups", "caller.issuer", "caller.client", "caller.scopes":
 		return a.Caller.value(name[len("caller."):])
 	case "caller.chain":
 		return chainValue(a.Chain)
@@ -172,6 +175,12 @@ func (c *Caller) value(field string) ref.Val {
 		return types.String(c.Agent)
 	case "tenant":
 		return types.String(c.Tenant)
+	case "issuer":
+		return types.String(c.Issuer)
+	case "client":
+		return types.String(c.Client)
+	case "scopes":
+		return types.NewStringList(types.DefaultTypeAdapter, c.Scopes)
 	default:
 		return types.NewStringList(types.DefaultTypeAdapter, c.Groups)
 	}

@@ -16,9 +16,11 @@ func testInput(t *testing.T) condition.Input {
 	return condition.Input{
 		Args: arguments(t, `{"amount":5}`), Server: "files", Tool: "write_file", Method: "tools/call",
 		Caller: condition.Caller{Subject: "agent:default/coder", Agent: "coder", Tenant: "default", Groups: []string{"agents"}},
-		Chain:  []condition.Caller{{Subject: "ana", Tenant: "default", Groups: []string{"finance", "staff"}}},
-		Class:  condition.Class{Category: "write", Risk: "medium", Tags: []string{"files"}},
-		Now:    time.Date(2026, 3, 29, 1, 30, 0, 0, time.UTC),
+		Chain: []condition.Caller{{
+			Subject: "ana", Tenant: "default", Groups: []string{"finance", "staff"}, Issuer: "corp", Client: "claude-code", Scopes: []string{"repo:read", "repo:write"},
+		}},
+		Class: condition.Class{Category: "write", Risk: "medium", Tags: []string{"files"}},
+		Now:   time.Date(2026, 3, 29, 1, 30, 0, 0, time.UTC),
 	}
 }
 
@@ -28,11 +30,14 @@ func TestEvaluate_ReadsEachVariable(t *testing.T) {
 		`call.server == "files" && call.tool == "write_file" && call.method == "tools/call"`: "true",
 		`call.uri == ""`: "true",
 		`caller.subject == "agent:default/coder" && caller.agent == "coder" && caller.tenant == "default"`: "true",
-		`"agents" in caller.groups`:                                                                        "true",
-		`size(caller.chain) == 1 && caller.chain[0].agent == ""`:                                           "true",
-		`caller.chain.exists(p, p.subject == "ana" && "finance" in p.groups)`:                              "true",
-		`caller.chain[1].subject == "x"`:                                                                   "failed",
-		`tool.known && tool.category == "write" && tool.risk in ["low", "medium"] && "files" in tool.tags`: "true",
+		`"agents" in caller.groups`:                                                                           "true",
+		`size(caller.chain) == 1 && caller.chain[0].agent == ""`:                                              "true",
+		`caller.chain.exists(p, p.subject == "ana" && "finance" in p.groups)`:                                 "true",
+		`caller.chain[1].subject == "x"`:                                                                      "failed",
+		`caller.issuer == "" && caller.client == "" && size(caller.scopes) == 0`:                              "true",
+		`caller.chain.exists(p, p.issuer == "corp" && p.client == "claude-code" && "repo:write" in p.scopes)`: "true",
+		`"repo:write" in caller.scopes`:                                                                       "false",
+		`tool.known && tool.category == "write" && tool.risk in ["low", "medium"] && "files" in tool.tags`:    "true",
 		// In Berlin, the clocks changed from 2:00 to 3:00 half an hour before the time of the call.
 		`now.getHours("Europe/Berlin") == 3 && now.getHours() == 1 && now.getMinutes() == 30`:      "true",
 		`now.getHours("+05:30") == 7 && now.getDayOfWeek() == 0`:                                   "true",
@@ -108,8 +113,8 @@ func TestEvaluate_FailsForArgumentsThatTheSchemaDoesNotHave(t *testing.T) {
 func TestCompile_FailsForMisusedVariables(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`caller.chain.all(p, p.name == "x")`:  `a principal of caller.chain has no "name"; it has subject, agent, tenant and groups`,
-		`caller.name == "x"`:                  "there are caller.subject, caller.agent, caller.tenant, caller.groups and caller.chain",
+		`caller.chain.all(p, p.name == "x")`:  `a principal of caller.chain has no "name"; it has subject, agent, tenant, groups, issuer, client and scopes`,
+		`caller.name == "x"`:                  "there are caller.subject, caller.agent, caller.tenant, caller.groups, caller.chain, caller.issuer, caller.client and caller.scopes",
 		`call.name == "x"`:                    "there are call.server, call.tool, call.method and call.uri",
 		`tool.class == "x"`:                   "there are tool.category, tool.risk, tool.tags and tool.known",
 		`call.tool == 5`:                      "found no matching overload",

@@ -38,6 +38,7 @@ var variableGroups = map[string]Variables{
 	"call.server": 0, "call.tool": 0, "call.method": 0, "call.uri": 0,
 	"caller.subject": VariableCaller, "caller.agent": VariableCaller, "caller.tenant": VariableCaller,
 	"caller.groups": VariableCaller, "caller.chain": VariableCaller,
+	"caller.issuer": VariableCaller, "caller.client": VariableCaller, "caller.scopes": VariableCaller,
 	"tool.category": VariableTool, "tool.risk": VariableTool, "tool.tags": VariableTool, "tool.known": VariableTool,
 	"now": VariableNow,
 }
@@ -46,8 +47,9 @@ var variableGroups = map[string]Variables{
 func variableTypes() map[string]*cel.Type {
 	object := cel.MapType(cel.StringType, cel.DynType)
 	return map[string]*cel.Type{
-		"args": object, "caller.groups": cel.ListType(cel.StringType), "caller.chain": cel.ListType(object),
-		"tool.tags": cel.ListType(cel.StringType), "tool.known": cel.BoolType, "now": cel.TimestampType,
+		"args": object, "caller.groups": cel.ListType(cel.StringType), "caller.scopes": cel.ListType(cel.StringType),
+		"caller.chain": cel.ListType(object),
+		"tool.tags":    cel.ListType(cel.StringType), "tool.known": cel.BoolType, "now": cel.TimestampType,
 	}
 }
 

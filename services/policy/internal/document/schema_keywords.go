@@ -93,6 +93,9 @@ var keywords = map[string]keyword{
 	"caller.agent":   {"The agent's name.", nil, false},
 	"caller.tenant":  {"The tenant.", schema{"minLength": 1}, false},
 	"caller.groups":  {"The groups.", nil, false},
+	"caller.issuer":  {"The name of the issuer of the caller's JWT.", nil, false},
+	"caller.client":  {"The OAuth client of the caller's JWT.", nil, false},
+	"caller.scopes":  {"The OAuth scopes of the caller's JWT.", nil, false},
 	"caller.chain":   {"The principals behind the caller, the nearest first.", nil, false},
 
 	"tool.category":    {"The category.", oneOf(engine.Categories()), false},

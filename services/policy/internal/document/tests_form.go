@@ -38,6 +38,9 @@ type testPrincipal struct {
 	Agent   *string                      `yaml:"agent"`
 	Tenant  *string                      `yaml:"tenant"`
 	Groups  strictyaml.OneOrMany[string] `yaml:"groups"`
+	Issuer  string                       `yaml:"issuer"`
+	Client  string                       `yaml:"client"`
+	Scopes  strictyaml.OneOrMany[string] `yaml:"scopes"`
 }
 
 type testTool struct {

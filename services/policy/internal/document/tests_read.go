@@ -145,7 +145,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	}
 	out := engine.Subject{Caller: engine.Principal{
 		Name: orElse(c.Subject, "local-agent"), Agent: orElse(c.Agent, "local"),
-		Tenant: orElse(c.Tenant, "default"), Groups: c.Groups,
+		Tenant: orElse(c.Tenant, "default"), Groups: c.Groups, Issuer: c.Issuer, Client: c.Client, Scopes: c.Scopes,
 	}}
 	r.checkFilled(at+".subject", out.Caller.Name != "", "remove it, or write the caller's subject")
 	r.checkFilled(at+".tenant", out.Caller.Tenant != "", "remove it, or write the caller's tenant")
@@ -157,6 +157,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 		at := strictyaml.Index(at+".chain", i)
 		principal := engine.Principal{
 			Name: orElse(p.Subject, ""), Agent: orElse(p.Agent, ""), Tenant: orElse(p.Tenant, out.Caller.Tenant), Groups: p.Groups,
+			Issuer: p.Issuer, Client: p.Client, Scopes: p.Scopes,
 		}
 		if principal.Name == "" {
 			r.add(at+".subject", "is required", "write the subject of the principal")

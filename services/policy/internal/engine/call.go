@@ -76,6 +76,10 @@ type Principal struct {
 	Owner string
 	// Groups contains the groups that the subject belongs to.
 	Groups []string
+	// Issuer, Client and Scopes are the issuer, the OAuth client and the scopes of the principal's JWT. They are empty if
+	// the principal has a token of the mesh. Only conditions read them.
+	Issuer, Client string
+	Scopes         []string
 	// Session is the gateway's session. It is empty if the protocol has no sessions.
 	Session string
 	// Run is the run that the client declared. It is empty if the client declared none.

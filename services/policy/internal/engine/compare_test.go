@@ -224,6 +224,12 @@ func TestMentions_ContainTheNamesOfDocuments(t *testing.T) {
 	if all, _ := engine.MentionedCallers(chained, 100); !slices.ContainsFunc(all, behind) {
 		t.Error("no caller has bob in its chain")
 	}
+	ofClient := []engine.Document{{Name: "d", Rules: []engine.Rule{{Name: "c", When: `caller.client == "cli" && "write" in caller.scopes`}}}}
+	hasClient := func(s engine.Subject) bool { return s.Caller.Client == "cli" }
+	hasScope := func(s engine.Subject) bool { return slices.Equal(s.Caller.Scopes, []string{"write"}) }
+	if all, _ := engine.MentionedCallers(ofClient, 100); !slices.ContainsFunc(all, hasClient) || !slices.ContainsFunc(all, hasScope) {
+		t.Error("no caller has the client of the condition, or none has its scope")
+	}
 	if some, full := engine.MentionedCallers(documents, 3); !complete || full || len(some) != 4 {
 		t.Errorf("all callers: %t; at most 3: %d, complete %t", complete, len(some), full)
 	}

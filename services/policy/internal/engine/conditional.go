@@ -209,7 +209,9 @@ func (e *evaluations) setCaller(c *Call, i int) {
 }
 
 func (p *Principal) conditionCaller() condition.Caller {
-	return condition.Caller{Subject: p.Name, Agent: p.Agent, Tenant: p.Tenant, Groups: p.Groups}
+	return condition.Caller{
+		Subject: p.Name, Agent: p.Agent, Tenant: p.Tenant, Groups: p.Groups, Issuer: p.Issuer, Client: p.Client, Scopes: p.Scopes,
+	}
 }
 
 // conditionInput returns the input for conditions, without the arguments and the caller.

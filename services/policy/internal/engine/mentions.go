@@ -217,7 +217,13 @@ func callersInCondition(when string) (out []Subject) {
 		}
 		subject, agent, group, tenant := anyCaller(), anyCaller(), anyCaller(), anyCaller()
 		subject.Name, agent.Agent, group.Groups, tenant.Tenant = text, text, []string{text}, text
-		for _, p := range []Principal{subject, agent, group, tenant} {
+		examples := []Principal{subject, agent, group, tenant}
+		if strings.Contains(when, "issuer") || strings.Contains(when, "client") || strings.Contains(when, "scopes") {
+			issuer, client, scope := anyCaller(), anyCaller(), anyCaller()
+			issuer.Issuer, client.Client, scope.Scopes = text, text, []string{text}
+			examples = append(examples, issuer, client, scope)
+		}
+		for _, p := range examples {
 			out = append(out, Subject{Caller: p})
 			if strings.Contains(when, "caller.chain") {
 				out = append(out, Subject{Caller: anyCaller(), Chain: []Principal{p}})

@@ -22,7 +22,7 @@ type Unknown uint8
 const (
 	// UnknownArguments are the arguments of the call.
 	UnknownArguments Unknown = 1 << iota
-	// UnknownGroups are the groups of the caller and of the principals in its delegation chain.
+	// UnknownGroups are the groups and the scopes of the caller and of the principals in its delegation chain.
 	UnknownGroups
 	// UnknownClass is everything that Facts contains about the tool, except for the status.
 	UnknownClass
@@ -204,8 +204,8 @@ func (r *rule) reads() (out Unknown) {
 		return out
 	}
 	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of such a field
-	// may be the result of an expression, so it can't be searched for.
-	if strings.Contains(r.When, "groups") || strings.Contains(r.When, "chain") {
+	// may be the result of an expression, so it can't be searched for. The same is true for scopes.
+	if strings.Contains(r.When, "groups") || strings.Contains(r.When, "scopes") || strings.Contains(r.When, "chain") {
 		out |= UnknownGroups
 	}
 	if strings.Contains(r.When, "uri") { // call.uri

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,29 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-const (
-	// MaxTokensOfOwner is the maximum number of valid tokens that one owner can have.
-	MaxTokensOfOwner = 50
-	// MaxTokensOfTenant is the maximum number of valid tokens that one tenant can have.
-	MaxTokensOfTenant = 1000
-	// MaxTokens is the maximum number of valid tokens in all tenants together.
-	MaxTokens = 2000
-	// maxEndedTokens is the maximum number of revoked or expired tokens that are stored for one tenant. It is also the
-	// maximum number of such tokens in a [TokenSet].
-	maxEndedTokens = 1000
-)
-
-// These are errors about tokens. Use errors.Is to compare them.
-var (
-	// ErrTokenExists means that another token already has the requested name.
-	ErrTokenExists = errors.New("a token has this name, or had it and is still listed: choose another name")
-	// ErrTokenUnknown means that there is no token with the given name that the operator may change.
-	ErrTokenUnknown = errors.New("there is no such token in your tenant")
-	// ErrTokensFull means that there are too many valid tokens.
-	ErrTokensFull = errors.New("there are too many valid tokens: revoke some of them first")
-)
-
-// Token is a token that an operator has created.
+// Token is a token that an operator created in an earlier version, in which the policy service stored the tokens.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
@@ -52,220 +29,43 @@ type Token struct {
 	RevokedByTenant, RevokedBy string
 }
 
-// TokenSet contains the tokens that exist at a version of the store.
-type TokenSet struct {
-	Version int64
-	// Valid contains the valid tokens, sorted by name. Ended contains the newest tokens that were revoked or have
-	// expired.
-	Valid, Ended []Token
-}
-
-// CreateToken stores a token. The store sets the time of creation. The result set contains all tokens. The error can be
-// [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
-func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
-	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		created = want
-		created.Created = tx.Now
-		if err := checkRoom(ctx, tx, &want); err != nil {
-			return err
-		}
-		if err := insertToken(ctx, tx, &created); err != nil {
-			return err
-		}
-		set, err = changedTokens(ctx, tx, want.Tenant)
-		return err
-	})
-	return created, set, err
-}
-
-// checkRoom returns an error if the name of the token is already used, or if there are too many valid tokens.
-func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
-	var same, owned, ofTenant, all int
-	now := sqlstore.Micros(tx.Now)
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM tokens WHERE name = $1", want.Name).Scan(&same); err != nil {
-		return err
-	}
-	err := tx.QueryRowContext(ctx, `SELECT count(CASE WHEN tenant = $1 AND owner = $2 THEN 1 END), count(CASE WHEN tenant = $1 THEN 1 END), count(*)
-		FROM tokens WHERE ended > $3 AND revoked = 0`, want.Tenant, want.Owner, now).Scan(&owned, &ofTenant, &all)
-	switch {
-	case err != nil:
-		return err
-	case same > 0:
-		return ErrTokenExists
-	case want.Owner != "" && owned >= MaxTokensOfOwner:
-		return fmt.Errorf("%s owns %d tokens: %w", want.Owner, owned, ErrTokensFull)
-	case ofTenant >= MaxTokensOfTenant:
-		return fmt.Errorf("the tenant %s has %d tokens: %w", want.Tenant, ofTenant, ErrTokensFull)
-	case all >= MaxTokens:
-		return fmt.Errorf("the installation has %d tokens: %w", all, ErrTokensFull)
-	default:
-		return nil
-	}
-}
-
-func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
-	groups, err := json.Marshal(t.Groups)
-	if err != nil {
-		return fmt.Errorf("write a token: %w", err)
-	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO tokens (name, sha256, tenant, subject, agent, owner, member_of, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 0, 0, '', '', $9)`,
-		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
-		t.CreatedByTenant, t.CreatedBy)
-	return err
-}
-
-// Revocation selects the tokens that are revoked, and contains the operator who revokes them.
-type Revocation struct {
-	// Name is the name of the token that is revoked. If Name is empty, all tokens of the agent named Agent that have
-	// not expired are revoked.
-	Name, Agent string
-	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of OperatorTenant are
-	// revoked, unless AnyTenant is true.
-	OperatorTenant, Operator string
-	AnyTenant                bool
-}
-
-func (r *Revocation) selects(t *Token, now time.Time) bool {
-	if !r.AnyTenant && t.Tenant != r.OperatorTenant {
-		return false
-	}
-	if r.Name != "" {
-		return t.Name == r.Name
-	}
-	return t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
-}
-
-// RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. The
-// result set contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is
-// selected.
-func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
-	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		revoked, set = nil, TokenSet{}
-		found, err := readTokens(ctx, tx, "WHERE name = $1 OR agent = $2 AND expires > $3 ORDER BY name", r.Name, r.Agent, sqlstore.Micros(tx.Now))
-		if err != nil {
-			return err
-		}
-		for i := range found {
-			if t := &found[i]; r.selects(t, tx.Now) {
-				if err := revokeToken(ctx, tx, t, &r); err != nil {
-					return err
-				}
-				revoked = append(revoked, *t)
-			}
-		}
-		if len(revoked) == 0 {
-			return ErrTokenUnknown
-		}
-		for i := range revoked {
-			if set, err = changedTokens(ctx, tx, revoked[i].Tenant); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return revoked, set, err
-}
-
-func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) error {
-	if !t.Revoked.IsZero() {
-		return nil
-	}
-	t.Revoked, t.RevokedByTenant, t.RevokedBy = tx.Now, r.OperatorTenant, r.Operator
-	ended := t.Revoked
-	if t.Expires.Before(ended) {
-		ended = t.Expires
-	}
-	_, err := tx.ExecContext(ctx, "UPDATE tokens SET revoked = $1, revoked_by_tenant = $2, revoked_by = $3, ended = $4 WHERE name = $5",
-		sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(ended), t.Name)
-	return err
-}
-
-// changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
-// expired tokens, it first deletes the oldest of them.
-func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
-	now := sqlstore.Micros(tx.Now)
-	_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE tenant = $1 AND ended <= $2 AND name NOT IN
-		(SELECT name FROM tokens WHERE tenant = $1 AND ended <= $2 ORDER BY ended DESC, name LIMIT $3)`, tenant, now, maxEndedTokens)
-	if err != nil {
-		return TokenSet{}, err
-	}
-	if _, err := tx.ExecContext(ctx, "UPDATE token_changes SET version = version + 1"); err != nil {
-		return TokenSet{}, err
-	}
-	return tokenSet(ctx, tx)
-}
-
-// UseTokens stores when tokens were last used. The parameter uses maps the names of tokens to times. UseTokens ignores
-// unknown names.
-func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error {
-	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		for name, used := range uses {
-			if _, err := tx.ExecContext(ctx, "UPDATE tokens SET last_used = $1 WHERE name = $2 AND last_used < $1", sqlstore.Micros(used), name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// TokensSince returns the tokens if they have changed since the version that the parameter known contains. Otherwise it
-// returns only the version. Version -1 is the version before the first change.
-func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
-	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := tx.QueryRowContext(ctx, "SELECT version FROM token_changes").Scan(&set.Version); err != nil || set.Version == known {
-			return err
-		}
-		set, err = tokenSet(ctx, tx)
-		return err
-	})
-	return set, err
-}
-
-// Tokens returns all stored tokens sorted by name, with the times at which they were last used. It includes revoked and
-// expired tokens.
+// Tokens returns all stored tokens sorted by name. It includes revoked and expired tokens.
 func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		all, err = readTokens(ctx, tx, "ORDER BY name")
-		return err
+		all = nil
+		return tx.Each(ctx, func(rows *sql.Rows) error {
+			t, err := scanToken(rows)
+			all = append(all, t)
+			return err
+		}, `SELECT name, sha256, tenant, subject, agent, owner, member_of, created, expires,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM tokens ORDER BY name`)
 	})
 	return all, err
 }
 
-func tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
-	if err := tx.QueryRowContext(ctx, "SELECT version FROM token_changes").Scan(&set.Version); err != nil {
-		return TokenSet{}, err
-	}
-	now := sqlstore.Micros(tx.Now)
-	if set.Valid, err = readTokens(ctx, tx, "WHERE ended > $1 AND revoked = 0 ORDER BY name", now); err != nil {
-		return TokenSet{}, err
-	}
-	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 OR revoked <> 0 ORDER BY ended DESC, name LIMIT $2", now, maxEndedTokens)
-	return set, err
+// DeleteTokens deletes all stored tokens.
+func (s *Store) DeleteTokens(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "DELETE FROM tokens")
+		return err
+	})
 }
 
-func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any) (out []Token, err error) {
-	err = tx.Each(ctx, func(rows *sql.Rows) error {
-		var t Token
-		var hash, groups string
-		var created, expires, used, revoked int64
-		if err := rows.Scan(&t.Name, &hash, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &created, &expires,
-			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
-			return fmt.Errorf("read a token: %w", err)
-		}
-		raw, err := hex.DecodeString(hash)
-		if err != nil || len(raw) != len(t.SHA256) {
-			return fmt.Errorf("read the token %s: its hash is damaged", t.Name)
-		}
-		t.SHA256 = [32]byte(raw)
-		if err := json.Unmarshal([]byte(groups), &t.Groups); err != nil {
-			return fmt.Errorf("read the groups of the token %s: %w", t.Name, err)
-		}
-		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
-		out = append(out, t)
-		return nil
-	}, `SELECT name, sha256, tenant, subject, agent, owner, member_of, created, expires,
-		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM tokens `+where, args...)
-	return out, err
+func scanToken(rows *sql.Rows) (t Token, err error) {
+	var hash, groups string
+	var created, expires, used, revoked int64
+	if err := rows.Scan(&t.Name, &hash, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &created, &expires,
+		&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
+		return Token{}, fmt.Errorf("read a token: %w", err)
+	}
+	raw, err := hex.DecodeString(hash)
+	if err != nil || len(raw) != len(t.SHA256) {
+		return Token{}, fmt.Errorf("read the token %s: its hash is damaged", t.Name)
+	}
+	t.SHA256 = [32]byte(raw)
+	if err := json.Unmarshal([]byte(groups), &t.Groups); err != nil {
+		return Token{}, fmt.Errorf("read the groups of the token %s: %w", t.Name, err)
+	}
+	t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
+	return t, nil
 }

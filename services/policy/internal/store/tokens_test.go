@@ -2,194 +2,22 @@ package store_test
 
 import (
 	"context"
-	"crypto/sha256"
-	"database/sql"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"testing/fstest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// tokenOf returns a token that expires in an hour. Its times are truncated to microseconds, because the stores do the
-// same.
-func tokenOf(name, tenant, agent, owner string) store.Token {
-	return store.Token{
-		Name: name, Tenant: tenant, Subject: name, Agent: agent, Owner: owner, Groups: []string{"developers", "on call"}, SHA256: sha256.Sum256([]byte(name)),
-		Expires: time.Now().UTC().Add(time.Hour).Truncate(time.Microsecond), CreatedByTenant: tenant, CreatedBy: "root",
-	}
-}
-
-func createToken(t *testing.T, s *store.Store, want store.Token) store.Token {
-	t.Helper()
-	made, set, err := s.CreateToken(t.Context(), want)
-	if err != nil {
-		t.Fatalf("create %s: %v", want.Name, err)
-	}
-	if made.Created.IsZero() || set.Version == 0 {
-		t.Fatalf("%+v at version %d", made, set.Version)
-	}
-	return made
-}
-
-func namesOf(tokens []store.Token) []string {
-	out := make([]string, 0, len(tokens))
-	for _, t := range tokens {
-		out = append(out, t.Name)
-	}
-	return out
-}
-
-// Two processes use the same store. The second process reads and revokes the tokens that the first process has created.
-func TestTokens_AreStored(t *testing.T) {
-	eachStore(t, func(t *testing.T, open func() *store.Store) {
-		one, two := open(), open()
-		ctx := t.Context()
-		if set, err := one.TokensSince(ctx, -1); err != nil || set.Version != 0 || set.Valid != nil || set.Ended != nil {
-			t.Fatalf("a new store has %+v: %v", set, err)
-		}
-		made := createToken(t, one, tokenOf("cursor-1", "default", "cursor", "ana"))
-		createToken(t, one, tokenOf("claude-1", "default", "claude", "ana"))
-		createToken(t, one, tokenOf("cursor-2", "acme", "cursor", "zoe"))
-		set, err := two.TokensSince(ctx, 0)
-		if diff := cmp.Diff([]string{"claude-1", "cursor-1", "cursor-2"}, namesOf(set.Valid)); diff != "" || err != nil || set.Version != 3 {
-			t.Fatalf("version %d, %v (-want +got):\n%s", set.Version, err, diff)
-		}
-		if diff := cmp.Diff(made, set.Valid[1]); diff != "" {
-			t.Errorf("(-created +read):\n%s", diff)
-		}
-		if again, err := two.TokensSince(ctx, 3); err != nil || again.Version != 3 || again.Valid != nil {
-			t.Errorf("without a change: %+v, %v", again, err)
-		}
-		if _, _, err := two.CreateToken(ctx, tokenOf("cursor-1", "acme", "x", "y")); !errors.Is(err, store.ErrTokenExists) {
-			t.Errorf("a second token of one name: %v", err)
-		}
-
-		// An operator of a tenant revokes only tokens of that tenant.
-		acme := store.Revocation{OperatorTenant: "acme", Operator: "zoe"}
-		for _, r := range []store.Revocation{{Name: "cursor-1"}, {Name: "absent"}, {Agent: "claude"}} {
-			r.OperatorTenant, r.Operator = acme.OperatorTenant, acme.Operator
-			if _, _, err := two.RevokeTokens(ctx, r); !errors.Is(err, store.ErrTokenUnknown) {
-				t.Errorf("%+v: %v", r, err)
-			}
-		}
-		acme.Agent = "cursor"
-		revoked, set, err := two.RevokeTokens(ctx, acme)
-		if err != nil || len(revoked) != 1 || revoked[0].Name != "cursor-2" || revoked[0].RevokedBy != "zoe" || revoked[0].Revoked.IsZero() {
-			t.Fatalf("%+v: %v", revoked, err)
-		}
-		if diff := cmp.Diff([]string{"claude-1", "cursor-1"}, namesOf(set.Valid)); diff != "" || !cmp.Equal(namesOf(set.Ended), []string{"cursor-2"}) {
-			t.Errorf("%v have ended (-want +got):\n%s", namesOf(set.Ended), diff)
-		}
-		again, _, err := one.RevokeTokens(ctx, store.Revocation{Name: "cursor-2", OperatorTenant: "default", Operator: "root", AnyTenant: true})
-		if diff := cmp.Diff(revoked, again); err != nil || diff != "" {
-			t.Errorf("revoked again, %v (-first +again):\n%s", err, diff)
-		}
-		all, err := open().Tokens(ctx)
-		if err != nil || len(all) != 3 || !cmp.Equal(all[2], revoked[0]) {
-			t.Errorf("%+v: %v", all, err)
-		}
-	})
-}
-
-// A token has expired. The set contains it as an ended token. An operator who tries to revoke the tokens of its agent
-// gets the error ErrTokenUnknown.
-func TestTokens_ExpiredTokensEnd(t *testing.T) {
-	eachStore(t, func(t *testing.T, open func() *store.Store) {
-		s := open()
-		short := tokenOf("short", "default", "cursor", "")
-		short.Expires = time.Now().UTC().Add(-time.Second).Truncate(time.Microsecond)
-		_, set, err := s.CreateToken(t.Context(), short)
-		if err != nil || len(set.Valid) != 0 || len(set.Ended) != 1 || !set.Ended[0].Revoked.IsZero() {
-			t.Fatalf("%+v: %v", set, err)
-		}
-		if _, _, err := s.RevokeTokens(t.Context(), store.Revocation{Agent: "cursor", OperatorTenant: "default"}); !errors.Is(err, store.ErrTokenUnknown) {
-			t.Errorf("revoke the expired tokens of an agent: %v", err)
-		}
-	})
-}
-
-func TestTokens_UsesOnlyMoveForward(t *testing.T) {
-	eachStore(t, func(t *testing.T, open func() *store.Store) {
-		s := open()
-		createToken(t, s, tokenOf("cursor-1", "default", "cursor", "ana"))
-		late := time.Now().UTC().Truncate(time.Microsecond)
-		for _, at := range []time.Time{late, late.Add(-time.Minute)} {
-			if err := s.UseTokens(t.Context(), map[string]time.Time{"cursor-1": at, "absent": at}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		all, err := s.Tokens(t.Context())
-		if err != nil || len(all) != 1 || !all[0].LastUsed.Equal(late) {
-			t.Errorf("%+v: %v", all, err)
-		}
-		if set, err := s.TokensSince(t.Context(), 1); err != nil || set.Version != 1 {
-			t.Errorf("a use changes the version to %d: %v", set.Version, err)
-		}
-	})
-}
-
-func TestTokens_OfAnOwnerAreLimited(t *testing.T) {
-	eachStore(t, func(t *testing.T, open func() *store.Store) {
-		s := open()
-		for n := range store.MaxTokensOfOwner {
-			createToken(t, s, tokenOf(fmt.Sprint("t", n), "default", "cursor", "ana"))
-		}
-		if _, _, err := s.CreateToken(t.Context(), tokenOf("more", "default", "cursor", "ana")); !errors.Is(err, store.ErrTokensFull) {
-			t.Errorf("too many tokens of an owner: %v", err)
-		}
-		createToken(t, s, tokenOf("ben", "default", "cursor", "ben"))
-		createToken(t, s, tokenOf("of acme", "acme", "cursor", "ana"))
-		if _, _, err := s.RevokeTokens(t.Context(), store.Revocation{Name: "t0", OperatorTenant: "default"}); err != nil {
-			t.Fatal(err)
-		}
-		createToken(t, s, tokenOf("more", "default", "cursor", "ana"))
-	})
-}
-
-// The clock is set back after a token was revoked, so the time of the revocation is in the future. The token stays
-// revoked.
-func TestTokens_RevokedTokenStaysRevokedWhenTheClockIsSetBack(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "catalogue.db")
-	s, err := store.Open(t.Context(), store.Config{Source: "sqlite", File: file, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	createToken(t, s, tokenOf("revoked", "default", "cursor", "ana"))
-	if _, _, err := s.RevokeTokens(t.Context(), store.Revocation{Name: "revoked", OperatorTenant: "default"}); err != nil {
-		t.Fatal(err)
-	}
-	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }() // the statement reports errors
-	if _, err := db.ExecContext(t.Context(), "UPDATE tokens SET revoked = revoked + 3600000000, ended = ended + 3600000000"); err != nil {
-		t.Fatal(err)
-	}
-	_, set, err := s.CreateToken(t.Context(), tokenOf("other", "default", "cursor", "ana"))
-	if got := namesOf(set.Valid); err != nil || !slices.Equal(got, []string{"other"}) || !slices.Equal(namesOf(set.Ended), []string{"revoked"}) {
-		t.Errorf("valid: %v, ended: %v, %v", got, namesOf(set.Ended), err)
-	}
-}
-
-// A store from an earlier release has no tables for tokens. Opening the store adds the tables. The stops in the store
-// are kept.
-func TestOpen_AddsTokensToAnOlderStore(t *testing.T) {
+// A store of an earlier release contains a token that an operator has created. The token is read with all its times.
+func TestTokens_OfAnEarlierReleaseAreRead(t *testing.T) {
 	t.Parallel()
 	older := fstest.MapFS{}
-	for _, name := range []string{"00001_catalog.sql", "00002_stops.sql"} {
+	for _, name := range []string{"00001_catalog.sql", "00002_stops.sql", "00003_tokens.sql"} {
 		text, err := os.ReadFile(filepath.Join("migrations", name))
 		if err != nil {
 			t.Fatal(err)
@@ -201,11 +29,17 @@ func TestOpen_AddsTokensToAnOlderStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hash := "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 	err = db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO stops (id, operator_tenant, operator, agent, server, tenant, reason, began, resumed_by) VALUES ('1', 'default', 'root', 'cursor', '', '', 'x', 1, '')")
+		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (name, sha256, tenant, subject, agent, owner, member_of, created, expires,
+				created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended)
+			VALUES ('cursor-1', $1, 'acme', 'cursor-1', 'cursor', 'ana', '["on call"]', 1000000, 4000000, 'default', 'root', 2000000, 3000000, 'acme', 'zoe', 3000000)`, hash)
 		return err
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s, err := store.Open(t.Context(), store.Config{Source: "sqlite", File: file, Log: log})
@@ -213,8 +47,20 @@ func TestOpen_AddsTokensToAnOlderStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if stops, err := s.StopsInForce(t.Context()); err != nil || len(stops.Stops) != 1 {
-		t.Errorf("%+v: %v", stops, err)
+	tokens, err := s.Tokens(t.Context())
+	if err != nil || len(tokens) != 1 {
+		t.Fatalf("%+v, %v", tokens, err)
 	}
-	createToken(t, s, tokenOf("cursor-1", "default", "cursor", "ana"))
+	got, at := tokens[0], func(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }
+	if got.Name != "cursor-1" || got.Tenant != "acme" || got.Agent != "cursor" || got.Owner != "ana" || len(got.Groups) != 1 || got.Groups[0] != "on call" || got.SHA256[1] != 0x11 ||
+		got.CreatedByTenant != "default" || got.CreatedBy != "root" || got.RevokedByTenant != "acme" || got.RevokedBy != "zoe" ||
+		got.Created != at(1) || got.LastUsed != at(2) || got.Revoked != at(3) || got.Expires != at(4) {
+		t.Errorf("%+v", got)
+	}
+	if err := s.DeleteTokens(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tokens, err := s.Tokens(t.Context()); len(tokens) != 0 || err != nil {
+		t.Errorf("after the deletion: %+v, %v", tokens, err)
+	}
 }

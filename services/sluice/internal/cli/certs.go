@@ -65,7 +65,7 @@ func (t *tool) setup() *cobra.Command {
 
   ca/            the CA and its key, which no service needs
   ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that service
-  policy/tokens/ the hashes of the tokens
+  identity/      also tokens/ with the hashes of the tokens
   operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
                  for people
 
@@ -135,7 +135,7 @@ func setupTokens(dir string) error {
 			return err
 		}
 		hash := authn.HashSecret(text)
-		for _, reader := range []string{"policy", "operator"} { // the policy role and the operator's `config check` read the hashes
+		for _, reader := range []string{"identity", "operator"} { // the identity role and the operator's `config check` read the hashes
 			file := filepath.Join(dir, reader, "tokens", name+".sha256")
 			if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
 				return err
@@ -165,5 +165,5 @@ func (t *tool) token() *cobra.Command {
 			return err
 		},
 	}
-	return group("token", "Create, list and revoke tokens of clients, and show generated tokens", t.createToken(), t.listTokens(), t.revokeToken(), show)
+	return group("token", "Create, list, replace and revoke tokens of clients, and show generated tokens", t.createToken(), t.listTokens(), t.rotateToken(), t.revokeToken(), show)
 }

@@ -17,6 +17,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway"
+	"github.com/sluice-mesh/sluice/services/identity"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -81,9 +82,13 @@ func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err 
 	if perr == nil {
 		perr = decides.Validate()
 	}
+	identifies, ierr := identity.FromFile(f, app.Env)
+	if ierr == nil {
+		ierr = identifies.Validate()
+	}
 	serves, gerr := gateway.FromFile(f, app.Env)
 	warnings = slices.Concat(serves.MissingPrograms(app.Env), serves.InstallationNotes(app.Env), serves.HomeNotes(app.Env))
-	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
+	errs := []error{perr, ierr, checkTokens(identifies.Tokens), gerr, checkGRPC(f), checkMCP(f)}
 	policyWarnings, err := checkPolicies(f, lists)
 	return append(warnings, policyWarnings...), errors.Join(append(errs, err)...)
 }
@@ -155,7 +160,7 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	return gateway.SandboxReports(cfg, t.launcher, app.Env)
 }
 
-// checkTokens returns an error if the policy service would refuse the tokens, for example because two of them have the
+// checkTokens returns an error if the identity service would refuse the tokens, for example because two of them have the
 // same secret.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {

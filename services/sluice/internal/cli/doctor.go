@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -98,6 +99,7 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	out = append(append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...), onDemand...)
 	out = append(out, checkObserved(f, h.observedParts)...)
 	out = append(out, t.checkTokens(h.ending, time.Now())...)
+	out = append(out, t.checkIssuers(ctx, f)...)
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
@@ -138,6 +140,35 @@ func (t *tool) toolListsOf(ctx context.Context, f *config.File, h roleAnswers) p
 	for name := range out.Tools {
 		out.Tools[name] = listed[name] // nil if the mesh has no list of the server, or the list is empty
 	}
+	return out
+}
+
+// checkIssuers checks whether the mesh has the keys of the issuers. If the identity service does not respond, another
+// check reports this.
+func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkResult) {
+	if len(f.Auth.Issuers) == 0 {
+		return nil
+	}
+	for _, token := range f.Auth.Tokens {
+		if isApprover := token.Role == "operator" || token.Role == "approver"; isApprover && !f.IsSubjectOfIssuer(token.Subject) {
+			out = append(out, checkResult{stateWarning, "token " + token.Name, fmt.Sprintf("its subject %q is not one of an issuer: if this person's agents use JWTs, the person could approve their calls", token.Subject), "set its subject to that of the person's JWTs, such as " + f.Auth.Issuers[0].Name + "/ana"})
+		}
+	}
+	_ = t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) error {
+		resp, err := client.ListIssuers(ctx, new(identityv1.ListIssuersRequest))
+		for _, one := range resp.GetIssuers() {
+			of := "issuer " + one.GetName()
+			switch {
+			case one.GetKeys() == 0:
+				out = append(out, checkResult{stateProblem, of, "its keys could not be fetched, so its JWTs are refused: " + safetext.Line(one.GetProblem()), "check issuer and key_set, and that the identity service can reach the issuer"})
+			case one.GetProblem() != "":
+				out = append(out, checkResult{stateWarning, of, "its keys could not be fetched again: " + safetext.Line(one.GetProblem()), "the keys that were fetched last are used for 24 hours"})
+			default:
+				out = append(out, checkResult{State: stateOK, Subject: of, Result: fmt.Sprintf("%d keys, fetched at %s", one.GetKeys(), one.GetFetched().AsTime().Local().Format(time.DateTime))})
+			}
+		}
+		return err
+	})
 	return out
 }
 

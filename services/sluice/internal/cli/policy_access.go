@@ -89,7 +89,11 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 		Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 	}
 	if flags.token != "" {
-		if subject, err = t.principalOfToken(ctx, identityv1.NewIdentityServiceClient(conn), flags.token); err != nil {
+		err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {
+			subject, err = t.principalOfToken(ctx, client, flags.token)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}

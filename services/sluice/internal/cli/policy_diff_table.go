@@ -197,6 +197,15 @@ func callerText(p *identityv1.Principal) string {
 	if p.GetTenant() != "default" {
 		parts = append(parts, "tenant "+p.GetTenant())
 	}
+	if p.GetIssuer() != "" {
+		parts = append(parts, "issuer "+p.GetIssuer())
+	}
+	if p.GetClient() != "" {
+		parts = append(parts, "client "+p.GetClient())
+	}
+	if len(p.GetScopes()) > 0 {
+		parts = append(parts, "scopes "+strings.Join(p.GetScopes(), ", "))
+	}
 	if len(p.GetChain()) > 0 {
 		parts = append(parts, "for "+callerText(p.GetChain()[0]))
 	}

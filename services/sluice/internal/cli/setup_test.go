@@ -39,7 +39,7 @@ func TestSetup_KeepsExistingFiles(t *testing.T) {
 	dir := t.TempDir()
 	setup(t, dir)
 	files := []string{
-		"ca/ca.pem", "ca/ca-key.pem", "gateway/gateway-key.pem", "policy/policy.pem", "policy/tokens/agent.sha256",
+		"ca/ca.pem", "ca/ca-key.pem", "gateway/gateway-key.pem", "policy/policy.pem", "identity/tokens/agent.sha256",
 		"wasmagent/ca.pem", "operator/ca.pem", "operator/tokens/agent", "operator/tokens/operator",
 	}
 	before := make(map[string][]byte)
@@ -81,7 +81,7 @@ func TestSetup_ConcurrentSetupsCreateOneCA(t *testing.T) {
 			}
 		}
 		sum := sha256.Sum256(bytes.TrimSpace(read(t, dir, "operator", "tokens", "agent")))
-		if got := string(read(t, dir, "policy", "tokens", "agent.sha256")); got != hex.EncodeToString(sum[:]) {
+		if got := string(read(t, dir, "identity", "tokens", "agent.sha256")); got != hex.EncodeToString(sum[:]) {
 			t.Errorf("the policy role knows another token")
 		}
 	}
@@ -109,7 +109,7 @@ func TestSetup_GivesEachRoleOnlyItsOwnKey(t *testing.T) {
 		}
 	}
 	hash := sha256.Sum256(read(t, dir, "operator/tokens/agent"))
-	if got := string(read(t, dir, "policy/tokens/agent.sha256")); got != hex.EncodeToString(hash[:]) {
+	if got := string(read(t, dir, "identity/tokens/agent.sha256")); got != hex.EncodeToString(hash[:]) {
 		t.Errorf("the hash of the agent's token is %s", got)
 	}
 }

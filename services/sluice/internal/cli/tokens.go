@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -26,6 +27,8 @@ const (
 	maxTokenPage = 1000
 	// defaultTokenLife is the time after which a token expires if --expires is not set.
 	defaultTokenLife = "90d"
+	// maxOverlap is the maximum time for which the replaced text of a token stays valid.
+	maxOverlap = 7 * 24 * time.Hour
 	// maxTokenLife is the maximum time after which a token expires.
 	maxTokenLife = 365 * 24 * time.Hour
 )
@@ -39,6 +42,7 @@ type tokenRecord struct {
 	Agent      string    `json:"agent,omitzero"`
 	Owner      string    `json:"owner,omitzero"`
 	Groups     []string  `json:"groups,omitempty"`
+	Servers    []string  `json:"servers,omitempty"`
 	Configured bool      `json:"configured,omitzero"`
 	Created    time.Time `json:"created,omitzero"`
 	CreatedBy  string    `json:"createdBy,omitzero"`
@@ -57,7 +61,7 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	}
 	return tokenRecord{
 		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(),
-		Groups: t.GetGroups(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
+		Groups: t.GetGroups(), Servers: t.GetServers(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
 		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(),
 	}
 }
@@ -84,7 +88,7 @@ func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, cl
 }
 
 func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
-	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	conn, err := t.dial(f, authv1.Role_ROLE_IDENTITY)
 	if err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx c
 type newTokenFlags struct {
 	id, owner, subject, tenant, expires, file string
 	noOwner                                   bool
-	groups                                    []string
+	groups, servers                           []string
 }
 
 func (t *tool) createToken() *cobra.Command {
@@ -128,6 +132,7 @@ the hash of the token. The token is valid immediately, without a restart.`,
 	flags.StringVar(&f.owner, "owner", "", "the `SUBJECT` of the person for whom the client works (default: the holder of the operator's token)")
 	flags.BoolVar(&f.noOwner, "no-owner", false, "set no owner")
 	flags.StringArrayVar(&f.groups, "group", nil, "a `GROUP` of the client, which the configuration must have; repeat the flag for several groups")
+	flags.StringArrayVar(&f.servers, "server", nil, "a `SERVER` that the client may use, at /mcp/SERVER; repeat the flag for several servers (default: all servers)")
 	flags.StringVar(&f.expires, "expires", defaultTokenLife, "when the token expires: a duration such as 12h or 30d, or a time such as 2026-03-01T12:00:00Z; at most a year from now")
 	flags.StringVar(&f.file, "file", "", "write the token to this new `FILE`, which only you can read, instead of printing it")
 	flags.StringVar(&f.id, "id", "", "the `ID` of the token (default: AGENT and 6 random letters and digits)")
@@ -147,7 +152,7 @@ func (f *newTokenFlags) request(agent string, now time.Time) (*identityv1.Create
 	return &identityv1.CreateTokenRequest{
 		OwnedByCaller: f.owner == "" && !f.noOwner,
 		Token: &identityv1.Token{
-			Name: id, Tenant: f.tenant, Subject: cmp.Or(f.subject, id), Agent: agent, Owner: f.owner, Groups: f.groups,
+			Name: id, Tenant: f.tenant, Subject: cmp.Or(f.subject, id), Agent: agent, Owner: f.owner, Groups: f.groups, Servers: f.servers,
 			Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Expires: timestamppb.New(expires),
 		},
 	}, nil
@@ -197,33 +202,26 @@ type createdToken struct {
 	// Secret is empty if the token was written to File.
 	Secret string `json:"secret,omitzero"`
 	File   string `json:"file,omitzero"`
+	// OldExpires is the time at which the replaced text ends. It is zero if the token is new.
+	OldExpires time.Time `json:"oldExpires,omitzero"`
 }
 
 // issueToken creates a token, and prints it or writes it to a new file. It creates the file first, because otherwise it
 // could create a token that it then can't write.
 func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.CreateTokenRequest, path string) error {
-	var file *os.File
-	if path != "" {
-		var err error
-		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-			return fmt.Errorf("no token was created, because its file can't be: %w", err)
-		}
-		defer file.Close() //nolint:errcheck // it is closed below; a second Close has no effect
+	file, err := createTokenFile(path)
+	if err != nil {
+		return err
 	}
 	resp, err := client.CreateToken(ctx, req)
 	if err != nil {
-		err = t.explainError(err)
-		if file != nil {
-			err = errors.Join(err, os.Remove(path))
-		}
-		return err
+		return errors.Join(t.explainError(err), file.discard())
 	}
 	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret()}
-	if file != nil {
-		_, err := fmt.Fprintln(file, resp.GetSecret())
-		if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-			return fmt.Errorf("the token %s was created, but can't be written: %w; revoke it with %s", out.Token.ID, err, t.command("token revoke "+shellWords(out.Token.ID)))
-		}
+	if err := file.write(resp.GetSecret()); err != nil {
+		return fmt.Errorf("the token %s was created, but can't be written: %w; revoke it with %s", out.Token.ID, err, t.command("token revoke "+shellWords(out.Token.ID)))
+	}
+	if path != "" {
 		out.Secret, out.File = "", path
 	}
 	if t.json() {
@@ -250,6 +248,119 @@ func (t *tool) printCreated(c createdToken) error {
 	say("put it into the client's configuration, as the header `Authorization: Bearer TOKEN`, or as SLUICE_TOKEN in the environment of %s", t.command("stdio"))
 	say("to revoke it: %s", t.command("token revoke "+shellWords(c.Token.ID)))
 	return nil
+}
+
+func (t *tool) rotateToken() *cobra.Command {
+	var overlap time.Duration
+	var expires, file string
+	c := &cobra.Command{
+		Use:   "rotate ID",
+		Short: "Replace the text of a token, and print the new text once",
+		Long: `Replace the text of a token. The ID, the rights and the age of the token stay the same. The old
+text stays valid for --overlap, so that you can change the client's configuration without a failed
+call. With --overlap 0s, it ends at once. The new text is printed once, on standard output, or written to a new file.`,
+		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeToken,
+		RunE: func(c *cobra.Command, given []string) error {
+			req := &identityv1.RotateTokenRequest{Name: given[0], Overlap: durationpb.New(overlap)}
+			if overlap < 0 || overlap > maxOverlap {
+				return usageError{fmt.Errorf("--overlap: %v is not between 0s and %v", overlap, maxOverlap)}
+			}
+			if expires != "" {
+				at, err := parseExpiry(expires, time.Now())
+				if err != nil {
+					return usageError{fmt.Errorf("--expires: %w", err)}
+				}
+				req.Expires = timestamppb.New(at)
+			}
+			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
+				return t.reissueToken(ctx, client, req, file)
+			})
+		},
+	}
+	flags := c.Flags()
+	flags.DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old text stays valid: at most 168h")
+	flags.StringVar(&expires, "expires", "", "when the token expires: a duration such as 12h or 30d, or a time; at most a year from now (default: the token is valid for as long as before, from now)")
+	flags.StringVar(&file, "file", "", "write the token to this new `FILE`, which only you can read, instead of printing it")
+	return c
+}
+
+// reissueToken replaces the text of a token, and prints it or writes it to a new file, as issueToken does.
+func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.RotateTokenRequest, path string) error {
+	file, err := createTokenFile(path)
+	if err != nil {
+		return err
+	}
+	resp, err := client.RotateToken(ctx, req)
+	if err != nil {
+		return errors.Join(t.explainError(err), file.discard())
+	}
+	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret()}
+	if resp.GetOldSecretExpires() != nil {
+		out.OldExpires = resp.GetOldSecretExpires().AsTime().Local()
+	}
+	if err := file.write(resp.GetSecret()); err != nil {
+		return fmt.Errorf("the text of the token %s was replaced, but can't be written: %w; replace it again", out.Token.ID, err)
+	}
+	if path != "" {
+		out.Secret, out.File = "", path
+	}
+	if t.json() {
+		return t.printJSON(out)
+	}
+	say := func(format string, args ...any) { _ = oneLine(t.errOut, format, args...) }
+	say("replaced: the text of the token %s, which is valid until %s", out.Token.ID, out.Token.Expires.Format(time.DateTime))
+	if out.OldExpires.IsZero() {
+		say("the old text is not valid any more")
+	} else {
+		say("the old text stays valid until %s", out.OldExpires.Format(time.DateTime))
+	}
+	if n := resp.GetUnconfirmedReplicas(); n > 0 {
+		say("%d replicas of the identity role have not confirmed this: each uses the old text until stores.identity_max_age has passed", n)
+	}
+	if path != "" {
+		say("the token is in %s, which only you can read", path)
+		return nil
+	}
+	if err := oneLine(t.out, "%s", out.Secret); err != nil {
+		return fmt.Errorf("print the token: %w; replace it again with: %s", err, t.command("token rotate "+shellWords(out.Token.ID)))
+	}
+	say("this is the only time that the token is printed")
+	return nil
+}
+
+// newTokenFile is a new file for the text of a token. A nil newTokenFile writes nothing.
+type newTokenFile struct{ *os.File }
+
+// createTokenFile creates the file for a token, unless path is empty. It is created before the token, because otherwise
+// a token could be created that can't be written.
+func createTokenFile(path string) (*newTokenFile, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // there is no file
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("no token was created or changed, because its file can't be created: %w", err)
+	}
+	return &newTokenFile{file}, nil
+}
+
+// discard removes the file.
+func (f *newTokenFile) discard() error {
+	if f == nil {
+		return nil
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// write writes the text of the token and closes the file.
+func (f *newTokenFile) write(secret string) error {
+	if f == nil {
+		return nil
+	}
+	_, err := fmt.Fprintln(f, secret)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func (t *tool) listTokens() *cobra.Command {
@@ -360,13 +471,18 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 		all[i] = newTokenRecord(one)
 	}
 	if t.json() {
-		if err := t.printJSON(map[string]any{"revoked": all, "configured": resp.GetConfigured()}); err != nil {
+		if err := t.printJSON(map[string]any{
+			"revoked": all, "configured": resp.GetConfigured(), "unconfirmedReplicas": resp.GetUnconfirmedReplicas(),
+		}); err != nil {
 			return err
 		}
 	} else {
 		for _, one := range all {
 			t.printf("revoked: token %s of the agent %s, which can no longer call tools", one.ID, one.Agent)
 		}
+	}
+	if n := resp.GetUnconfirmedReplicas(); n > 0 {
+		return fmt.Errorf("%d replicas of the identity role have not confirmed the revocation, because they have no connection to the database: each accepts the tokens until stores.identity_max_age has passed since it has lost the connection", n)
 	}
 	if configured := resp.GetConfigured(); len(configured) > 0 {
 		return fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))

@@ -1,4 +1,4 @@
-package policy_test
+package identity_test
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -159,28 +158,14 @@ func TestRevokeToken_RefusesTokensOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// registered is a registrar that stores the registered identity service.
-type registered struct {
-	server identityv1.IdentityServiceServer
-}
-
-// RegisterService implements grpc.ServiceRegistrar.
-func (r *registered) RegisterService(_ *grpc.ServiceDesc, impl any) {
-	if server, ok := impl.(identityv1.IdentityServiceServer); ok {
-		r.server = server
-	}
-}
-
 func TestWatchTokens_SendsTokensThenHeartbeats(t *testing.T) {
 	t.Parallel()
-	dir := folder(t, allowDocument)
 	synctest.Test(t, func(t *testing.T) {
 		tokens := tokensOfTwoTenants()
-		svc, _ := build(t, options{paths: []string{dir}, tokens: tokens})
-		var found registered
-		svc.Register(&found)
+		svc, _, _ := start(t, options{tokens: tokens})
+		synctest.Wait()
 		hearing := newWatchStream[identityv1.WatchTokensResponse](t.Context())
-		go func() { _ = found.server.WatchTokens(new(identityv1.WatchTokensRequest), hearing) }() // ends with the test
+		go func() { _ = svc.WatchTokens(new(identityv1.WatchTokensRequest), hearing) }() // ends with the test
 		synctest.Wait()
 		if got := hearing.messages(); len(got) != 1 || got[0].after != 0 {
 			t.Fatalf("at once it heard %v", got)

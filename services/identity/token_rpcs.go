@@ -1,4 +1,4 @@
-package policy
+package identity
 
 import (
 	"cmp"
@@ -11,20 +11,18 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
-	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
 const (
-	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
-	// 500 ms that the API documentation promises.
-	heartbeatInterval = 400 * time.Millisecond
 	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
 	// minTokenLife and maxTokenLife limit the time until a new token expires. clockTolerance is added to the maximum,
@@ -44,45 +42,39 @@ var (
 	errTokenTenant = errors.New("only operators of the tenant \"default\" may create tokens of another tenant: name your own tenant (--tenant)")
 )
 
-// identity implements identityv1.IdentityServiceServer with the tokens of the configuration and the stored tokens.
-type identity struct {
-	identityv1.UnimplementedIdentityServiceServer
-	*Service
-}
-
 // CreateToken implements identityv1.IdentityServiceServer.
-func (i identity) CreateToken(ctx context.Context, req *identityv1.CreateTokenRequest) (*identityv1.CreateTokenResponse, error) {
+func (s *Service) CreateToken(ctx context.Context, req *identityv1.CreateTokenRequest) (*identityv1.CreateTokenResponse, error) {
 	caller, want := authn.CallerOf(ctx), req.GetToken()
 	t := store.Token{
 		Name: want.GetName(), Tenant: want.GetTenant(), Subject: want.GetSubject(), Agent: want.GetAgent(), Owner: want.GetOwner(),
-		Groups: slices.Sorted(slices.Values(want.GetGroups())), Expires: want.GetExpires().AsTime(),
+		Groups: slices.Sorted(slices.Values(want.GetGroups())), Servers: slices.Sorted(slices.Values(want.GetServers())), Expires: want.GetExpires().AsTime(),
 		CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(),
 	}
 	if req.GetOwnedByCaller() {
 		t.Owner = caller.Person.GetSubject()
 	}
-	if err := i.checkNewToken(caller, &t, want); err != nil {
+	if err := s.checkNewToken(caller, &t, want); err != nil {
 		return nil, tokenStatus(err)
 	}
 	secret := authn.NewAgentSecret()
 	t.SHA256 = authn.HashSecret(secret)
-	created, set, err := i.store.CreateToken(ctx, t)
+	created, set, err := s.store.CreateToken(ctx, t)
 	if err != nil {
 		return nil, tokenStatus(err)
 	}
-	if err := i.publishTokens(set); err != nil {
+	if err := s.publish(set); err != nil {
 		return nil, err
 	}
-	i.deps.Log.InfoContext(ctx, "an operator has created a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "expires", t.Expires, "operator", t.CreatedBy, "operator_tenant", t.CreatedByTenant)
+	s.deps.Log.InfoContext(ctx, "an operator has created a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "expires", t.Expires, "operator", t.CreatedBy, "operator_tenant", t.CreatedByTenant)
 	return &identityv1.CreateTokenResponse{Token: packListed(&created, caller), Secret: secret}, nil
 }
 
 // checkNewToken returns an error if the caller may not create the token.
-func (i identity) checkNewToken(caller *authn.Caller, t *store.Token, want *identityv1.Token) error {
-	if t.Tenant != caller.Tenant() && !operatesInstallation(caller) {
+func (s *Service) checkNewToken(caller *authn.Caller, t *store.Token, want *identityv1.Token) error {
+	if t.Tenant != caller.Tenant() && !caller.OperatesInstallation() {
 		return fmt.Errorf("%s: %w", t.Tenant, errTokenTenant)
 	}
-	configured := i.tokens.identities()
+	configured := s.tokens.identities()
 	for _, r := range configured.Tokens {
 		if r.GetToken().GetName() == t.Name {
 			return fmt.Errorf("%s: %w", t.Name, store.ErrTokenExists)
@@ -118,8 +110,44 @@ func isPlain(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
+// RotateToken implements identityv1.IdentityServiceServer.
+func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRequest) (*identityv1.RotateTokenResponse, error) {
+	caller := authn.CallerOf(ctx)
+	for _, t := range s.configuredTokens(caller) {
+		if t.GetName() == req.GetName() {
+			return nil, tokenStatus(fmt.Errorf("token %q: %w", req.GetName(), errConfigured))
+		}
+	}
+	r := store.Rotation{Name: req.GetName(), OperatorTenant: caller.Tenant(), AnyTenant: caller.OperatesInstallation(), Overlap: req.GetOverlap().AsDuration()}
+	if req.GetExpires() != nil {
+		r.Expires = req.GetExpires().AsTime()
+		if left := time.Until(r.Expires); left < minTokenLife || left > maxTokenLife+clockTolerance {
+			return nil, tokenStatus(fmt.Errorf("%w: it must expire between 1 minute and 1 year from now", errInvalidToken))
+		}
+	}
+	secret := authn.NewAgentSecret()
+	r.SHA256 = authn.HashSecret(secret)
+	t, set, err := s.store.RotateToken(ctx, r)
+	if err != nil {
+		return nil, tokenStatus(fmt.Errorf("token %q: %w", req.GetName(), err))
+	}
+	if err := s.publish(set); err != nil {
+		return nil, err
+	}
+	resp := &identityv1.RotateTokenResponse{Token: packListed(&t, caller), Secret: secret}
+	if req.GetOverlap().AsDuration() > 0 {
+		resp.OldSecretExpires = timestamppb.New(t.Previous[0].Until)
+	}
+	// The secret is returned even if it is not known where it is valid, because the old one may have ended.
+	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
+		s.deps.Log.WarnContext(ctx, "it is not known whether all services use the new secret of a token", "token", t.Name, "error", err)
+	}
+	s.deps.Log.InfoContext(ctx, "an operator has replaced the secret of a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "overlap", r.Overlap, "expires", t.Expires, "operator", caller.Person.GetSubject(), "operator_tenant", caller.Tenant())
+	return resp, nil
+}
+
 // RevokeToken implements identityv1.IdentityServiceServer.
-func (i identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
+func (s *Service) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if (req.GetName() == "") == (req.GetAgent() == "") {
 		return nil, &rpc.Error{Code: codes.InvalidArgument, Reason: "INVALID_REQUEST", Err: errors.New("set either the name of a token or an agent")}
@@ -129,7 +157,7 @@ func (i identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRe
 		what = fmt.Sprintf("tokens of agent %q", req.GetAgent())
 	}
 	resp := new(identityv1.RevokeTokenResponse)
-	for _, t := range i.configuredTokens(caller) {
+	for _, t := range s.configuredTokens(caller) {
 		if req.GetName() == t.GetName() || req.GetAgent() != "" && req.GetAgent() == t.GetAgent() {
 			resp.Configured = append(resp.Configured, t.GetName())
 		}
@@ -137,8 +165,8 @@ func (i identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRe
 	if len(resp.GetConfigured()) > 0 && req.GetName() != "" {
 		return nil, tokenStatus(fmt.Errorf("%s: %w", what, errConfigured))
 	}
-	revoked, set, err := i.store.RevokeTokens(ctx, store.Revocation{
-		Name: req.GetName(), Agent: req.GetAgent(), OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: operatesInstallation(caller),
+	revoked, set, err := s.store.RevokeTokens(ctx, store.Revocation{
+		Name: req.GetName(), Agent: req.GetAgent(), OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: caller.OperatesInstallation(),
 	})
 	if len(resp.GetConfigured()) > 0 && errors.Is(err, store.ErrTokenUnknown) {
 		err = errConfigured
@@ -148,15 +176,17 @@ func (i identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRe
 	}
 	for n := range revoked {
 		t := &revoked[n]
-		i.deps.Log.WarnContext(ctx, "an operator has revoked a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "operator", t.RevokedBy, "operator_tenant", t.RevokedByTenant)
+		s.deps.Log.WarnContext(ctx, "an operator has revoked a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "operator", t.RevokedBy, "operator_tenant", t.RevokedByTenant)
 		resp.Tokens = append(resp.Tokens, packListed(t, caller))
 	}
-	if err := i.publishTokens(set); err != nil {
+	if err := s.publish(set); err != nil {
 		return nil, err
 	}
-	if err := i.waitForCalls(ctx, i.active.Load(), time.Now()); err != nil {
+	began := time.Now()
+	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
 		return nil, err
 	}
+	s.metrics.recordRevocation(ctx, time.Since(began))
 	return resp, nil
 }
 
@@ -167,8 +197,12 @@ func tokenStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: err}
 	case errors.Is(err, store.ErrTokenUnknown):
 		return &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: err}
+	case errors.Is(err, store.ErrTokenEnded):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKEN_ENDED", Err: err}
 	case errors.Is(err, store.ErrTokenExists):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: "TOKEN_EXISTS", Err: err}
+	case errors.Is(err, store.ErrRotatedTooOften):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKEN_ROTATED", Err: err}
 	case errors.Is(err, store.ErrTokensFull):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKENS_FULL", Err: err}
 	case errors.Is(err, errTokenTenant):
@@ -176,13 +210,13 @@ func tokenStatus(err error) error {
 	case errors.Is(err, errInvalidToken):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOKEN_INVALID", Err: err}
 	default:
-		return toStatus(storeError("the tokens could not be read or changed", err))
+		return &rpc.Error{Code: codes.Unavailable, Reason: "CATALOGUE_STORE_AWAY", Err: fmt.Errorf("the tokens could not be read or changed: %w: %w", sqlstore.ErrUnavailable, err)}
 	}
 }
 
 // ListTokens implements identityv1.IdentityServiceServer.
-func (i identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
-	tokens, err := i.visibleTokens(ctx, req.GetEnded())
+func (s *Service) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
+	tokens, err := s.visibleTokens(ctx, req.GetEnded())
 	if err != nil {
 		return nil, tokenStatus(err)
 	}
@@ -201,21 +235,21 @@ func (i identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequ
 // visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
 // caller is an operator of the installation. Tokens that have expired or were revoked are included only if the
 // parameter ended is true.
-func (i identity) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.Token, error) {
+func (s *Service) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.Token, error) {
 	caller, now := authn.CallerOf(ctx), time.Now()
-	tokens := i.configuredTokens(caller)
+	tokens := s.configuredTokens(caller)
 	names := make(map[string]bool, len(tokens))
-	for _, t := range i.tokens.identities().Tokens {
+	for _, t := range s.tokens.identities().Tokens {
 		names[t.GetToken().GetName()] = true
 	}
-	stored, err := i.store.Tokens(ctx)
+	stored, err := s.store.Tokens(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for n := range stored {
 		t := &stored[n]
 		isValid := t.Revoked.IsZero() && now.Before(t.Expires)
-		if (ended || isValid) && !names[t.Name] && (operatesInstallation(caller) || t.Tenant == caller.Tenant()) {
+		if (ended || isValid) && !names[t.Name] && (caller.OperatesInstallation() || t.Tenant == caller.Tenant()) {
 			tokens = append(tokens, packListed(t, caller))
 		}
 	}
@@ -223,45 +257,19 @@ func (i identity) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.
 }
 
 // configuredTokens returns the tokens of the configuration that the caller may see.
-func (i identity) configuredTokens(caller *authn.Caller) []*identityv1.Token {
+func (s *Service) configuredTokens(caller *authn.Caller) []*identityv1.Token {
 	var tokens []*identityv1.Token
-	for _, r := range i.tokens.identities().Tokens {
-		if operatesInstallation(caller) || r.GetToken().GetTenant() == caller.Tenant() {
+	for _, r := range s.tokens.identities().Tokens {
+		if caller.OperatesInstallation() || r.GetToken().GetTenant() == caller.Tenant() {
 			tokens = append(tokens, r.GetToken())
 		}
 	}
 	return tokens
 }
 
-func operatesInstallation(caller *authn.Caller) bool {
-	return caller.Tenant() == homeTenant && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
-}
-
-// WatchTokens implements identityv1.IdentityServiceServer.
-func (i identity) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.ServerStreamingServer[identityv1.WatchTokensResponse]) error {
-	tick := time.NewTicker(heartbeatInterval)
-	defer tick.Stop()
-	var sent *identityv1.TokenSet
-	for {
-		changed, resp := i.tokens.changes.wait(), new(identityv1.WatchTokensResponse)
-		if set := i.tokens.set.Load(); set != sent {
-			resp.Set, sent = set, set
-		}
-		if err := stream.Send(resp); err != nil {
-			return err
-		}
-		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case <-changed:
-		case <-tick.C:
-		}
-	}
-}
-
 // ReportTokenUse implements identityv1.IdentityServiceServer.
-func (i identity) ReportTokenUse(ctx context.Context, req *identityv1.ReportTokenUseRequest) (*identityv1.ReportTokenUseResponse, error) {
-	if err := i.storeUses(ctx, req.GetUses()); err != nil {
+func (s *Service) ReportTokenUse(ctx context.Context, req *identityv1.ReportTokenUseRequest) (*identityv1.ReportTokenUseResponse, error) {
+	if err := s.storeUses(ctx, req.GetUses()); err != nil {
 		return nil, tokenStatus(err)
 	}
 	return new(identityv1.ReportTokenUseResponse), nil

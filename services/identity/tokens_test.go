@@ -1,4 +1,4 @@
-package policy_test
+package identity_test
 
 import (
 	"bytes"
@@ -13,16 +13,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/identity"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
-	"github.com/sluice-mesh/sluice/services/policy"
 )
+
+// maxReloadDelay is the time within which a changed configuration must be in force.
+const maxReloadDelay = 2 * time.Second
 
 // newToken returns a request for a token that expires in an hour.
 func newToken(name, tenant, agent string, groups ...string) *identityv1.CreateTokenRequest {
@@ -37,8 +40,9 @@ func newToken(name, tenant, agent string, groups ...string) *identityv1.CreateTo
 func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	t.Parallel()
 	opts := options{tokens: tokensOfTwoTenants(), data: t.TempDir(), groups: map[string][]string{"developers": {"cursor-1"}, "on call": {"ana"}}}
-	svc, tokens := build(t, opts)
-	s := rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
+	svc, tokens, stop := start(t, opts)
+	eventually.Holds(t, "the tokens are valid", tokens.HasSet)
+	s := rpctest.Serve(t, authv1.Role_ROLE_IDENTITY, svc, rpctest.Options{Tokens: tokens})
 	operator := identityv1.NewIdentityServiceClient(s.Person(t, "operator"))
 	watching, err := identityv1.NewIdentityServiceClient(s.Gateway()).WatchTokens(t.Context(), new(identityv1.WatchTokensRequest))
 	if err != nil {
@@ -104,10 +108,8 @@ func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	if has := strings.Contains(fmt.Sprint(list(false)), "cursor-1"); has || !strings.Contains(fmt.Sprint(list(true)), "cursor-1") {
 		t.Errorf("listed are %v, with ended tokens %v", list(false), list(true))
 	}
-	if err := svc.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, tokens = build(t, opts); !errors.Is(lookupError(tokens, made.GetSecret()), authn.ErrTokenRevoked) {
+	stop()
+	if _, tokens, _ = start(t, opts); !errors.Is(lookupError(tokens, made.GetSecret()), authn.ErrTokenRevoked) {
 		t.Errorf("after a restart: %v", lookupError(tokens, made.GetSecret()))
 	}
 }
@@ -234,12 +236,12 @@ func TestReportTokenUse_SetsTheLastUse(t *testing.T) {
 // A reloadedTokens is a running service in a synctest bubble. The test can change the service's configuration.
 type reloadedTokens struct {
 	*testing.T
-	svc    *policy.Service
+	svc    *identity.Service
 	tokens *authn.Tokens
 	log    bytes.Buffer
 
 	mu  sync.Mutex
-	now policy.Identities
+	now identity.Identities
 	err error
 }
 
@@ -247,29 +249,23 @@ type reloadedTokens struct {
 // service gets when it reads the configuration, or nil.
 func (r *reloadedTokens) change(err error, tokens ...*identityv1.TokenRecord) {
 	r.mu.Lock()
-	r.now, r.err = policy.Identities{Tokens: tokens}, err
+	r.now, r.err = identity.Identities{Tokens: tokens}, err
 	r.mu.Unlock()
 	time.Sleep(maxReloadDelay)
 	synctest.Wait()
 }
 
-func (r *reloadedTokens) read() (policy.Identities, error) {
+func (r *reloadedTokens) read() (identity.Identities, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now, r.err
 }
 
-func runTokenReload(t *testing.T, first policy.Identities, test func(r *reloadedTokens)) {
+func runTokenReload(t *testing.T, first identity.Identities, test func(r *reloadedTokens)) {
 	t.Helper()
-	dir := folder(t, document)
 	synctest.Test(t, func(t *testing.T) {
 		r := &reloadedTokens{T: t, now: first}
-		r.svc, r.tokens = build(t, options{paths: []string{dir}, tokens: first.Tokens, log: &r.log, reload: r.read})
-		go func() {
-			if err := r.svc.Run(t.Context()); err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		}()
+		r.svc, r.tokens, _ = start(t, options{tokens: first.Tokens, log: &r.log, reload: r.read})
 		synctest.Wait()
 		test(r)
 	})
@@ -283,8 +279,8 @@ func (r *reloadedTokens) isValid(name string) bool {
 // if the configuration can't be read or contains a token twice.
 func TestReload_ReplacesTokens(t *testing.T) {
 	t.Parallel()
-	all := records()
-	runTokenReload(t, policy.Identities{Tokens: all}, func(r *reloadedTokens) {
+	all := rpctest.Records()
+	runTokenReload(t, identity.Identities{Tokens: all}, func(r *reloadedTokens) {
 		added := rpctest.Record("added", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)
 		r.change(nil, slices.Concat(all[1:], []*identityv1.TokenRecord{added})...)
 		if !r.isValid("added") || r.isValid(all[0].GetToken().GetName()) || !r.isValid(all[1].GetToken().GetName()) {
@@ -305,70 +301,14 @@ func TestReload_ReplacesTokens(t *testing.T) {
 	})
 }
 
-// All approvers that a rule names are removed from the configuration. Their tokens become invalid, and the policy stays
-// in force. The log contains a warning that calls to which this rule applies can never be approved.
-func TestReload_TokensOfApproversEndAlthoughARuleNeedsThem(t *testing.T) {
-	t.Parallel()
-	all := records()
-	runTokenReload(t, policy.Identities{Tokens: all}, func(r *reloadedTokens) {
-		r.change(nil, rpctest.Records()...)
-		if r.isValid("fay") || !strings.Contains(r.log.String(), "can never be approved") {
-			t.Errorf("fay's token is valid: %t; %s", r.isValid("fay"), r.log.String())
-		}
-		r.change(nil, all...)
-		if !r.isValid("fay") || !strings.Contains(r.log.String(), "policies load again") {
-			t.Errorf("fay's token is valid: %t; %s", r.isValid("fay"), r.log.String())
-		}
-	})
-}
-
-// A token was revoked, but a gateway does not know this yet. The gateway asks the policy service to evaluate a call by
-// the token's holder. The policy service denies the call, and the gateway may not reuse this decision. Decisions from
-// before the revocation belong to an earlier epoch.
-func TestDecideCall_DeniesCallersWithRevokedTokens(t *testing.T) {
-	t.Parallel()
-	s := serve(t, options{tokens: tokensOfTwoTenants()})
-	operator, gateway := identityv1.NewIdentityServiceClient(s.Person(t, "operator")), policyv1.NewPolicyServiceClient(s.Gateway())
-	caller := rpctest.Principal("default", "cursor-1")
-	caller.TokenId = "cursor-1"
-	decide := func() *policyv1.DecideCallResponse {
-		t.Helper()
-		resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), caller), &policyv1.DecideCallRequest{Call: call("read")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
-	}
-	if _, err := operator.CreateToken(t.Context(), newToken("cursor-1", "default", "cursor")); err != nil {
-		t.Fatal(err)
-	}
-	before := decide()
-	if before.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
-		t.Fatalf("%v", before)
-	}
-	if _, err := operator.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Name: "cursor-1"}); err != nil {
-		t.Fatal(err)
-	}
-	after := decide()
-	if d := after.GetDecision(); d.GetEffect() != policyv1.Effect_EFFECT_DENY || d.GetCode() != commonv1.Code_CODE_UNAUTHENTICATED || after.GetKeeping() != nil {
-		t.Errorf("%v", after)
-	}
-	caller.TokenId = "agent"
-	if other := decide(); other.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW || other.GetKeeping().GetEpoch() == before.GetKeeping().GetEpoch() {
-		t.Errorf("%v, before %v", other, before)
-	}
-}
-
 // An agent uses its token at a gateway in the same process. The service stores the time of this use and lists it as the
 // token's last use.
 func TestRun_StoresUsesOfTokens(t *testing.T) {
 	t.Parallel()
-	runTokenReload(t, policy.Identities{Tokens: records()}, func(r *reloadedTokens) {
-		var found registered
-		r.svc.Register(&found)
+	runTokenReload(t, identity.Identities{Tokens: rpctest.Records()}, func(r *reloadedTokens) {
 		operator := &authn.Caller{Person: &identityv1.Principal{Tenant: "default", Subject: "operator", Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR}}
 		ctx := authn.WithCaller(r.Context(), operator)
-		made, err := found.server.CreateToken(ctx, newToken("cursor-1", "default", "cursor"))
+		made, err := r.svc.CreateToken(ctx, newToken("cursor-1", "default", "cursor"))
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -378,7 +318,7 @@ func TestRun_StoresUsesOfTokens(t *testing.T) {
 		}
 		time.Sleep(authn.UseInterval)
 		synctest.Wait()
-		listed, err := found.server.ListTokens(ctx, new(identityv1.ListTokensRequest))
+		listed, err := r.svc.ListTokens(ctx, new(identityv1.ListTokensRequest))
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -405,4 +345,44 @@ func TestRevokeToken_NamesConfiguredTokensOfTheAgent(t *testing.T) {
 	if err != nil || !cmp.Equal(names(resp.GetTokens()), []string{"cursor-1"}) || !cmp.Equal(resp.GetConfigured(), []string{records[0].GetToken().GetName()}) {
 		t.Errorf("%v, %v", resp, err)
 	}
+}
+
+// The secret of a token is replaced. Both secrets are valid during the overlap, with the same rights, and only the new one
+// after it. When the token is revoked during an overlap, both are refused.
+func TestRotateToken_BothSecretsAreValidDuringTheOverlap(t *testing.T) {
+	t.Parallel()
+	runTokenReload(t, identity.Identities{Tokens: rpctest.Records()}, func(r *reloadedTokens) {
+		ctx := authn.WithCaller(r.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: "default", Subject: "operator", Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR}})
+		req := newToken("cursor-1", "default", "cursor")
+		req.Token.Servers, req.Token.Expires = []string{"files"}, timestamppb.New(time.Now().Add(90*24*time.Hour))
+		made, err := r.svc.CreateToken(ctx, req)
+		if err != nil {
+			r.Fatal(err)
+		}
+		rotate := func() string {
+			resp, err := r.svc.RotateToken(ctx, &identityv1.RotateTokenRequest{Name: "cursor-1", Overlap: durationpb.New(time.Hour)})
+			if err != nil {
+				r.Fatal(err)
+			}
+			return resp.GetSecret()
+		}
+		second := rotate()
+		check := func(when string, want map[string]error) {
+			for secret, err := range want {
+				p, got := r.tokens.Lookup(secret)
+				if !errors.Is(got, err) || got == nil && (p.GetTokenId() != "cursor-1" || !slices.Equal(p.GetServers(), []string{"files"})) {
+					r.Errorf("%s: %v, %v; want %v", when, p, got, err)
+				}
+			}
+		}
+		check("during the overlap", map[string]error{made.GetSecret(): nil, second: nil})
+		time.Sleep(time.Hour)
+		check("after the overlap", map[string]error{made.GetSecret(): authn.ErrTokenExpired, second: nil})
+		third := rotate()
+		check("after another rotation", map[string]error{made.GetSecret(): authn.ErrTokenUnknown, second: nil, third: nil})
+		if _, err := r.svc.RevokeToken(ctx, &identityv1.RevokeTokenRequest{Name: "cursor-1"}); err != nil {
+			r.Fatal(err)
+		}
+		check("after the revocation", map[string]error{second: authn.ErrTokenUnknown, third: authn.ErrTokenRevoked})
+	})
 }

@@ -1,0 +1,38 @@
+// An OpenID provider for tests: the package oidc-provider. Its access tokens are JWTs for the requested resource (RFC 8707).
+// A person signs in with any name and any password, and belongs to the group "developers". Clients may register themselves
+// (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
+//
+// The first line of standard output is the URL of the provider. The program ends when standard input ends.
+import { generateKeyPairSync } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import Provider from 'oidc-provider';
+
+const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+const server = createServer().listen(0, '127.0.0.1');
+await once(server, 'listening');
+const url = `http://127.0.0.1:${server.address().port}`;
+const provider = new Provider(url, {
+  clients: [{
+    client_id: 'ci', client_secret: 'ci-secret-of-the-tests', grant_types: ['client_credentials'], response_types: [], redirect_uris: [], scope: 'tools',
+  }],
+  cookies: { keys: ['of the tests'] },
+  extraTokenClaims: () => ({ groups: ['developers'] }),
+  features: {
+    clientCredentials: { enabled: true },
+    devInteractions: { enabled: true },
+    registration: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: (_context, resource) => ({ scope: 'tools', audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: 300, jwt: { sign: { alg: 'RS256' } } }),
+      useGrantedResource: () => true,
+    },
+  },
+  findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+  jwks: { keys: [{ ...privateKey.export({ format: 'jwk' }), kid: 'first', use: 'sig', alg: 'RS256' }] },
+  scopes: ['openid', 'offline_access', 'tools'],
+});
+provider.on('server_error', (_context, error) => console.error('server_error', error));
+server.on('request', provider.callback());
+process.stdout.write(url + '\n');
+process.stdin.resume().on('end', () => process.exit(0));

@@ -1,0 +1,25 @@
+package identity_test
+
+import "testing"
+
+func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	s.CheckCallers(t, "sluice.identity.v1",
+		"sluice.identity.v1.IdentityService.AcknowledgeTokens",
+		"sluice.identity.v1.IdentityService.CreateToken",
+		"sluice.identity.v1.IdentityService.ExplainJWT",
+		"sluice.identity.v1.IdentityService.ListIssuers",
+		"sluice.identity.v1.IdentityService.ListTokens",
+		"sluice.identity.v1.IdentityService.ReportTokenUse",
+		"sluice.identity.v1.IdentityService.ReportUnknownKey",
+		"sluice.identity.v1.IdentityService.RevokeToken",
+		"sluice.identity.v1.IdentityService.RotateToken",
+		"sluice.identity.v1.IdentityService.WatchTokens",
+	)
+}
+
+func TestIdentityRole_Serves(t *testing.T) {
+	t.Parallel()
+	serve(t, options{}).CheckHealth(t, "identity")
+}

@@ -1,0 +1,117 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// pollInterval is how often the store is read if other processes can change it.
+	pollInterval = 400 * time.Millisecond
+	// readTimeout is the timeout of one read.
+	readTimeout = 2 * time.Second
+	// defaultMaxStoreAge applies if the configuration has no maximum age.
+	defaultMaxStoreAge = 30 * time.Second
+)
+
+// errStale means that the store was not read for so long that revocations by other replicas may be unknown.
+var errStale = errors.New("the store of the tokens is unavailable, so no token is confirmed")
+
+// errLost means that the store has an older version of the tokens than this service, for example after a restore. A
+// revocation may be lost, so the tokens are not confirmed any more.
+var errLost = errors.New("the store has lost changes of the tokens: restart the identity service to use the stored tokens")
+
+// isFresh reports whether the store was read recently enough. No other process uses a SQLite store.
+func (s *Service) isFresh() bool {
+	if s.cfg.Source == sqlstore.SQLite {
+		return true
+	}
+	read, now := s.lastRead.Load(), time.Now()
+	if read == nil {
+		return false
+	}
+	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
+	age := max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))
+	return age <= s.maxStoreAge()
+}
+
+func (s *Service) maxStoreAge() time.Duration { return cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) }
+
+// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica use.
+func (s *Service) follow(ctx context.Context) error {
+	if s.cfg.Source == sqlstore.SQLite {
+		return nil
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+			defer cancel()
+			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()-confirmTimeout) // otherwise others wait for longer
+			return nil
+		case <-tick.C:
+		}
+		reading, cancel := context.WithTimeout(ctx, readTimeout)
+		err := errors.Join(s.readTokens(reading), s.store.ReportReplica(reading, s.replica, s.confirmed.Load()))
+		cancel()
+		if err != nil && !away && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "the store of the tokens could not be read; the tokens that were read last stay in use", "error", err)
+		}
+		if err == nil && away {
+			s.deps.Log.InfoContext(ctx, "the store of the tokens is available again")
+		}
+		away = err != nil
+	}
+}
+
+// confirmOwn confirms the tokens of this process, as the other services do when they receive a message. In one process,
+// all services share these tokens.
+func (s *Service) confirmOwn(ctx context.Context) error {
+	if s.cfg.Source == sqlstore.SQLite {
+		return nil
+	}
+	tick := time.NewTicker(heartbeatInterval)
+	defer tick.Stop()
+	for {
+		if s.isFresh() {
+			s.deps.Tokens.Confirm()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// readTokens reads the stored tokens if they have changed, and makes them valid.
+func (s *Service) readTokens(ctx context.Context) error {
+	began, known := time.Now(), s.tokens.version()
+	set, err := s.store.TokensSince(ctx, known)
+	if err == nil && set.Version < known {
+		err = errLost
+	}
+	if err == nil {
+		err = s.publish(set)
+	}
+	if err != nil {
+		return fmt.Errorf("read the tokens: %w", err)
+	}
+	s.lastRead.Store(&began) // after publish, so that the tokens are in use when lastRead has the new time
+	return nil
+}
+
+// publish makes stored tokens valid, unless a newer version of the tokens is already valid.
+func (s *Service) publish(set store.TokenSet) error {
+	_, err := s.tokens.store(set)
+	return err
+}

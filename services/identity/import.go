@@ -1,0 +1,139 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// importRetry is the pause after the policy service could not be asked for its tokens.
+	importRetry = 200 * time.Millisecond
+	// importTimeout is the timeout of one attempt.
+	importTimeout = 10 * time.Second
+	// importPatience is the time after which the log says why the tokens are not imported. The policy service may start
+	// later than this service.
+	importPatience = 5 * time.Second
+)
+
+// errNotImported means that the tokens are not known yet.
+var errNotImported = errors.New("the tokens of the policy service have not been imported yet: the policy role is unavailable")
+
+// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. It does
+// this once in the life of a store. Until then no token is valid, because an agent whose token is not known yet would be
+// told that its token is wrong.
+func (s *Service) importTokens(ctx context.Context) {
+	began, warned := time.Now(), false
+	for s.tokens.published.Load() == nil {
+		err := s.tryImport(ctx)
+		if err == nil {
+			break
+		}
+		if !warned && time.Since(began) > importPatience && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "the tokens of the policy service can't be imported yet, so no token is accepted", "error", err)
+			warned = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(importRetry):
+		}
+	}
+}
+
+// firstRead reads the stored tokens for the first time. Other replicas know of this one before it confirms tokens.
+func (s *Service) firstRead(ctx context.Context) error {
+	if s.cfg.Source != sqlstore.SQLite {
+		if err := s.store.ReportReplica(ctx, s.replica, 0); err != nil {
+			return err
+		}
+	}
+	return s.readTokens(ctx)
+}
+
+func (s *Service) tryImport(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
+	stream, err := s.deps.Policy.ExportTokens(ctx, new(policyv1.ExportTokensRequest))
+	if err != nil {
+		return fmt.Errorf("request the tokens of the policy service: %w", err)
+	}
+	var tokens []store.Token
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("receive the tokens of the policy service: %w", err)
+		}
+		for _, t := range resp.GetTokens() {
+			one, err := unpackExported(t)
+			if err != nil {
+				return err
+			}
+			tokens = append(tokens, one)
+		}
+	}
+	if err := s.store.Import(ctx, tokens); err != nil {
+		return err
+	}
+	return s.firstRead(ctx)
+}
+
+// finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later would
+// be valid again if this service got another store and imported the tokens again.
+func (s *Service) finishImport(ctx context.Context) {
+	for s.tryFinishImport(ctx) != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(importPatience):
+		}
+	}
+}
+
+func (s *Service) tryFinishImport(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
+	state, err := s.store.ImportState(ctx)
+	if err != nil || state == store.Moved {
+		return err
+	}
+	stream, err := s.deps.Policy.ExportTokens(ctx, &policyv1.ExportTokensRequest{Stored: true})
+	if err != nil {
+		return err
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return s.store.FinishImport(ctx)
+}
+
+func unpackExported(from *policyv1.ExportedToken) (store.Token, error) {
+	t := from.GetToken()
+	if len(from.GetSha256()) != len(store.Token{}.SHA256) {
+		return store.Token{}, fmt.Errorf("the exported token %q has a hash of %d bytes", t.GetName(), len(from.GetSha256()))
+	}
+	return store.Token{
+		Name: t.GetName(), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(), Groups: t.GetGroups(),
+		SHA256: [32]byte(from.GetSha256()), Created: timeOf(t.GetCreated), Expires: timeOf(t.GetExpires), LastUsed: timeOf(t.GetLastUsed), Revoked: timeOf(t.GetRevoked),
+		CreatedByTenant: from.GetCreatedByTenant(), CreatedBy: t.GetCreatedBy(), RevokedByTenant: from.GetRevokedByTenant(), RevokedBy: t.GetRevokedBy(),
+	}, nil
+}
+
+// timeOf returns the time of a field of a token, or the zero time if the field is absent.
+func timeOf(field func() *timestamppb.Timestamp) time.Time {
+	if field() == nil {
+		return time.Time{}
+	}
+	return field().AsTime()
+}

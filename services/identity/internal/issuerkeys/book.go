@@ -1,0 +1,196 @@
+package issuerkeys
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+const (
+	// renewAfter is the time after which keys are fetched again.
+	renewAfter = 10 * time.Minute
+	// maxAge is the time for which keys are used if they can't be fetched again.
+	maxAge = 24 * time.Hour
+	// minPause is the minimum time between two fetches because of unknown keys, and between two fetches after a failure.
+	minPause = 30 * time.Second
+	// firstPause is the pause after the first failed fetch of an issuer that has no keys. It is doubled up to minPause.
+	firstPause = time.Second
+	// interval is the interval at which the book looks for keys to fetch.
+	interval = time.Second
+)
+
+// Status is the state of an issuer's keys.
+type Status struct {
+	// Keys is empty if the keys have never been fetched, or are too old.
+	Keys []*identityv1.IssuerKey
+	// Fetched is the time of the last successful fetch, or zero.
+	Fetched time.Time
+	// Problem is the error of the last fetch, or nil.
+	Problem error
+}
+
+// Book contains the keys of issuers, and fetches them. Create it with [NewBook]. It is safe for concurrent use.
+type Book struct {
+	fetch   func(context.Context, Source) ([]*identityv1.IssuerKey, error)
+	changed func()
+
+	mu      sync.Mutex
+	issuers map[Source]*entry
+}
+
+// entry is the state of one issuer.
+type entry struct {
+	Status
+	// tried is the time at which the last fetch began, and pause the time to wait after a failure.
+	tried time.Time
+	pause time.Duration
+	// requested is the time at which the last fetch because of an unknown key began.
+	requested time.Time
+	// fetching is closed when the current fetch ends. It is nil if there is none.
+	fetching chan struct{}
+}
+
+// NewBook returns a book without issuers. The function fetch fetches keys, for example [Fetch]. The function changed is
+// called after the keys of an issuer have changed.
+func NewBook(fetch func(context.Context, Source) ([]*identityv1.IssuerKey, error), changed func()) *Book {
+	return &Book{fetch: fetch, changed: changed, issuers: make(map[Source]*entry)}
+}
+
+// Use replaces the issuers. It keeps the keys of issuers that stay.
+func (b *Book) Use(sources []Source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for of := range b.issuers {
+		if !slices.Contains(sources, of) {
+			delete(b.issuers, of)
+		}
+	}
+	for _, of := range sources {
+		if b.issuers[of] == nil {
+			b.issuers[of] = &entry{pause: firstPause}
+		}
+	}
+}
+
+// Status returns the state of an issuer's keys.
+func (b *Book) Status(of Source) Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.issuers[of]; e != nil {
+		return e.Status
+	}
+	return Status{}
+}
+
+// Run fetches keys when they are due, until ctx is done.
+func (b *Book) Run(ctx context.Context) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		for _, of := range b.due(time.Now()) {
+			go b.renew(ctx, of)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// due returns the issuers whose keys are to be fetched, and removes keys that are too old.
+func (b *Book) due(now time.Time) []Source {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []Source
+	for of, e := range b.issuers {
+		if len(e.Keys) > 0 && now.Sub(e.Fetched) > maxAge {
+			e.Keys = nil
+			go b.changed()
+		}
+		wait := renewAfter
+		if e.Problem != nil || e.tried.IsZero() {
+			wait = e.pause
+		}
+		if e.fetching == nil && (e.tried.IsZero() || now.Sub(e.tried) >= wait) {
+			out = append(out, of)
+		}
+	}
+	return out
+}
+
+// Refetch fetches the keys of an issuer again because a JWT names an unknown key, and returns the keys. It fetches nothing
+// if it has done so less than 30 s ago, so strangers can't make the mesh send many requests. If the keys are being fetched
+// already, it waits for the result first, or until ctx is done.
+func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		e := b.issuers[of]
+		switch {
+		case e == nil:
+			b.mu.Unlock()
+			return nil
+		case e.fetching != nil:
+			running := e.fetching
+			b.mu.Unlock()
+			select {
+			case <-running: // may have begun before the issuer changed its keys, so the loop fetches once more
+			case <-ctx.Done():
+			}
+		case time.Since(e.requested) < minPause:
+			b.mu.Unlock()
+			return b.Status(of).Keys
+		default:
+			e.requested = time.Now()
+			e.begin()
+			b.mu.Unlock()
+			b.finish(context.WithoutCancel(ctx), of, e)
+			return b.Status(of).Keys
+		}
+	}
+	return b.Status(of).Keys
+}
+
+// renew fetches the keys of an issuer, unless another call is doing so.
+func (b *Book) renew(ctx context.Context, of Source) {
+	b.mu.Lock()
+	e := b.issuers[of]
+	if e == nil || e.fetching != nil {
+		b.mu.Unlock()
+		return
+	}
+	e.begin()
+	b.mu.Unlock()
+	b.finish(ctx, of, e)
+}
+
+// begin records that a fetch begins. The caller must hold the lock of the book, and call [Book.finish].
+func (e *entry) begin() { e.fetching, e.tried = make(chan struct{}), time.Now() }
+
+// finish fetches the keys of an issuer after [entry.begin].
+func (b *Book) finish(ctx context.Context, of Source, e *entry) {
+	keys, err := b.fetch(ctx, of)
+	b.mu.Lock()
+	isNew := err == nil && !sameKeys(e.Keys, keys)
+	if err == nil {
+		e.Status, e.pause = Status{Keys: keys, Fetched: time.Now()}, firstPause
+	} else {
+		e.Problem, e.pause = err, min(2*e.pause, minPause)
+	}
+	ended := e.fetching
+	e.fetching = nil
+	b.mu.Unlock()
+	if isNew {
+		b.changed()
+	}
+	close(ended)
+}
+
+func sameKeys(a, b []*identityv1.IssuerKey) bool {
+	return slices.EqualFunc(a, b, func(x, y *identityv1.IssuerKey) bool { return proto.Equal(x, y) })
+}

@@ -1,0 +1,173 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/issuer"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// maxProblem is the maximum length of an error in an IssuerStatus, in bytes.
+const maxProblem = 1024
+
+// Issuer is an issuer of the configuration.
+type Issuer struct {
+	// Mapping is the issuer without its keys.
+	Mapping *identityv1.Issuer
+	source  issuerkeys.Source
+}
+
+func (i Issuer) equal(other Issuer) bool {
+	return i.source == other.source && proto.Equal(i.Mapping, other.Mapping)
+}
+
+// issuersOf returns the issuers in a configuration. It reads the files with their certificate authorities.
+func issuersOf(f *config.File) ([]Issuer, error) {
+	var out []Issuer
+	for n := range f.Auth.Issuers {
+		from := &f.Auth.Issuers[n]
+		one := Issuer{
+			Mapping: mappingOf(f.Resource(), from),
+			source:  issuerkeys.Source{Issuer: from.Issuer, KeySet: from.KeySet},
+		}
+		if from.CA != "" {
+			raw, err := os.ReadFile(f.Path(from.CA))
+			if err != nil {
+				return nil, fmt.Errorf("auth.issuers[%d].ca: %w", n, err)
+			}
+			one.source.CA = string(raw)
+		}
+		out = append(out, one)
+	}
+	mappings := make([]*identityv1.Issuer, len(out))
+	for n, i := range out {
+		mappings[n] = i.Mapping
+	}
+	if _, err := issuer.NewSet(mappings); err != nil {
+		return nil, fmt.Errorf("auth.issuers: %w", err)
+	}
+	return out, nil
+}
+
+func mappingOf(resource string, from *config.Issuer) *identityv1.Issuer {
+	out := &identityv1.Issuer{
+		Name: from.Name, Issuer: from.Issuer, Resource: resource, Audiences: from.Audiences, Tenant: from.Tenant, Subject: from.Subject,
+		Owner: from.Owner, Algorithms: from.Algorithms, Leeway: durationpb.New(*from.Leeway), MaxLife: durationpb.New(from.MaxLife),
+	}
+	for _, claim := range slices.Sorted(maps.Keys(from.Require)) {
+		value := from.Require[claim]
+		out.Require = append(out.Require, &identityv1.RequiredClaim{Claim: claim, Patterns: value.Patterns, Equals: value.Equals})
+	}
+	if from.Tenants != nil {
+		out.TenantClaim, out.Tenants = from.Tenants.Claim, from.Tenants.Map
+	}
+	if from.Groups != nil {
+		out.GroupsClaim, out.GroupsPrefix, out.GroupsOptional = from.Groups.Claim, from.Groups.Prefix, from.Groups.Optional
+	}
+	if from.Agent != nil {
+		out.AgentClaim, out.Agents, out.AgentNamedByClaim = from.Agent.Claim, from.Agent.Names, from.Agent.Unknown == "claim"
+	}
+	return out
+}
+
+// sourcesOf returns where the keys of the issuers are.
+func sourcesOf(issuers []Issuer) []issuerkeys.Source {
+	out := make([]issuerkeys.Source, len(issuers))
+	for n, i := range issuers {
+		out[n] = i.source
+	}
+	return out
+}
+
+// withKeys returns the issuers with the keys that have been fetched.
+func withKeys(configured Identities, book *issuerkeys.Book) []*identityv1.Issuer {
+	subjects := configured.groupsOfSubjects()
+	out := make([]*identityv1.Issuer, len(configured.Issuers))
+	for n, i := range configured.Issuers {
+		out[n] = proto.CloneOf(i.Mapping)
+		out[n].SubjectGroups = subjects
+		out[n].Keys = book.Status(i.source).Keys
+	}
+	return out
+}
+
+// groupsOfSubjects returns the groups of each subject in the configuration.
+func (i Identities) groupsOfSubjects() map[string]*identityv1.SubjectGroups {
+	out := make(map[string]*identityv1.SubjectGroups)
+	for _, group := range slices.Sorted(maps.Keys(i.Groups)) {
+		for _, subject := range i.Groups[group] {
+			if out[subject] == nil {
+				out[subject] = new(identityv1.SubjectGroups)
+			}
+			out[subject].Groups = append(out[subject].Groups, group)
+		}
+	}
+	return out
+}
+
+// ListIssuers implements identityv1.IdentityServiceServer.
+func (s *Service) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (*identityv1.ListIssuersResponse, error) {
+	resp := new(identityv1.ListIssuersResponse)
+	for _, one := range s.tokens.identities().Issuers {
+		status := s.tokens.keys.Status(one.source)
+		out := &identityv1.IssuerStatus{Name: one.Mapping.GetName(), Issuer: one.Mapping.GetIssuer(), Keys: int32(len(status.Keys))}
+		if !status.Fetched.IsZero() {
+			out.Fetched = timestamppb.New(status.Fetched)
+		}
+		if status.Problem != nil {
+			text := status.Problem.Error()
+			out.Problem = strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
+		}
+		resp.Issuers = append(resp.Issuers, out)
+	}
+	return resp, nil
+}
+
+// ExplainJWT implements identityv1.IdentityServiceServer.
+func (s *Service) ExplainJWT(_ context.Context, req *identityv1.ExplainJWTRequest) (*identityv1.ExplainJWTResponse, error) {
+	published := s.tokens.published.Load()
+	if published == nil {
+		return nil, &rpc.Error{Code: codes.Unavailable, Reason: "TOKENS_UNKNOWN", Err: errNotImported}
+	}
+	set, err := issuer.NewSet(published.GetIssuers())
+	if err != nil {
+		return nil, err
+	}
+	steps, found := set.Explain(req.GetToken(), time.Now())
+	resp := new(identityv1.ExplainJWTResponse)
+	for _, step := range steps {
+		resp.Steps = append(resp.Steps, &identityv1.ExplainedStep{Name: step.Name, Text: step.Text, Refused: step.Refused})
+	}
+	if found != nil {
+		resp.Principal, resp.Expires = found.Principal, timestamppb.New(found.Expires)
+	}
+	return resp, nil
+}
+
+var errIssuerUnknown = errors.New("the configuration has no issuer of this name")
+
+// ReportUnknownKey implements identityv1.IdentityServiceServer.
+func (s *Service) ReportUnknownKey(ctx context.Context, req *identityv1.ReportUnknownKeyRequest) (*identityv1.ReportUnknownKeyResponse, error) {
+	for _, one := range s.tokens.identities().Issuers {
+		if one.Mapping.GetName() == req.GetIssuer() {
+			keys := s.tokens.keys.Refetch(ctx, one.source)
+			return &identityv1.ReportUnknownKeyResponse{KeysSha256: issuer.KeysDigest(keys)}, nil
+		}
+	}
+	return nil, &rpc.Error{Code: codes.NotFound, Reason: "ISSUER_UNKNOWN", Err: errIssuerUnknown}
+}

@@ -1,0 +1,377 @@
+package authn
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
+	"github.com/sluice-mesh/sluice/services/internal/issuer"
+	"github.com/sluice-mesh/sluice/services/internal/lru"
+)
+
+const (
+	// maxVerified is the maximum number of verified JWTs that a process remembers.
+	// maxVerifiedBytes is the maximum total length of these JWTs.
+	maxVerified      = 16384
+	maxVerifiedBytes = 32 << 20
+	// maxRefused is the maximum number of refused JWTs that a process remembers, each for refusedTime. A client that
+	// repeats a bad token costs one verification in that time.
+	maxRefused  = 4096
+	refusedTime = time.Minute
+	// verifyTimeout is how long the verification of a JWT may wait for a processor.
+	verifyTimeout = 250 * time.Millisecond
+	// newKeysTimeout is how long a JWT with an unknown key waits for the new keys of its issuer.
+	newKeysTimeout = 2 * time.Second
+	// keysPause is the minimum time between two requests for the new keys of an issuer.
+	keysPause = 30 * time.Second
+)
+
+// ErrVerifyBusy means that too many JWTs wait for their verification. Use errors.Is to compare it.
+var ErrVerifyBusy = errors.New("too many JWTs wait for their verification: send the request again")
+
+// JWT is a verified JWT that a client has presented. It implements [Credential].
+type JWT struct {
+	issuer.Identity
+
+	tokens *Tokens
+	text   string
+	// generation is the generation of the state with which the JWT was verified.
+	generation uint64
+}
+
+// jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
+//
+// Before a caller is identified, the work for the caller is limited: one address verifies one JWT at a time, all addresses
+// together use a quarter of the processors, and the results are remembered. Strangers can't displace the results of
+// valid JWTs, because refused JWTs are remembered separately.
+type jwts struct {
+	state atomic.Pointer[jwtState]
+	queue atomic.Pointer[fairqueue.Queue[string]]
+	// newKeys asks for the keys of an issuer. It is nil if this process can't ask for them.
+	newKeys atomic.Pointer[keyRequests]
+	// verified is called after each verification. It is nil if verifications are not counted.
+	verified atomic.Pointer[func(issuer, outcome string)]
+}
+
+// jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
+// without results, because the same JWT may have another result.
+type jwtState struct {
+	// generation is the number of this state. JWTs contain it instead of a reference to the state, because the caches of an
+	// old state would otherwise stay in memory for as long as a stream of a caller.
+	generation uint64
+	from       []*identityv1.Issuer
+	// fetched contains the time at which a set last contained keys of an issuer, by the issuer's name.
+	fetched  map[string]time.Time
+	issuers  *issuer.Set
+	verified *lru.Cache[[sha256.Size]byte, *JWT]
+	refused  *lru.Cache[[sha256.Size]byte, refusedJWT]
+}
+
+type refusedJWT struct {
+	refusal *issuer.Refusal
+	until   time.Time
+}
+
+// replace replaces the issuers, unless they are the same as before.
+func (j *jwts) replace(from []*identityv1.Issuer) error {
+	before := j.state.Load()
+	if before != nil && proto.Equal(&identityv1.TokenSet{Issuers: before.from}, &identityv1.TokenSet{Issuers: from}) {
+		return nil
+	}
+	from, fetched := keepKeys(before, from, time.Now())
+	set, err := issuer.NewSet(from)
+	if err != nil {
+		return fmt.Errorf("read the issuers: %w", err)
+	}
+	if j.queue.Load() == nil {
+		queue, err := fairqueue.New[string](max(1, fairqueue.Processors()/4), 1)
+		if err != nil {
+			return err
+		}
+		j.queue.Store(queue)
+	}
+	generation := uint64(1)
+	if before != nil {
+		generation += before.generation
+	}
+	j.state.Store(&jwtState{
+		generation: generation, from: from, issuers: set, fetched: fetched,
+		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerifiedBytes, func(j *JWT) int { return len(j.text) }),
+		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
+	})
+	return nil
+}
+
+// maxKeyAge is the time for which the keys of an issuer are used if the source of the tokens has lost them.
+const maxKeyAge = 24 * time.Hour
+
+// keepKeys returns issuers with the keys that they had before if they have no keys now. An identity service that has just
+// started does not have the keys yet, and the JWTs that are in use stay valid meanwhile.
+func keepKeys(before *jwtState, from []*identityv1.Issuer, now time.Time) (out []*identityv1.Issuer, fetched map[string]time.Time) {
+	fetched = make(map[string]time.Time, len(from))
+	for _, i := range from {
+		if len(i.GetKeys()) > 0 || before == nil {
+			fetched[i.GetName()] = now
+			out = append(out, i)
+			continue
+		}
+		for _, old := range before.from {
+			known := proto.CloneOf(old)
+			known.Keys = nil
+			if at := before.fetched[i.GetName()]; proto.Equal(known, i) && now.Sub(at) < maxKeyAge {
+				fetched[i.GetName()], i = at, old
+				break
+			}
+		}
+		out = append(out, i)
+	}
+	return out, fetched
+}
+
+// AskForKeys sets the function that is called if a JWT names a key that its issuer's keys do not contain. The function
+// asks for the issuer's keys, and returns their digest. A later set of tokens contains these keys.
+//
+// The function is called at most once in 30 s for each issuer, so JWTs of strangers can't cause many requests.
+func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) (digest []byte, err error)) {
+	t.jwts.newKeys.Store(&keyRequests{ask: ask, last: make(map[string]keyAnswer)})
+}
+
+// CountVerifications sets the function that is called after each verification of a JWT. issuer is the name of the issuer,
+// or empty if the JWT names no configured issuer. outcome is `valid`, or the [issuer.Reason] of the refusal.
+func (t *Tokens) CountVerifications(count func(issuer, outcome string)) {
+	t.jwts.verified.Store(&count)
+}
+
+// keyRequests are the requests for keys of issuers.
+type keyRequests struct {
+	ask   func(ctx context.Context, issuer string) (digest []byte, err error)
+	group singleflight.Group
+
+	mu sync.Mutex
+	// last contains the last answer for each issuer.
+	last map[string]keyAnswer
+}
+
+// keyAnswer is the answer to a request for the keys of an issuer.
+type keyAnswer struct {
+	at     time.Time
+	digest []byte
+	err    error
+}
+
+// request asks for the digest of an issuer's keys. It reports false if the digest is not known, or if it was requested
+// in the last 30 s and the keys should have been received since. Concurrent calls share one request.
+func (k *keyRequests) request(ctx context.Context, issuer string) (digest []byte, ok bool) {
+	k.mu.Lock()
+	last, asked := k.last[issuer]
+	k.mu.Unlock()
+	if since := time.Since(last.at); asked && since < keysPause {
+		return last.digest, last.err == nil && since < newKeysTimeout
+	}
+	answer, _, _ := k.group.Do(issuer, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), newKeysTimeout)
+		defer cancel()
+		digest, err := k.ask(ctx, issuer)
+		answer := keyAnswer{at: time.Now(), digest: digest, err: err}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.last[issuer] = answer
+		return answer, nil
+	})
+	last = answer.(keyAnswer) //nolint:forcetypeassert // the function above returns a keyAnswer
+	return last.digest, last.err == nil
+}
+
+// digestOf returns the digest of an issuer's keys.
+func (s *jwtState) digestOf(name string) []byte {
+	var keys []*identityv1.IssuerKey
+	for _, from := range s.from {
+		if from.GetName() == name {
+			keys = from.GetKeys()
+		}
+	}
+	return issuer.KeysDigest(keys)
+}
+
+// Issuers returns the number of issuers whose JWTs are accepted.
+func (t *Tokens) Issuers() int {
+	if state := t.jwts.state.Load(); state != nil {
+		return state.issuers.Len()
+	}
+	return 0
+}
+
+// IssuerURLs returns the values of `iss` that are accepted.
+func (t *Tokens) IssuerURLs() []string {
+	state := t.jwts.state.Load()
+	if state == nil {
+		return nil
+	}
+	urls := make([]string, len(state.from))
+	for i, from := range state.from {
+		urls[i] = from.GetIssuer()
+	}
+	return urls
+}
+
+// Authenticate returns the credential that a bearer token is, and its principal: a token of the mesh, or a JWT. address is
+// the address of the client that presents it. The error is that of [Tokens.Bearer], an [*issuer.Refusal] or
+// [ErrVerifyBusy]. With [ErrTokensStale], the credential is nil if it is not known to be valid.
+func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Credential, *identityv1.Principal, error) {
+	if !issuer.IsJWT(text) || t.Issuers() == 0 {
+		token, err := t.Bearer(text)
+		if token == nil {
+			return nil, nil, err
+		}
+		return token, token.Principal, err
+	}
+	j, err := t.verify(ctx, text, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.isStale(time.Now()) {
+		return j, j.Principal, ErrTokensStale
+	}
+	return j, j.Principal, nil
+}
+
+// verify returns a verified JWT. If its key is unknown, verify asks for new keys once.
+func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error) {
+	state := t.jwts.state.Load()
+	j, err := t.verifyWith(ctx, state, text, address)
+	refusal := issuer.RefusalOf(err)
+	ask := t.jwts.newKeys.Load()
+	if refusal == nil || refusal.Reason != issuer.UnknownKey || ask == nil {
+		return j, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, newKeysTimeout)
+	defer cancel()
+	if t.isStale(time.Now()) {
+		return nil, ErrTokensStale // the new keys may exist, but can't be received
+	}
+	digest, ok := ask.request(ctx, refusal.Issuer)
+	for ok && ctx.Err() == nil {
+		confirmed := t.nextConfirmation()
+		if bytes.Equal(t.jwts.state.Load().digestOf(refusal.Issuer), digest) {
+			break
+		}
+		select {
+		case <-confirmed:
+		case <-ctx.Done():
+		}
+	}
+	if now := t.jwts.state.Load(); now != state {
+		return t.verifyWith(ctx, now, text, address)
+	}
+	return nil, err
+}
+
+func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address string) (*JWT, error) {
+	hash := HashSecret(text)
+	if j, err := state.recall(hash, time.Now()); j != nil || err != nil {
+		return j, err
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, verifyTimeout, ErrVerifyBusy)
+	defer cancel()
+	end, err := t.jwts.queue.Load().Acquire(waiting, address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrVerifyBusy, err)
+	}
+	defer end()
+	now := time.Now()
+	if j, err := state.recall(hash, now); j != nil || err != nil { // another request has verified the same JWT meanwhile
+		return j, err
+	}
+	identity, refusal := state.issuers.Verify(text, now)
+	t.jwts.count(identity, refusal)
+	if refusal != nil {
+		state.remember(hash, refusal, now)
+		return nil, refusal
+	}
+	j := &JWT{Identity: *identity, tokens: t, text: text, generation: state.generation}
+	state.verified.Put(hash, j)
+	return j, nil
+}
+
+// count counts a verification.
+func (j *jwts) count(identity *issuer.Identity, refusal *issuer.Refusal) {
+	count := j.verified.Load()
+	switch {
+	case count == nil:
+	case refusal != nil:
+		(*count)(refusal.Issuer, string(refusal.Reason))
+	default:
+		(*count)(identity.Principal.GetIssuer(), "valid")
+	}
+}
+
+// remember remembers that a JWT is refused, unless the reason may soon be gone.
+func (s *jwtState) remember(hash [sha256.Size]byte, refusal *issuer.Refusal, now time.Time) {
+	if refusal.Reason != issuer.NotYetValid {
+		s.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})
+	}
+}
+
+// recall returns the remembered result of a verification. Both results are nil if there is none.
+func (s *jwtState) recall(hash [sha256.Size]byte, now time.Time) (*JWT, error) {
+	if j, ok := s.verified.Get(hash); ok {
+		if err := j.ErrorAt(now); err != nil {
+			return nil, err
+		}
+		return j, nil
+	}
+	if r, ok := s.refused.Get(hash); ok && now.Before(r.until) {
+		return nil, r.refusal
+	}
+	return nil, nil
+}
+
+// IsValid implements [Credential].
+func (j *JWT) IsValid() bool { return j.lookup() == nil }
+
+// Check implements [Credential].
+func (j *JWT) Check(ctx context.Context) error { return j.tokens.awaitFresh(ctx, j.lookup) }
+
+// lookup returns nil if the JWT is valid now, with the same rights as when it was verified.
+func (j *JWT) lookup() error {
+	now := time.Now()
+	if err := j.ErrorAt(now); err != nil {
+		return err
+	}
+	state := j.tokens.jwts.state.Load()
+	switch {
+	case j.tokens.isStale(now):
+		return ErrTokensStale
+	case state.generation == j.generation:
+		return nil
+	}
+	hash := HashSecret(j.text)
+	same, err := state.recall(hash, now)
+	if same == nil && err == nil {
+		identity, refusal := state.issuers.Verify(j.text, now)
+		j.tokens.jwts.count(identity, refusal)
+		switch {
+		case refusal != nil && refusal.Reason == issuer.NoKeys:
+			return ErrTokensStale // the keys are fetched soon
+		case refusal != nil:
+			state.remember(hash, refusal, now)
+			return refusal
+		}
+		same = &JWT{Identity: *identity, tokens: j.tokens, text: j.text, generation: state.generation}
+		state.verified.Put(hash, same)
+	}
+	if err == nil && !proto.Equal(same.Principal, j.Principal) {
+		return ErrRightsChanged
+	}
+	return err
+}

@@ -1,0 +1,306 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sluice-mesh/sluice/services/internal/issuer"
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
+
+// Issuer is an OpenID provider or an authorization server whose JWTs (RFC 7519) identify agents at the gateway.
+type Issuer struct {
+	// Name identifies the issuer: unique, 1 to 32 lower-case letters, digits or `-`. Required.
+	Name string `yaml:"name"`
+	// Issuer is the value of the claim `iss`, which is compared as text: an https URL, or an http URL on loopback.
+	// Required.
+	Issuer string `yaml:"issuer"`
+	// KeySet is the URL of the issuer's keys (JWK Set). Empty means the URL in the issuer's metadata.
+	KeySet string `yaml:"key_set"`
+	// CA is a PEM file of the certificate authorities that the issuer's server uses. Empty means those of the system.
+	CA string `yaml:"ca"`
+	// Audiences lists values of the claim `aud` that give access to all servers, such as the GUID of an application. The
+	// URL of the mesh (`public_url` with the path `/mcp`) always does, and `/mcp/NAME` gives access to one server.
+	Audiences []string `yaml:"audiences"`
+	// Require maps claims, as JSON Pointers, to required values: `true`, `false`, a text, or a list of texts of which one
+	// must match. In a text, `*` stands for any text.
+	Require map[string]RequiredValue `yaml:"require"`
+	// Tenant is the tenant of all callers. Empty means `default` unless `tenants` is set.
+	Tenant string `yaml:"tenant"`
+	// Tenants selects the tenant by a claim. Set this or `tenant`.
+	Tenants *ClaimMap `yaml:"tenants"`
+	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means the issuer's name,
+	// `/` and the claim `sub`: `NAME/{/sub}`.
+	Subject string `yaml:"subject"`
+	// Realm says that two issuers identify the same people. Issuers of one tenant whose subjects do not begin with their
+	// own names must have the same realm.
+	Realm string `yaml:"realm"`
+	// Groups selects the claim that lists the caller's groups. If it is absent, callers have no groups.
+	Groups *IssuerGroups `yaml:"groups"`
+	// Agent selects the claim that identifies the agent. If it is absent, callers have no agent name.
+	Agent *IssuerAgent `yaml:"agent"`
+	// Owner is a template of the caller's owner, as in `subject`, or `subject` if the caller is a person's own agent. If it
+	// is absent, callers have no owner.
+	Owner string `yaml:"owner"`
+	// Algorithms lists the accepted signature algorithms. Empty means RS256, PS256, ES256 and EdDSA.
+	Algorithms []string `yaml:"algorithms"`
+	// Leeway is the accepted difference between the clocks of the issuer and of the mesh, at most `2m`. Empty means `30s`.
+	Leeway *time.Duration `yaml:"leeway"`
+	// MaxLife is the maximum time between the claims `iat` and `exp`, at most `24h`. Empty means `2h`.
+	MaxLife time.Duration `yaml:"max_life"`
+}
+
+// ClaimMap maps values of a claim to names.
+type ClaimMap struct {
+	// Claim is the JSON Pointer of the claim, such as `/org`. Required.
+	Claim string `yaml:"claim"`
+	// Map contains the tenant for each accepted value of the claim. A token with another value is refused. Required.
+	Map map[string]string `yaml:"map"`
+}
+
+// IssuerGroups selects the groups of a caller.
+type IssuerGroups struct {
+	// Claim is the JSON Pointer of a list of groups, such as `/realm_access/roles`. Required.
+	Claim string `yaml:"claim"`
+	// Prefix selects groups that begin with it. The prefix is removed from their names, and other groups are ignored.
+	Prefix string `yaml:"prefix"`
+	// Optional says that a token without the claim has no groups. Otherwise such a token is refused.
+	Optional bool `yaml:"optional"`
+}
+
+// IssuerAgent selects the name of the agent.
+type IssuerAgent struct {
+	// Claim is the JSON Pointer of a claim that identifies the client, such as `/client_id`. Required.
+	Claim string `yaml:"claim"`
+	// Names maps values of the claim to names of agents.
+	Names map[string]string `yaml:"names"`
+	// Unknown is `refuse` or `claim`. A token whose value `names` does not contain is refused, or the value itself is the
+	// agent's name. Empty means `refuse`.
+	Unknown string `yaml:"unknown"`
+}
+
+// RequiredValue is the required value of a claim. Either Equals or Patterns is set.
+type RequiredValue struct {
+	Equals   *bool
+	Patterns []string
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (v *RequiredValue) UnmarshalYAML(n *yaml.Node) error {
+	items := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		items = n.Content
+	}
+	for _, item := range items {
+		switch {
+		case item.Kind == yaml.ScalarNode && item.ShortTag() == "!!bool" && n.Kind == yaml.ScalarNode:
+			v.Equals = new(item.Value == "true")
+		case item.Kind == yaml.ScalarNode && item.ShortTag() == "!!str":
+			v.Patterns = append(v.Patterns, item.Value)
+		default:
+			return strictyaml.Problem{Message: "wanted true, false, a text or a list of texts", Suggestion: `put a number in quotes, as in "42"`}
+		}
+	}
+	return nil
+}
+
+const (
+	defaultLeeway  = 30 * time.Second
+	maxLeeway      = 2 * time.Minute
+	defaultMaxLife = 2 * time.Hour
+	maxMaxLife     = 24 * time.Hour
+	maxIssuers     = 16
+)
+
+// setDefaults sets the defaults of an issuer.
+func (i *Issuer) setDefaults() {
+	if i.Tenant == "" && i.Tenants == nil {
+		i.Tenant = homeTenant
+	}
+	i.Subject = cmp.Or(i.Subject, i.Name+"/{/sub}")
+	if i.Owner == "subject" {
+		i.Owner = i.Subject
+	}
+	if len(i.Algorithms) == 0 {
+		i.Algorithms = []string{"RS256", "PS256", "ES256", "EdDSA"}
+	}
+	if i.Leeway == nil {
+		i.Leeway = new(defaultLeeway)
+	}
+	i.MaxLife = cmp.Or(i.MaxLife, defaultMaxLife)
+	if i.Agent != nil {
+		i.Agent.Unknown = cmp.Or(i.Agent.Unknown, "refuse")
+	}
+}
+
+// Resource returns the URI of the mesh as a protected resource (RFC 8707): the URL for all servers. It returns "" if the
+// mesh has no public URL.
+func (f *File) Resource() string {
+	if f.PublicURL == "" {
+		return ""
+	}
+	return strings.TrimSuffix(f.PublicURL, "/") + "/mcp"
+}
+
+// AcceptedHosts returns the host names that `listen` accepts in addition to loopback names: `hosts`, and the host of
+// `public_url`.
+func (f *File) AcceptedHosts() []string {
+	u, err := url.Parse(f.PublicURL)
+	if err != nil || u.Hostname() == "" {
+		return f.Hosts
+	}
+	return append(slices.Clone(f.Hosts), strings.ToLower(u.Hostname()))
+}
+
+func (f *File) checkIssuers(p *problems) {
+	if f.PublicURL != "" {
+		p.checkWebURL("public_url", f.PublicURL)
+		if u, err := url.Parse(f.PublicURL); err == nil && strings.Trim(u.Path, "/") != "" {
+			p.addf("public_url", "has the path %q: write the URL without it, and let the proxy in front of the mesh forward /mcp and /.well-known unchanged", u.Path)
+		}
+	}
+	if n := len(f.Auth.Issuers); n > maxIssuers {
+		p.addf("auth.issuers", "%d issuers are more than %d", n, maxIssuers)
+	}
+	names, urls := make(map[string]bool), make(map[string]bool)
+	for n := range f.Auth.Issuers {
+		i, path := &f.Auth.Issuers[n], fmt.Sprintf("auth.issuers[%d]", n)
+		if !serverName.MatchString(i.Name) {
+			p.addf(path+".name", "%q is not a name of 1 to 32 lower-case letters, digits or -", i.Name)
+		}
+		if names[i.Name] {
+			p.addf(path+".name", "%q is the name of two issuers", i.Name)
+		}
+		if urls[i.Issuer] {
+			p.addf(path+".issuer", "%q is the URL of two issuers", i.Issuer)
+		}
+		names[i.Name], urls[i.Issuer] = true, true
+		i.check(p, path)
+		if f.PublicURL == "" && len(i.Audiences) == 0 {
+			p.addf(path+".audiences", "is missing: write the claim aud of the issuer's tokens, or set public_url")
+		}
+	}
+	f.checkRealms(p)
+}
+
+// check checks the parts of an issuer that do not depend on other issuers.
+func (i *Issuer) check(p *problems, path string) {
+	p.checkWebURL(path+".issuer", i.Issuer)
+	if i.KeySet != "" {
+		withoutQuery, _, _ := strings.Cut(i.KeySet, "?")
+		p.checkWebURL(path+".key_set", withoutQuery)
+	}
+	for n, name := range i.Algorithms {
+		if !slices.Contains(issuer.Algorithms(), name) {
+			p.addf(fmt.Sprintf("%s.algorithms[%d]", path, n), "%q is not one of %s", name, strings.Join(issuer.Algorithms(), ", "))
+		}
+	}
+	p.checkBetween(path+".leeway", *i.Leeway, 0, maxLeeway)
+	p.checkBetween(path+".max_life", i.MaxLife, time.Second, maxMaxLife)
+	if err := issuer.ParseSubject(i.Subject); err != nil {
+		p.addf(path+".subject", "%v", err)
+	}
+	if i.Owner != "" {
+		if err := issuer.ParseSubject(i.Owner); err != nil {
+			p.addf(path+".owner", "%v", err)
+		}
+	}
+	for claim := range i.Require {
+		p.checkClaim(strictyaml.Key(path+".require", claim), claim)
+	}
+	if i.Groups != nil {
+		p.checkClaim(path+".groups.claim", i.Groups.Claim)
+	}
+	if i.Agent != nil {
+		p.checkClaim(path+".agent.claim", i.Agent.Claim)
+		if i.Agent.Unknown != "refuse" && i.Agent.Unknown != "claim" {
+			p.addf(path+".agent.unknown", "%q is not refuse or claim", i.Agent.Unknown)
+		}
+	}
+	i.checkTenants(p, path)
+}
+
+func (i *Issuer) checkTenants(p *problems, path string) {
+	if i.Tenants == nil {
+		if !tenantName.MatchString(i.Tenant) {
+			p.addf(path+".tenant", "%q is not a name of 1 to 64 lower-case letters, digits or -", i.Tenant)
+		}
+		return
+	}
+	if i.Tenant != "" {
+		p.addf(path+".tenants", "set either tenant or tenants")
+	}
+	p.checkClaim(path+".tenants.claim", i.Tenants.Claim)
+	if len(i.Tenants.Map) == 0 {
+		p.addf(path+".tenants.map", "is empty: write the tenant for each value of the claim")
+	}
+	for value, tenant := range i.Tenants.Map {
+		if !tenantName.MatchString(tenant) {
+			p.addf(strictyaml.Key(path+".tenants.map", value), "%q is not a name of 1 to 64 lower-case letters, digits or -", tenant)
+		}
+	}
+}
+
+// checkClaim checks the JSON Pointer of a claim.
+func (p *problems) checkClaim(path, pointer string) {
+	if err := issuer.ParseClaim(pointer); err != nil {
+		p.addf(path, "%v: write a JSON Pointer such as /sub or /realm_access/roles", err)
+	}
+}
+
+// checkWebURL checks a URL: https, or http on loopback, without user, query and fragment.
+func (p *problems) checkWebURL(path, text string) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
+		p.addf(path, "%q is not a URL such as https://login.example.com", text)
+	case u.Scheme == "http" && !loopback(u.Hostname()), u.Scheme != "http" && u.Scheme != "https":
+		p.addf(path, "%q is not https: http is accepted only on loopback", text)
+	}
+}
+
+// tenantsOf returns the tenants to which an issuer assigns callers.
+func (i *Issuer) tenantsOf() []string {
+	if i.Tenants == nil {
+		return []string{i.Tenant}
+	}
+	return slices.Sorted(maps.Values(i.Tenants.Map))
+}
+
+// checkRealms checks that two issuers can't give the same subject or owner to different people by accident. Their subjects
+// and owners are different if each begins with the name of its issuer. Otherwise both issuers must name the same realm.
+func (f *File) checkRealms(p *problems) {
+	for n := range f.Auth.Issuers {
+		for m := range f.Auth.Issuers[:n] {
+			a, b := &f.Auth.Issuers[m], &f.Auth.Issuers[n]
+			if a.namesItself() && b.namesItself() || a.Realm != "" && a.Realm == b.Realm || !overlap(a.tenantsOf(), b.tenantsOf()) {
+				continue
+			}
+			p.addf(fmt.Sprintf("auth.issuers[%d].realm", n), "the issuers %q and %q could give one subject or owner to two people: begin the subjects and owners of both with the issuers' names, or write the same realm for both if they identify the same people", a.Name, b.Name)
+		}
+	}
+}
+
+// namesItself reports whether all subjects and owners of an issuer begin with the issuer's name and `/`.
+func (i *Issuer) namesItself() bool {
+	return issuer.HasPrefix(i.Subject, i.Name+"/") && (i.Owner == "" || issuer.HasPrefix(i.Owner, i.Name+"/"))
+}
+
+// IsSubjectOfIssuer reports whether a subject begins like the subjects of an issuer.
+func (f *File) IsSubjectOfIssuer(subject string) bool {
+	return slices.ContainsFunc(f.Auth.Issuers, func(i Issuer) bool {
+		prefix, _, _ := strings.Cut(i.Subject, "{")
+		return strings.HasPrefix(subject, prefix)
+	})
+}
+
+func overlap(a, b []string) bool {
+	return slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
+}

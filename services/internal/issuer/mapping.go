@@ -1,0 +1,340 @@
+package issuer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/valuepath"
+)
+
+const (
+	maxSubject   = 256
+	maxAgent     = 128
+	maxGroups    = 256
+	maxGroupName = 128
+	maxScopes    = 128
+	maxScopeName = 256
+	maxClient    = 256
+	maxServers   = 16
+)
+
+// claimPath is a JSON Pointer together with its tokens. The zero value selects no claim.
+type claimPath struct {
+	pointer string
+	path    valuepath.Path
+}
+
+func parseClaim(pointer string) (claimPath, error) {
+	if pointer == "" {
+		return claimPath{}, nil
+	}
+	path, err := parsePointer(pointer)
+	return claimPath{pointer: pointer, path: path}, err
+}
+
+type requirement struct {
+	claimPath
+	patterns []string
+	equals   *bool
+}
+
+// tenantMapping selects the tenant of a caller: the field fixed, unless claim is set.
+type tenantMapping struct {
+	fixed  string
+	claim  claimPath
+	values map[string]string
+}
+
+type groupMapping struct {
+	claim    claimPath
+	prefix   string
+	optional bool
+}
+
+type agentMapping struct {
+	claim        claimPath
+	names        map[string]string
+	namedByClaim bool
+}
+
+// parseMapping parses the parts of an issuer that map claims to a principal.
+func (i *issuer) parseMapping(from *identityv1.Issuer) error {
+	var err error
+	parse := func(into *claimPath, pointer string) {
+		if parsed, problem := parseClaim(pointer); problem != nil {
+			err = errors.Join(err, problem)
+		} else {
+			*into = parsed
+		}
+	}
+	i.tenant = tenantMapping{fixed: from.GetTenant(), values: from.GetTenants()}
+	i.groups = groupMapping{prefix: from.GetGroupsPrefix(), optional: from.GetGroupsOptional()}
+	i.agent = agentMapping{names: from.GetAgents(), namedByClaim: from.GetAgentNamedByClaim()}
+	parse(&i.tenant.claim, from.GetTenantClaim())
+	parse(&i.groups.claim, from.GetGroupsClaim())
+	parse(&i.agent.claim, from.GetAgentClaim())
+	for _, r := range from.GetRequire() {
+		required := requirement{patterns: r.GetPatterns(), equals: r.Equals}
+		if parse(&required.claimPath, r.GetClaim()); required.pointer == "" || (len(required.patterns) == 0) == (required.equals == nil) {
+			return fmt.Errorf("the requirement of the claim %q has no value", r.GetClaim())
+		}
+		i.require = append(i.require, required)
+	}
+	subject, problem := parseTemplate(from.GetSubject())
+	i.subject, err = subject, errors.Join(err, problem)
+	if from.GetOwner() != "" {
+		owner, problem := parseTemplate(from.GetOwner())
+		i.owner, err = owner, errors.Join(err, problem)
+	}
+	if (i.tenant.fixed == "") == (i.tenant.claim.pointer == "") {
+		return errors.New("it needs either a tenant or a claim that selects the tenant")
+	}
+	return err
+}
+
+// check returns a refusal unless the claim satisfies the requirement.
+func (r requirement) check(claims object) *Refusal {
+	value, ok := claims.find(r.path)
+	if !ok {
+		return refuse(WrongClaim, "the token has no claim %s", r.pointer)
+	}
+	accepted := false
+	switch value := value.(type) {
+	case bool:
+		accepted = r.equals != nil && value == *r.equals
+	case string:
+		accepted = r.matches(value)
+	case []any:
+		accepted = slices.ContainsFunc(value, func(item any) bool {
+			text, ok := item.(string)
+			return ok && r.matches(text)
+		})
+	}
+	if !accepted {
+		return refuse(WrongClaim, "the token's claim %s does not have a value that the issuer's configuration requires", r.pointer)
+	}
+	return nil
+}
+
+func (r requirement) matches(text string) bool {
+	return slices.ContainsFunc(r.patterns, func(pattern string) bool { return matchPattern(pattern, text) })
+}
+
+// matchPattern reports whether the whole text matches a pattern, in which `*` stands for any text.
+func matchPattern(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return text == pattern
+	}
+	text, ok := strings.CutPrefix(text, parts[0])
+	if !ok {
+		return false
+	}
+	last := len(parts) - 1
+	for _, part := range parts[1:last] {
+		_, after, found := strings.Cut(text, part)
+		if !found {
+			return false
+		}
+		text = after
+	}
+	return strings.HasSuffix(text, parts[last])
+}
+
+// principal returns the principal of the claims. The audience has been checked already: servers is the list of servers
+// to which it gives access.
+func (i *issuer) principal(claims object, servers []string, t *trace) (*identityv1.Principal, *Refusal) {
+	for _, r := range i.require {
+		if refusal := r.check(claims); refusal != nil {
+			return nil, refusal
+		}
+		t.addf("require", "the claim %s has a required value", r.pointer)
+	}
+	p := &identityv1.Principal{Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: i.name, Servers: servers}
+	for _, step := range []func(object, *identityv1.Principal, *trace) *Refusal{
+		i.setTenant, i.setSubject, i.setGroups, i.addSubjectGroups, i.setAgent, setClient, setScopes,
+	} {
+		if refusal := step(claims, p, t); refusal != nil {
+			return nil, refusal
+		}
+	}
+	return p, nil
+}
+
+func (i *issuer) setTenant(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	p.Tenant = i.tenant.fixed
+	if i.tenant.claim.pointer != "" {
+		value, refusal := claims.textAt(i.tenant.claim.pointer, i.tenant.claim.path)
+		if refusal != nil {
+			return refusal
+		}
+		if p.Tenant = i.tenant.values[value]; p.GetTenant() == "" {
+			return refuse(WrongClaim, "the value of the token's claim %s is not mapped to a tenant", i.tenant.claim.pointer)
+		}
+	}
+	t.addf("tenant", "%s", p.GetTenant())
+	return nil
+}
+
+// setSubject sets the subject and the owner. A subject with the claim /email needs an email address that the issuer has
+// verified, because other people could enter the address of another person.
+func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	var refusal *Refusal
+	if p.Subject, refusal = i.subject.execute(claims); refusal != nil {
+		return refusal
+	}
+	if len(i.owner.placeholders) > 0 {
+		if p.Owner, refusal = i.owner.execute(claims); refusal != nil {
+			return refusal
+		}
+	}
+	if verified, _ := claims["email_verified"].(bool); !verified && (i.subject.uses("/email") || i.owner.uses("/email")) {
+		return refuse(WrongClaim, "the token's claim /email is not verified: its claim /email_verified is not true")
+	}
+	for _, subject := range []string{p.GetSubject(), p.GetOwner()} {
+		if len(subject) > maxSubject {
+			return refuse(WrongClaim, "the subject or the owner has %d bytes, more than %d", len(subject), maxSubject)
+		}
+		if strings.HasPrefix(subject, "agent:") || strings.HasPrefix(subject, "system:") {
+			return refuse(WrongClaim, "the subject or the owner begins with agent: or system:, which the mesh uses for its own agents")
+		}
+	}
+	t.addf("subject", "%s", p.GetSubject())
+	if p.GetOwner() != "" {
+		t.addf("owner", "%s", p.GetOwner())
+	}
+	return nil
+}
+
+// overageClaims are claims of Microsoft Entra ID that say that the token omits groups, because there are too many.
+var overageClaims = []string{"hasgroups", "_claim_names"}
+
+// setGroups sets the groups. It never sets fewer groups than the subject has, because a rule may refuse calls of a group.
+func (i *issuer) setGroups(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	at := i.groups.claim
+	if at.pointer == "" {
+		return nil
+	}
+	for _, name := range overageClaims {
+		if _, ok := claims[name]; ok {
+			return refuse(WrongClaim, "the token omits groups, because there are too many (claim %s): let the issuer send only groups that are assigned to the application", name)
+		}
+	}
+	value, ok := claims.find(at.path)
+	if !ok && i.groups.optional {
+		t.addf("groups", "none: the token has no claim %s", at.pointer)
+		return nil
+	}
+	list, isList := value.([]any)
+	names, areTexts := textsOf(list)
+	if !ok || !isList || !areTexts {
+		return refuse(WrongClaim, "the token's claim %s is not a list of groups", at.pointer)
+	}
+	groups := make(map[string]bool, len(names))
+	for _, name := range names {
+		group, used := strings.CutPrefix(name, i.groups.prefix)
+		if !used {
+			continue
+		}
+		if group == "" || len(group) > maxGroupName || !isPlain(group) {
+			return refuse(WrongClaim, "the token's claim %s contains a group that has not 1 to %d bytes, or contains control characters", at.pointer, maxGroupName)
+		}
+		groups[group] = true
+	}
+	if len(groups) > maxGroups {
+		return refuse(WrongClaim, "the token's claim %s contains %d groups, more than %d", at.pointer, len(groups), maxGroups)
+	}
+	p.Groups = slices.Sorted(maps.Keys(groups))
+	t.addf("groups", "%s", strings.Join(p.GetGroups(), ", "))
+	return nil
+}
+
+// addSubjectGroups adds the groups that the configuration gives to the subject.
+func (i *issuer) addSubjectGroups(_ object, p *identityv1.Principal, t *trace) *Refusal {
+	more := i.subjectGroups[p.GetSubject()].GetGroups()
+	if p.GetTenant() != "default" || len(more) == 0 {
+		return nil
+	}
+	groups := slices.Concat(p.GetGroups(), more)
+	slices.Sort(groups)
+	if p.Groups = slices.Compact(groups); len(p.GetGroups()) > maxGroups {
+		return refuse(WrongClaim, "the caller has %d groups with those of the configuration, more than %d", len(p.GetGroups()), maxGroups)
+	}
+	t.addf("groups", "%s, with those of the configuration", strings.Join(p.GetGroups(), ", "))
+	return nil
+}
+
+func (i *issuer) setAgent(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	at := i.agent.claim
+	if at.pointer == "" {
+		return nil
+	}
+	value, refusal := claims.textAt(at.pointer, at.path)
+	if refusal != nil {
+		return refusal
+	}
+	name, known := i.agent.names[value]
+	switch {
+	case known:
+		p.Agent = name
+	case i.agent.namedByClaim:
+		p.Agent = value
+	default:
+		return refuse(WrongClaim, "the token's claim %s names an agent that the issuer's configuration does not list", at.pointer)
+	}
+	if len(p.GetAgent()) > maxAgent {
+		return refuse(WrongClaim, "the name of the agent has %d bytes, more than %d", len(p.GetAgent()), maxAgent)
+	}
+	t.addf("agent", "%s", p.GetAgent())
+	return nil
+}
+
+// setClient sets the OAuth client: the claim client_id (RFC 9068, section 2.2), or azp (OpenID Connect Core, section 2)
+// if there is none.
+func setClient(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	for _, name := range []string{"client_id", "azp"} {
+		client, refusal := claims.text(name)
+		if refusal != nil {
+			return refusal
+		}
+		if len(client) > maxClient || !isPlain(client) {
+			return refuse(WrongClaim, "the token's %s has more than %d bytes, or contains control characters", name, maxClient)
+		}
+		if p.Client = client; client != "" {
+			t.addf("client", "%s", client)
+			return nil
+		}
+	}
+	return nil
+}
+
+// setScopes sets the scopes: the claim scope (RFC 9068, section 2.2.3) or scp, which is a list at some issuers.
+func setScopes(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	scopes := make(map[string]bool)
+	for _, name := range []string{"scope", "scp"} {
+		texts, refusal := claims.texts(name)
+		if refusal != nil {
+			return refusal
+		}
+		for _, text := range texts {
+			for scope := range strings.FieldsSeq(text) {
+				if len(scope) > maxScopeName || !isPlain(scope) {
+					return refuse(WrongClaim, "the token's %s contains a scope of more than %d bytes", name, maxScopeName)
+				}
+				scopes[scope] = true
+			}
+		}
+	}
+	if len(scopes) > maxScopes {
+		return refuse(WrongClaim, "the token has %d scopes, more than %d", len(scopes), maxScopes)
+	}
+	if p.Scopes = slices.Sorted(maps.Keys(scopes)); len(scopes) > 0 {
+		t.addf("scopes", "%s", strings.Join(p.GetScopes(), " "))
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package policy
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// People contains the holders of the tokens in the configuration: the people who may approve calls, and the agents whose
+// calls may need an approval. The service reads them again while it is running.
+type People struct {
+	Tokens []*identityv1.Token
+}
+
+// configuredPeople returns the holders of the tokens in a configuration.
+func configuredPeople(f *config.File) People {
+	var out People
+	for _, t := range f.Auth.Tokens {
+		out.Tokens = append(out.Tokens, f.TokenMessage(t))
+	}
+	return out
+}
+
+// equal reports whether two People are the same.
+func (p People) equal(other People) bool {
+	return slices.EqualFunc(p.Tokens, other.Tokens, func(a, b *identityv1.Token) bool { return proto.Equal(a, b) })
+}
+
+// approvers returns the holders of the configured tokens. Stored tokens belong only to agents, so the list of the
+// people who may approve calls is complete.
+func (p People) approvers(ownersMayApprove bool) *engine.Approvers {
+	out := &engine.Approvers{OwnersMayApprove: ownersMayApprove}
+	for _, t := range p.Tokens {
+		holder := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
+		switch t.GetRole() { //nolint:exhaustive // other roles neither call nor decide
+		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
+			out.Deciders = append(out.Deciders, holder)
+		case authv1.TokenRole_TOKEN_ROLE_AGENT:
+			out.Callers = append(out.Callers, engine.OwnedAgent{Principal: holder, Owner: t.GetOwner()})
+		}
+	}
+	return out
+}

@@ -1,0 +1,55 @@
+package policy
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// peopleScan holds the state of repeated scans of the configuration's tokens.
+type peopleScan struct {
+	last People
+	// problem is the error that was logged last.
+	problem string
+}
+
+// rescan reads the holders of the configuration's tokens. It uses them if they have changed and two consecutive scans
+// have read the same holders, because a file may be partly written. If they can't be read, the old ones stay in use.
+// rescan reports whether the old ones were replaced.
+func (s *Service) rescan(ctx context.Context, scan *peopleScan) bool {
+	if s.deps.Reload == nil {
+		return false
+	}
+	now, err := s.deps.Reload()
+	if err != nil {
+		if err.Error() != scan.problem {
+			s.deps.Log.ErrorContext(ctx, "the tokens of the configuration can't be read again; the old approvers stay", "error", err)
+		}
+		scan.problem = err.Error()
+		return false
+	}
+	isSame, isNew := now.equal(scan.last), !now.equal(*s.holders.Load())
+	scan.last, scan.problem = now, ""
+	if !isSame || !isNew {
+		return false
+	}
+	s.holders.Store(&now)
+	s.approvers.Store(now.approvers(s.cfg.OwnerMayApprove))
+	return true
+}
+
+// watchPeople calls rescan at each tick until ctx is cancelled.
+func (s *Service) watchPeople(ctx context.Context, tick <-chan time.Time) error {
+	var people peopleScan
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick:
+			s.rescan(ctx, &people)
+		}
+	}
+}
+
+func (s *Service) people() *engine.Approvers { return s.approvers.Load() }
