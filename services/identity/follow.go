@@ -23,10 +23,6 @@ const (
 // errStale means that the store was not read for so long that revocations by other replicas may be unknown.
 var errStale = errors.New("the store of the tokens is unavailable, so no token is confirmed")
 
-// errLost means that the store has an older version of the tokens than this service, for example after a restore. A
-// revocation may be lost, so the tokens are not confirmed any more.
-var errLost = errors.New("the store has lost changes of the tokens: restart the identity service to use the stored tokens")
-
 // isFresh reports whether the store was read recently enough. No other process uses a SQLite store.
 func (s *Service) isFresh() bool {
 	if s.cfg.Source == sqlstore.SQLite {
@@ -56,13 +52,17 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
-			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()-confirmTimeout) // otherwise others wait for longer
+			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()) // otherwise others wait for longer
 			return nil
 		case <-tick.C:
 		}
 		reading, cancel := context.WithTimeout(ctx, readTimeout)
+		began := time.Now()
 		err := errors.Join(s.readTokens(reading), s.store.ReportReplica(reading, s.replica, s.confirmed.Load()))
 		cancel()
+		if err == nil { // the tokens are in use, and other replicas know of this one
+			s.lastRead.Store(&began)
+		}
 		if err != nil && !away && ctx.Err() == nil {
 			s.deps.Log.WarnContext(ctx, "the store of the tokens could not be read; the tokens that were read last stay in use", "error", err)
 		}
@@ -95,18 +95,13 @@ func (s *Service) confirmOwn(ctx context.Context) error {
 
 // readTokens reads the stored tokens if they have changed, and makes them valid.
 func (s *Service) readTokens(ctx context.Context) error {
-	began, known := time.Now(), s.tokens.version()
-	set, err := s.store.TokensSince(ctx, known)
-	if err == nil && set.Version < known {
-		err = errLost
-	}
+	set, err := s.store.TokensSince(ctx, s.tokens.version())
 	if err == nil {
 		err = s.publish(set)
 	}
 	if err != nil {
 		return fmt.Errorf("read the tokens: %w", err)
 	}
-	s.lastRead.Store(&began) // after publish, so that the tokens are in use when lastRead has the new time
 	return nil
 }
 

@@ -52,11 +52,17 @@ func (s *Service) importTokens(ctx context.Context) {
 // firstRead reads the stored tokens for the first time. Other replicas know of this one before it confirms tokens.
 func (s *Service) firstRead(ctx context.Context) error {
 	if s.cfg.Source != sqlstore.SQLite {
-		if err := s.store.ReportReplica(ctx, s.replica, 0); err != nil {
+		if err := errors.Join(s.store.ForgetReplicas(ctx), s.store.ReportReplica(ctx, s.replica, 0)); err != nil {
 			return err
 		}
 	}
-	return s.readTokens(ctx)
+	began := time.Now()
+	s.restoreKeys(ctx)
+	if err := s.readTokens(ctx); err != nil {
+		return err
+	}
+	s.lastRead.Store(&began)
+	return nil
 }
 
 func (s *Service) tryImport(ctx context.Context) error {

@@ -17,6 +17,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/issuer"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -34,6 +35,11 @@ type Issuer struct {
 
 func (i Issuer) equal(other Issuer) bool {
 	return i.source == other.source && proto.Equal(i.Mapping, other.Mapping)
+}
+
+// isOf reports whether the issuer identifies callers of a tenant.
+func (i Issuer) isOf(tenant string) bool {
+	return i.Mapping.GetTenant() == tenant || slices.Contains(slices.Collect(maps.Values(i.Mapping.GetTenants())), tenant)
 }
 
 // issuersOf returns the issuers in a configuration. It reads the files with their certificate authorities.
@@ -121,9 +127,12 @@ func (i Identities) groupsOfSubjects() map[string]*identityv1.SubjectGroups {
 }
 
 // ListIssuers implements identityv1.IdentityServiceServer.
-func (s *Service) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (*identityv1.ListIssuersResponse, error) {
-	resp := new(identityv1.ListIssuersResponse)
+func (s *Service) ListIssuers(ctx context.Context, _ *identityv1.ListIssuersRequest) (*identityv1.ListIssuersResponse, error) {
+	resp, caller := new(identityv1.ListIssuersResponse), authn.CallerOf(ctx)
 	for _, one := range s.tokens.identities().Issuers {
+		if caller.Tenant() != authn.HomeTenant && !one.isOf(caller.Tenant()) {
+			continue
+		}
 		status := s.tokens.keys.Status(one.source)
 		out := &identityv1.IssuerStatus{Name: one.Mapping.GetName(), Issuer: one.Mapping.GetIssuer(), Keys: int32(len(status.Keys))}
 		if !status.Fetched.IsZero() {
@@ -131,6 +140,9 @@ func (s *Service) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (
 		}
 		if status.Problem != nil {
 			text := status.Problem.Error()
+			if caller.Tenant() != authn.HomeTenant { // it may name hosts of the installation's network
+				text = "operators of the tenant \"default\" see the reason"
+			}
 			out.Problem = strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
 		}
 		resp.Issuers = append(resp.Issuers, out)
@@ -139,7 +151,10 @@ func (s *Service) ListIssuers(context.Context, *identityv1.ListIssuersRequest) (
 }
 
 // ExplainJWT implements identityv1.IdentityServiceServer.
-func (s *Service) ExplainJWT(_ context.Context, req *identityv1.ExplainJWTRequest) (*identityv1.ExplainJWTResponse, error) {
+func (s *Service) ExplainJWT(ctx context.Context, req *identityv1.ExplainJWTRequest) (*identityv1.ExplainJWTResponse, error) {
+	if !authn.CallerOf(ctx).OperatesInstallation() {
+		return nil, &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: errExplainTenant}
+	}
 	published := s.tokens.published.Load()
 	if published == nil {
 		return nil, &rpc.Error{Code: codes.Unavailable, Reason: "TOKENS_UNKNOWN", Err: errNotImported}
@@ -158,6 +173,8 @@ func (s *Service) ExplainJWT(_ context.Context, req *identityv1.ExplainJWTReques
 	}
 	return resp, nil
 }
+
+var errExplainTenant = errors.New("only operators of the tenant \"default\" may explain JWTs, because issuers belong to the installation")
 
 var errIssuerUnknown = errors.New("the configuration has no issuer of this name")
 

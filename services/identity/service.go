@@ -71,7 +71,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, tokens: newTokenBook(deps.Tokens, cfg.Identities), replica: rand.Text(), began: time.Now()}
+	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now()}
+	s.tokens = newTokenBook(deps.Tokens, cfg.Identities, s.fetchKeys)
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)
 	}

@@ -141,6 +141,7 @@ func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRe
 	// The secret is returned even if it is not known where it is valid, because the old one may have ended.
 	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
 		s.deps.Log.WarnContext(ctx, "it is not known whether all services use the new secret of a token", "token", t.Name, "error", err)
+		resp.UnconfirmedReplicas = -1
 	}
 	s.deps.Log.InfoContext(ctx, "an operator has replaced the secret of a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "overlap", r.Overlap, "expires", t.Expires, "operator", caller.Person.GetSubject(), "operator_tenant", caller.Tenant())
 	return resp, nil

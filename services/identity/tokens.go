@@ -48,9 +48,9 @@ type publishedSet struct {
 }
 
 // newTokenBook returns a token book that contains the configured tokens and the stored tokens.
-func newTokenBook(tokens *authn.Tokens, configured Identities) *tokenBook {
+func newTokenBook(tokens *authn.Tokens, configured Identities, fetch func(context.Context, issuerkeys.Source) ([]*identityv1.IssuerKey, error)) *tokenBook {
 	b := &tokenBook{tokens: tokens, changes: changesignal.New(), configured: configured, stored: store.TokenSet{Version: -1}}
-	b.keys = issuerkeys.NewBook(issuerkeys.Fetch, b.publishKeys)
+	b.keys = issuerkeys.NewBook(fetch, b.publishKeys)
 	return b
 }
 

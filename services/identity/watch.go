@@ -198,15 +198,17 @@ func (s *Service) awaitReplicas(ctx context.Context, version int64) (unconfirmed
 	defer cancel()
 	tick := time.NewTicker(replicaPoll)
 	defer tick.Stop()
-	for {
-		older, err := s.store.OlderReplicas(ending, version, s.maxStoreAge())
+	for asked := false; ; {
+		// A replica that has lost the store confirms tokens until its last read is too old, and its watchers a little longer.
+		older, err := s.store.OlderReplicas(ending, version, s.maxStoreAge()+confirmTimeout)
 		if err == nil {
+			asked = true
 			unconfirmed = int32(len(slices.DeleteFunc(older, func(id string) bool { return id == s.replica })))
 		}
 		switch {
 		case ctx.Err() != nil:
 			return 0, ctx.Err()
-		case ending.Err() != nil:
+		case ending.Err() != nil && asked:
 			return unconfirmed, nil
 		case err != nil:
 			return 0, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,7 +57,8 @@ func isOperator(p *identityv1.Principal) bool {
 }
 
 // canSee reports whether p may see the agents that creator created. This is the case if p is the creator, is in the
-// creator's delegation chain, or is an operator or viewer of the same tenant.
+// creator's delegation chain, or is an operator or viewer of the same tenant. A credential for some servers does not give
+// access to an agent that may use other servers.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -66,10 +68,27 @@ func canSee(p, creator *identityv1.Principal) bool {
 	}
 	for _, c := range append([]*identityv1.Principal{creator}, creator.GetChain()...) {
 		if c.GetSubject() == p.GetSubject() && c.GetAgent() == p.GetAgent() {
-			return true
+			return mayUseServersOf(p, creator)
 		}
 	}
 	return false
+}
+
+// mayUseServersOf reports whether the credential of p gives access to all servers that an agent of creator may use.
+// Otherwise the agent could make calls for p that p itself may not make.
+func mayUseServersOf(p, creator *identityv1.Principal) bool {
+	for _, mine := range append([]*identityv1.Principal{p}, p.GetChain()...) {
+		if len(mine.GetServers()) == 0 {
+			continue
+		}
+		limited := func(c *identityv1.Principal) bool {
+			return len(c.GetServers()) > 0 && !slices.ContainsFunc(c.GetServers(), func(name string) bool { return !slices.Contains(mine.GetServers(), name) })
+		}
+		if !slices.ContainsFunc(append([]*identityv1.Principal{creator}, creator.GetChain()...), limited) {
+			return false
+		}
+	}
+	return true
 }
 
 // findAgent returns an agent that the caller may see. If the agent does not exist or the caller may not see it,

@@ -153,7 +153,11 @@ func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	}
 	if at.role != authv1.Role_ROLE_IDENTITY { // the identity role is the source of the tokens
 		group.Go(func() error {
-			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(identity), mesh.Tokens, mesh.Log)
+			reconnect := func() {}
+			if c, ok := identity.(*roleConn); ok {
+				reconnect = c.renew
+			}
+			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(identity), mesh.Tokens, mesh.Log, reconnect)
 		})
 	}
 	return group.Wait()

@@ -86,15 +86,20 @@ func (b *BearerToken) currentError() error {
 var errNotInLastSet = fmt.Errorf("%w", ErrTokensStale)
 
 // awaitFresh returns the result of check. While the result is [ErrTokensStale], it waits for a confirmation of the set
-// and calls check again, until ctx is done or the source counts as unavailable.
+// and calls check again, at most 2 s, until ctx is done or the source counts as unavailable. It does not wait if this
+// process is the source, because then no confirmation comes.
 func (t *Tokens) awaitFresh(ctx context.Context, check func() error) error {
-	err := check()
+	err, began := check(), time.Now()
 	for err == ErrTokensStale { //nolint:errorlint // errNotInLastSet wraps it, and there is nothing to wait for
 		confirmed := t.nextConfirmation()
 		if err = check(); err != ErrTokensStale { //nolint:errorlint // as above
 			break
 		}
-		left := sourceTimeout - time.Since(*t.confirmedAt.Load())
+		confirmedAt := t.confirmedAt.Load()
+		if confirmedAt == nil {
+			break
+		}
+		left := sourceTimeout - max(time.Since(*confirmedAt), time.Since(began))
 		if left <= 0 {
 			break
 		}

@@ -70,11 +70,9 @@ type jwtState struct {
 	// old state would otherwise stay in memory for as long as a stream of a caller.
 	generation uint64
 	from       []*identityv1.Issuer
-	// fetched contains the time at which a set last contained keys of an issuer, by the issuer's name.
-	fetched  map[string]time.Time
-	issuers  *issuer.Set
-	verified *lru.Cache[[sha256.Size]byte, *JWT]
-	refused  *lru.Cache[[sha256.Size]byte, refusedJWT]
+	issuers    *issuer.Set
+	verified   *lru.Cache[[sha256.Size]byte, *JWT]
+	refused    *lru.Cache[[sha256.Size]byte, refusedJWT]
 }
 
 type refusedJWT struct {
@@ -88,7 +86,6 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 	if before != nil && proto.Equal(&identityv1.TokenSet{Issuers: before.from}, &identityv1.TokenSet{Issuers: from}) {
 		return nil
 	}
-	from, fetched := keepKeys(before, from, time.Now())
 	set, err := issuer.NewSet(from)
 	if err != nil {
 		return fmt.Errorf("read the issuers: %w", err)
@@ -105,37 +102,11 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 		generation += before.generation
 	}
 	j.state.Store(&jwtState{
-		generation: generation, from: from, issuers: set, fetched: fetched,
+		generation: generation, from: from, issuers: set,
 		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerifiedBytes, func(j *JWT) int { return len(j.text) }),
 		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
 	})
 	return nil
-}
-
-// maxKeyAge is the time for which the keys of an issuer are used if the source of the tokens has lost them.
-const maxKeyAge = 24 * time.Hour
-
-// keepKeys returns issuers with the keys that they had before if they have no keys now. An identity service that has just
-// started does not have the keys yet, and the JWTs that are in use stay valid meanwhile.
-func keepKeys(before *jwtState, from []*identityv1.Issuer, now time.Time) (out []*identityv1.Issuer, fetched map[string]time.Time) {
-	fetched = make(map[string]time.Time, len(from))
-	for _, i := range from {
-		if len(i.GetKeys()) > 0 || before == nil {
-			fetched[i.GetName()] = now
-			out = append(out, i)
-			continue
-		}
-		for _, old := range before.from {
-			known := proto.CloneOf(old)
-			known.Keys = nil
-			if at := before.fetched[i.GetName()]; proto.Equal(known, i) && now.Sub(at) < maxKeyAge {
-				fetched[i.GetName()], i = at, old
-				break
-			}
-		}
-		out = append(out, i)
-	}
-	return out, fetched
 }
 
 // AskForKeys sets the function that is called if a JWT names a key that its issuer's keys do not contain. The function

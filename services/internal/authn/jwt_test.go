@@ -214,31 +214,6 @@ func TestAuthenticate_AsksForNewKeysOnce(t *testing.T) {
 	})
 }
 
-// The identity service restarts: its first set has no keys yet. JWTs stay valid with the keys that were known, but not longer
-// than a day.
-func TestJWT_StaysValidIfTheKeysAreLost(t *testing.T) {
-	t.Parallel()
-	rsaKeys()
-	synctest.Test(t, func(t *testing.T) {
-		tokens := new(authn.Tokens)
-		update(t, tokens, issuerWith(t, map[string]int{"a": 0}))
-		time.Sleep(23 * time.Hour)
-		update(t, tokens, issuerWith(t, nil))
-		c, _, err := tokens.Authenticate(t.Context(), newJWT(t, "a", 0, nil), "192.0.2.1")
-		if err != nil || c.Check(t.Context()) != nil {
-			t.Errorf("after 23 hours: %v", err)
-		}
-		time.Sleep(61 * time.Minute)
-		changed := issuerWith(t, nil)
-		changed.Audiences = []string{"x"} // another mapping, so that the set is read again
-		update(t, tokens, changed)
-		_, _, err = tokens.Authenticate(t.Context(), newJWT(t, "a", 0, nil), "192.0.2.1")
-		if refusal := issuer.RefusalOf(err); refusal == nil || refusal.Reason != issuer.NoKeys {
-			t.Errorf("another mapping: %v", err)
-		}
-	})
-}
-
 // While the identity service is silent, a JWT with an unknown key may be valid.
 func TestAuthenticate_UnknownKeyIsStaleWhileTheSourceIsSilent(t *testing.T) {
 	t.Parallel()

@@ -146,7 +146,7 @@ func TestWatchTokens_ReportsUses(t *testing.T) {
 		from, tokens := &source{streams: []chan *identityv1.WatchTokensResponse{messages}, uses: make(chan *identityv1.ReportTokenUseRequest, 1)}, new(authn.Tokens)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- authn.WatchTokens(ctx, from, tokens, slog.New(slog.DiscardHandler)) }()
+		go func() { done <- authn.WatchTokens(ctx, from, tokens, slog.New(slog.DiscardHandler), func() {}) }()
 		messages <- set(storedRecord("used", secret, time.Now().Add(time.Hour)))
 		synctest.Wait()
 		if subjectOf(tokens, secret) != "used" {

@@ -10,8 +10,7 @@ import (
 // not be modified. If the set of tokens is stale, PrincipalsOf returns [ErrTokensStale].
 func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
-	confirmedAt := t.confirmedAt.Load()
-	if set == nil || confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge {
+	if set == nil || t.isStale(now) {
 		return nil, ErrTokensStale
 	}
 	var out []*identityv1.Principal

@@ -107,7 +107,7 @@ type Tokens struct {
 	jwts        jwts
 
 	mu sync.Mutex
-	// confirmed is closed at the next confirmation of the set. It is nil if no caller waits for a confirmation.
+	// confirmed is closed at the next confirmation of the set, and when a set is received. It is nil if no caller waits.
 	confirmed chan struct{}
 }
 
@@ -223,6 +223,7 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 		return err
 	}
 	t.set.Store(set)
+	t.wakeWaiting()
 	return nil
 }
 
@@ -230,6 +231,11 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 // confirmation.
 func (t *Tokens) Confirm() {
 	t.confirmedAt.Store(new(time.Now()))
+	t.wakeWaiting()
+}
+
+// wakeWaiting wakes the goroutines that wait for a confirmation or for a set.
+func (t *Tokens) wakeWaiting() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.confirmed != nil {

@@ -13,26 +13,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
-// errLate means that a message came later than 1 s after the message before it.
+// errLate means that a message came later than 1 s after the message before it, or after the stream was opened.
 var errLate = errors.New("the stream was interrupted for longer than a second")
 
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
 // WatchTokens updates tokens from the identity service until ctx is done, and acknowledges each set. The set becomes stale
-// while the identity service is unavailable.
-func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
-	known, lost := false, false
+// while the identity service is unavailable. The function reconnect is called if the service has sent no message for 2 s,
+// because another replica may have a connection to the database.
+func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger, reconnect func()) error {
+	known, lost, last := false, false, time.Now()
 	used := make(chan *identityv1.AcknowledgeTokensRequest, 1)
 	stream := grpcstream.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
-			known = false // a message without a set confirms only the set from the same stream
+			known, last = false, time.Now() // a message without a set confirms only the set from the same stream
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {
 			// A message that arrives late may have been sent before a revocation that is still on its way.
-			if known && tokens.isStale(time.Now()) {
+			if now := time.Now(); max(now.Sub(last), now.Round(0).Sub(last.Round(0))) > maxTokenAge {
 				return errLate
 			}
+			last = time.Now()
 			if known = known || resp.GetSet() != nil; !known {
 				return errNoSet
 			}
@@ -59,6 +61,9 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 				log.WarnContext(ctx, "tokens are not known: the identity role is unavailable", "error", err)
 			}
 			lost = true
+			if errors.Is(err, grpcstream.ErrSilent) {
+				reconnect()
+			}
 		},
 	}
 	var reports sync.WaitGroup

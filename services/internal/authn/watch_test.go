@@ -75,7 +75,7 @@ func watch(t *testing.T, streams ...chan *identityv1.WatchTokensResponse) (*auth
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	log := slog.New(slog.NewTextHandler(out, nil))
-	go func() { done <- authn.WatchTokens(ctx, &source{streams: streams}, tokens, log) }()
+	go func() { done <- authn.WatchTokens(ctx, &source{streams: streams}, tokens, log, func() {}) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

@@ -212,7 +212,7 @@ type Stores struct {
 	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
 	// Identity is the database of created tokens, in the same form as `policy`.
 	Identity Secret `yaml:"identity"`
-	// IdentityMaxAge is how long the identity service confirms tokens while a PostgreSQL database is unavailable: 1 s to
+	// IdentityMaxAge is how long the identity service confirms tokens while a PostgreSQL database is unavailable: 5 s to
 	// 1 h. After that time, no token is accepted. Meanwhile a replica without a connection to the database does not know of
 	// revocations.
 	IdentityMaxAge time.Duration `yaml:"identity_max_age"`

@@ -135,7 +135,7 @@ func (f *File) problems() []Problem {
 		p.addf(fmt.Sprintf("policies[%d]", i), `"store" must be the only entry, because policies come either from files or from the store; write ./store for a folder of this name`)
 	}
 	p.checkBetween("stores.policy_max_age", f.Stores.PolicyMaxAge, 5*time.Second, time.Hour)
-	p.checkBetween("stores.identity_max_age", f.Stores.IdentityMaxAge, time.Second, time.Hour)
+	p.checkBetween("stores.identity_max_age", f.Stores.IdentityMaxAge, 5*time.Second, time.Hour)
 	return p.found
 }
 

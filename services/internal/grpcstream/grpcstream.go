@@ -13,8 +13,8 @@ import (
 // retryDelay is the time between the failure of a stream and the attempt to reopen it.
 const retryDelay = 200 * time.Millisecond
 
-// errSilent means that a stream sent no message for too long.
-var errSilent = errors.New("the stream sent no message in time")
+// ErrSilent means that a stream sent no message for too long. Use errors.Is to compare it.
+var ErrSilent = errors.New("the stream sent no message in time")
 
 // Stream is a stream on which the server regularly sends a message, even if there is nothing new to report.
 type Stream[T any] struct {
@@ -45,7 +45,7 @@ func (s *Stream[T]) Run(ctx context.Context) {
 func (s *Stream[T]) receive(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := time.AfterFunc(s.MaxSilence, func() { cancel(errSilent) })
+	silence := time.AfterFunc(s.MaxSilence, func() { cancel(ErrSilent) })
 	defer silence.Stop()
 	stream, err := s.Open(ctx)
 	for err == nil {

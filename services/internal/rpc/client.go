@@ -31,7 +31,7 @@ const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig
 
 // identityConfig sends all calls to one replica of the identity service, because a service must acknowledge tokens, and
 // report unknown keys, at the replica from which it receives them.
-const identityConfig = `{"loadBalancingConfig":[{"pick_first":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
+const identityConfig = `{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
 // ClientDeps are the dependencies of a connection. Each may be nil.
 type ClientDeps struct {

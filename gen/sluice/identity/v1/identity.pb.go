@@ -646,7 +646,8 @@ type RotateTokenRequest struct {
 	// Name of the token.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Time for which the old secret stays valid: at most 7 days, and at most until the token would have expired. If it is
-	// absent, the old secret ends at once. Secrets that were replaced before stay valid until their own end.
+	// absent, the old secret and all secrets that were replaced before end at once. Otherwise earlier secrets stay valid
+	// until their own end.
 	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
 	// Time at which the token expires. If it is absent, the token is valid from now for as long as it was valid after its
 	// creation.
@@ -715,7 +716,7 @@ type RotateTokenResponse struct {
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// Time at which the old secret ends. It is absent if the old secret has ended.
 	OldSecretExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=old_secret_expires,json=oldSecretExpires,proto3" json:"old_secret_expires,omitempty"`
-	// Number of replicas that have not confirmed the change, as in RevokeTokenResponse.
+	// Number of replicas that have not confirmed the change, as in RevokeTokenResponse, or -1 if it is not known.
 	UnconfirmedReplicas int32 `protobuf:"varint,4,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache

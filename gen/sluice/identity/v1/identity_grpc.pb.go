@@ -36,7 +36,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
-// returned only once, when the token is created. Tokens in the configuration are listed, but can be changed only in the
+// returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed only in the
 // configuration. The identity service serves IdentityService.
 type IdentityServiceClient interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
@@ -80,10 +80,13 @@ type IdentityServiceClient interface {
 	// AcknowledgeTokens says that a service uses a set of tokens. A revocation is complete when all services have
 	// acknowledged it, or 2.1 s later, because a service without a connection then accepts no tokens.
 	AcknowledgeTokens(ctx context.Context, in *AcknowledgeTokensRequest, opts ...grpc.CallOption) (*AcknowledgeTokensResponse, error)
-	// ListIssuers returns the issuers of the configuration, and when their keys were fetched.
+	// ListIssuers returns the issuers of the configuration, and when their keys were fetched. People of tenants other than
+	// "default" receive the issuers of their tenant, without the reasons of failed fetches.
 	ListIssuers(ctx context.Context, in *ListIssuersRequest, opts ...grpc.CallOption) (*ListIssuersResponse, error)
 	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
-	// the JWT gets no rights by it.
+	// the JWT gets no rights by it. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: the caller is an operator of a tenant other than "default"
 	ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error)
 	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
 	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
@@ -215,7 +218,7 @@ func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTo
 // for forward compatibility.
 //
 // IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
-// returned only once, when the token is created. Tokens in the configuration are listed, but can be changed only in the
+// returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed only in the
 // configuration. The identity service serves IdentityService.
 type IdentityServiceServer interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
@@ -259,10 +262,13 @@ type IdentityServiceServer interface {
 	// AcknowledgeTokens says that a service uses a set of tokens. A revocation is complete when all services have
 	// acknowledged it, or 2.1 s later, because a service without a connection then accepts no tokens.
 	AcknowledgeTokens(context.Context, *AcknowledgeTokensRequest) (*AcknowledgeTokensResponse, error)
-	// ListIssuers returns the issuers of the configuration, and when their keys were fetched.
+	// ListIssuers returns the issuers of the configuration, and when their keys were fetched. People of tenants other than
+	// "default" receive the issuers of their tenant, without the reasons of failed fetches.
 	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
 	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
-	// the JWT gets no rights by it.
+	// the JWT gets no rights by it. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: the caller is an operator of a tenant other than "default"
 	ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error)
 	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
 	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.

@@ -77,6 +77,16 @@ func (b *Book) Use(sources []Source) {
 	}
 }
 
+// Restore sets the keys of an issuer that were fetched at an earlier time, for example before a restart. It ignores keys
+// that are too old, and issuers whose keys have been fetched since.
+func (b *Book) Restore(of Source, keys []*identityv1.IssuerKey, fetched time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.issuers[of]; e != nil && e.Fetched.IsZero() && time.Since(fetched) < maxAge {
+		e.Status = Status{Keys: keys, Fetched: fetched}
+	}
+}
+
 // Status returns the state of an issuer's keys.
 func (b *Book) Status(of Source) Status {
 	b.mu.Lock()

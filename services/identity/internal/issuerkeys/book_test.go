@@ -163,3 +163,36 @@ func TestUse_KeepsTheKeysOfIssuersThatStay(t *testing.T) {
 		}
 	})
 }
+
+// The keys of an earlier process are used until the issuer is available, but not longer than a day after they were fetched.
+func TestRestore_UsesStoredKeysForADay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := new(provider)
+		p.set(errAway)
+		book := issuerkeys.NewBook(p.fetch, func() { p.changes.Add(1) })
+		book.Use([]issuerkeys.Source{corp})
+		stored := []*identityv1.IssuerKey{{Id: "stored"}}
+		book.Restore(corp, stored, time.Now().Add(-25*time.Hour))
+		if got := book.Status(corp); len(got.Keys) != 0 {
+			t.Errorf("keys that were fetched 25 hours ago: %+v", got)
+		}
+		book.Restore(corp, stored, time.Now().Add(-23*time.Hour))
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { _ = book.Run(ctx) }()
+		synctest.Wait()
+		if got := book.Status(corp); len(got.Keys) != 1 || got.Problem == nil {
+			t.Errorf("the issuer is unavailable: %+v", got)
+		}
+		time.Sleep(61 * time.Minute)
+		if got := book.Status(corp); len(got.Keys) != 0 || p.changes.Load() == 0 {
+			t.Errorf("after a day: %+v", got)
+		}
+		p.set(nil, "new")
+		time.Sleep(time.Minute)
+		if got := book.Status(corp); len(got.Keys) != 1 || got.Keys[0].GetId() != "new" {
+			t.Errorf("the issuer is available again: %+v", got)
+		}
+	})
+}

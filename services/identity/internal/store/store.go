@@ -5,8 +5,10 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"io/fs"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
@@ -23,8 +25,15 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// ErrLost means that the store has an older version of the tokens than this process has seen, for example after a restore.
+var ErrLost = errors.New("the store has lost changes of the tokens: a revocation may be lost; restart the identity service to use the stored tokens")
+
 // Store is an open store. It is safe for concurrent use.
-type Store struct{ db *sqlstore.DB }
+type Store struct {
+	db *sqlstore.DB
+	// seen is the newest version of the tokens that this process has seen.
+	seen atomic.Int64
+}
 
 // Open opens a store, and creates or migrates its tables. The caller must close the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
@@ -32,7 +41,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "identity", Marker: "identity_tokens identity_changes identity_replicas", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Queue: "identity_changes"})
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "identity", Marker: "identity_tokens identity_changes identity_replicas identity_keys", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Queue: "identity_changes"})
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +94,7 @@ func (s *Store) Import(ctx context.Context, tokens []Token) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE identity_changes SET imported = $1", Imported); err != nil {
 			return err
 		}
-		return nextVersion(ctx, tx)
+		return s.nextVersion(ctx, tx)
 	})
 }
 
@@ -96,13 +105,41 @@ const replicaLife = 24 * time.Hour
 func (s *Store) ReportReplica(ctx context.Context, id string, version int64) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		now := sqlstore.Micros(tx.Now)
-		if _, err := tx.ExecContext(ctx, `INSERT INTO identity_replicas (id, version, seen) VALUES ($1, $2, $3)
-			ON CONFLICT (id) DO UPDATE SET version = excluded.version, seen = excluded.seen`, id, version, now); err != nil {
-			return err
-		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO identity_replicas (id, version, seen) VALUES ($1, $2, $3)
+			ON CONFLICT (id) DO UPDATE SET version = excluded.version, seen = excluded.seen`, id, version, now)
+		return err
+	})
+}
+
+// ForgetReplicas deletes the replicas that were not seen for a day.
+func (s *Store) ForgetReplicas(ctx context.Context) error {
+	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM identity_replicas WHERE seen < $1", sqlstore.Micros(tx.Now.Add(-replicaLife)))
 		return err
 	})
+}
+
+// SaveKeys stores the keys of an issuer, which were fetched now. source is a digest of where the keys come from.
+func (s *Store) SaveKeys(ctx context.Context, source string, keys []byte) error {
+	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO identity_keys (source, keys, fetched) VALUES ($1, $2, $3)
+			ON CONFLICT (source) DO UPDATE SET keys = excluded.keys, fetched = excluded.fetched`, source, keys, sqlstore.Micros(tx.Now))
+		return err
+	})
+}
+
+// Keys returns the stored keys of an issuer, and when they were fetched. Without stored keys, the time is zero.
+func (s *Store) Keys(ctx context.Context, source string) (keys []byte, fetched time.Time, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		var at int64
+		err := tx.QueryRowContext(ctx, "SELECT keys, fetched FROM identity_keys WHERE source = $1", source).Scan(&keys, &at)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		fetched = sqlstore.Time(at)
+		return err
+	})
+	return keys, fetched, err
 }
 
 // LeaveReplica records that a replica stops, as if it was seen last before the given time. Services that were connected to
@@ -114,10 +151,33 @@ func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duratio
 	})
 }
 
+// version returns the version of the tokens. It returns [ErrLost] if this process has seen a newer version.
+func (s *Store) version(ctx context.Context, tx *sqlstore.Tx) (version int64, err error) {
+	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version); err != nil {
+		return 0, err
+	}
+	for {
+		seen := s.seen.Load()
+		if version < seen {
+			return 0, ErrLost
+		}
+		if s.seen.CompareAndSwap(seen, version) {
+			return version, nil
+		}
+	}
+}
+
 // nextVersion increases the version of the tokens. The version is at least the time in microseconds, so that a version is
 // not used twice if the database loses the last changes.
-func nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
-	_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = CASE WHEN version < $1 THEN $1 ELSE version + 1 END", sqlstore.Micros(tx.Now))
+func (s *Store) nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
+	var version int64
+	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version); err != nil {
+		return err
+	}
+	if version < s.seen.Load() {
+		return ErrLost
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = $1", max(version+1, sqlstore.Micros(tx.Now)))
 	return err
 }
 

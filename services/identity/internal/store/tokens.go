@@ -89,7 +89,7 @@ func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set
 		if err := insertToken(ctx, tx, &created); err != nil {
 			return err
 		}
-		set, err = changedTokens(ctx, tx, want.Tenant)
+		set, err = s.changedTokens(ctx, tx, want.Tenant)
 		return err
 	})
 	return created, set, err
@@ -186,7 +186,7 @@ func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token
 			return ErrTokenUnknown
 		}
 		for i := range revoked {
-			if set, err = changedTokens(ctx, tx, revoked[i].Tenant); err != nil {
+			if set, err = s.changedTokens(ctx, tx, revoked[i].Tenant); err != nil {
 				return err
 			}
 		}
@@ -237,12 +237,12 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 			return err
 		}
 		rotated = found[0]
-		if rotated.Previous, err = r.previous(&found[0], tx.Now); err != nil {
-			return err
-		}
 		rotated.SHA256, rotated.Expires = r.SHA256, r.Expires
 		if rotated.Expires.IsZero() {
 			rotated.Expires = tx.Now.Add(time.Duration(life) * time.Microsecond)
+		}
+		if rotated.Previous, err = r.previous(&found[0], rotated.Expires, tx.Now); err != nil {
+			return err
 		}
 		previous, err := json.Marshal(rotated.Previous)
 		if err != nil {
@@ -252,7 +252,7 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 			hex.EncodeToString(rotated.SHA256[:]), string(previous), sqlstore.Micros(rotated.Expires), rotated.Expires.Sub(tx.Now).Microseconds(), r.Name); err != nil {
 			return err
 		}
-		set, err = changedTokens(ctx, tx, rotated.Tenant)
+		set, err = s.changedTokens(ctx, tx, rotated.Tenant)
 		return err
 	})
 	return rotated, set, err
@@ -261,36 +261,39 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 // maxPrevious is the maximum number of replaced secrets of a token that are valid at the same time.
 const maxPrevious = 4
 
-// previous returns the replaced secrets of a token after the rotation. A replaced secret never outlives the token as it was
-// before the rotation.
-func (r *Rotation) previous(t *Token, now time.Time) ([]PreviousSecret, error) {
-	valid := slices.DeleteFunc(slices.Clone(t.Previous), func(p PreviousSecret) bool { return !now.Before(p.Until) })
+// previous returns the replaced secrets of a token after the rotation. They never outlive the token as it was before the
+// rotation, or as it is after it. Without an overlap, all of them end, because one of them may be in wrong hands.
+func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret, error) {
 	if r.Overlap == 0 {
-		return valid, nil
+		return nil, nil
 	}
+	valid := slices.DeleteFunc(slices.Clone(t.Previous), func(p PreviousSecret) bool { return !now.Before(p.Until) })
 	if len(valid) == maxPrevious {
 		return nil, ErrRotatedTooOften
 	}
-	until := now.Add(r.Overlap)
-	if t.Expires.Before(until) {
-		until = t.Expires
+	ends := []time.Time{now.Add(r.Overlap), t.Expires, expires}
+	until := slices.MinFunc(ends, time.Time.Compare)
+	for i := range valid {
+		if expires.Before(valid[i].Until) {
+			valid[i].Until = expires
+		}
 	}
 	return append([]PreviousSecret{{SHA256: hex.EncodeToString(t.SHA256[:]), Until: until}}, valid...), nil
 }
 
 // changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
 // expired tokens, it first deletes the oldest of them.
-func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
+func (s *Store) changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
 	now := sqlstore.Micros(tx.Now)
 	_, err := tx.ExecContext(ctx, `DELETE FROM identity_tokens WHERE tenant = $1 AND ended <= $2 AND name NOT IN
 		(SELECT name FROM identity_tokens WHERE tenant = $1 AND ended <= $2 ORDER BY ended DESC, name LIMIT $3)`, tenant, now, maxEndedTokens)
 	if err != nil {
 		return TokenSet{}, err
 	}
-	if err := nextVersion(ctx, tx); err != nil {
+	if err := s.nextVersion(ctx, tx); err != nil {
 		return TokenSet{}, err
 	}
-	return tokenSet(ctx, tx)
+	return s.tokenSet(ctx, tx)
 }
 
 // UseTokens stores when tokens were last used. The parameter uses maps the names of tokens to times. UseTokens ignores
@@ -310,10 +313,10 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 // returns only the version. Version -1 is the version before the first change.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&set.Version); err != nil || set.Version == known {
+		if set.Version, err = s.version(ctx, tx); err != nil || set.Version == known {
 			return err
 		}
-		set, err = tokenSet(ctx, tx)
+		set, err = s.tokenSet(ctx, tx)
 		return err
 	})
 	return set, err
@@ -329,8 +332,8 @@ func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
 	return all, err
 }
 
-func tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
-	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&set.Version); err != nil {
+func (s *Store) tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
+	if set.Version, err = s.version(ctx, tx); err != nil {
 		return TokenSet{}, err
 	}
 	now := sqlstore.Micros(tx.Now)

@@ -274,11 +274,14 @@ func TestRotateToken(t *testing.T) {
 		if got := time.Until(first.Expires); got > life || got < life-time.Minute {
 			t.Errorf("the token is valid for %v, want about %v", got, life)
 		}
-		second, err := rotate("third", 0)
-		if err != nil || len(second.Previous) != 1 || second.Previous[0] != first.Previous[0] {
-			t.Errorf("a rotation without an overlap: %+v, %v", second, err)
+		second, err := rotate("third", time.Minute)
+		if err != nil || len(second.Previous) != 2 || second.Previous[1] != first.Previous[0] {
+			t.Errorf("a second rotation: %+v, %v", second, err)
 		}
-		for n := range 3 {
+		if third, err := rotate("fourth", 0); err != nil || third.Previous != nil {
+			t.Errorf("a rotation without an overlap: %+v, %v", third, err)
+		}
+		for n := range 4 {
 			if _, err := rotate(fmt.Sprint("next ", n), time.Minute); err != nil {
 				t.Error(err)
 			}
@@ -299,6 +302,47 @@ func TestRotateToken(t *testing.T) {
 		}
 		if _, err := rotate("revoked", time.Minute); !errors.Is(err, store.ErrTokenEnded) {
 			t.Errorf("a revoked token: %v", err)
+		}
+	})
+}
+
+// The database loses the last changes, as after a restore. A process that has seen them reads and changes nothing, because a
+// revocation may be lost.
+func TestTokensSince_FailsIfTheStoreHasLostChanges(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s, other, ctx := open(), open(), t.Context()
+		createToken(t, s, tokenOf("cursor-1", "default", "cursor", "ana"))
+		if _, err := other.TokensSince(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.LoseChanges(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.TokensSince(ctx, 0); !errors.Is(err, store.ErrLost) {
+			t.Errorf("a read: %v", err)
+		}
+		if _, _, err := other.CreateToken(ctx, tokenOf("cursor-2", "default", "cursor", "ana")); !errors.Is(err, store.ErrLost) {
+			t.Errorf("a change: %v", err)
+		}
+		if _, err := open().TokensSince(ctx, -1); err != nil {
+			t.Errorf("after a restart: %v", err)
+		}
+	})
+}
+
+func TestKeys_AreStored(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s, ctx := open(), t.Context()
+		if keys, at, err := s.Keys(ctx, "corp"); keys != nil || !at.IsZero() || err != nil {
+			t.Errorf("a new store: %x, %v, %v", keys, at, err)
+		}
+		for _, want := range []string{"first", "second"} {
+			if err := s.SaveKeys(ctx, "corp", []byte(want)); err != nil {
+				t.Fatal(err)
+			}
+			if keys, at, err := open().Keys(ctx, "corp"); string(keys) != want || time.Since(at) > time.Minute || err != nil {
+				t.Errorf("%q, %v, %v", keys, at, err)
+			}
 		}
 	})
 }

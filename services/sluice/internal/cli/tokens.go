@@ -258,7 +258,7 @@ func (t *tool) rotateToken() *cobra.Command {
 		Short: "Replace the text of a token, and print the new text once",
 		Long: `Replace the text of a token. The ID, the rights and the age of the token stay the same. The old
 text stays valid for --overlap, so that you can change the client's configuration without a failed
-call. With --overlap 0s, it ends at once. The new text is printed once, on standard output, or written to a new file.`,
+call. With --overlap 0s, it ends at once, and so do earlier texts. The new text is printed once, on standard output, or written to a new file.`,
 		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeToken,
@@ -316,8 +316,11 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 	} else {
 		say("the old text stays valid until %s", out.OldExpires.Format(time.DateTime))
 	}
-	if n := resp.GetUnconfirmedReplicas(); n > 0 {
-		say("%d replicas of the identity role have not confirmed this: each uses the old text until stores.identity_max_age has passed", n)
+	switch n := resp.GetUnconfirmedReplicas(); {
+	case n < 0:
+		say("it is not known whether all services use the new text already")
+	case n > 0:
+		say("%d replicas of the identity role have not confirmed this: a replica that runs without a connection to the database accepts the old text for at most stores.identity_max_age", n)
 	}
 	if path != "" {
 		say("the token is in %s, which only you can read", path)
@@ -482,7 +485,7 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 		}
 	}
 	if n := resp.GetUnconfirmedReplicas(); n > 0 {
-		return fmt.Errorf("%d replicas of the identity role have not confirmed the revocation, because they have no connection to the database: each accepts the tokens until stores.identity_max_age has passed since it has lost the connection", n)
+		return fmt.Errorf("the tokens are revoked, but %d replicas of the identity role have not confirmed it: a replica that runs without a connection to the database accepts the tokens for at most stores.identity_max_age", n)
 	}
 	if configured := resp.GetConfigured(); len(configured) > 0 {
 		return fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))

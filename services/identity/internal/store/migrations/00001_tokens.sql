@@ -39,3 +39,10 @@ CREATE TABLE identity_replicas (
     version BIGINT NOT NULL,
     seen    BIGINT NOT NULL
 );
+
+-- The keys of issuers, for a start while an issuer is unavailable.
+CREATE TABLE identity_keys (
+    source  TEXT PRIMARY KEY, -- a digest of where the keys come from
+    keys    BYTEA NOT NULL,   -- sluice.identity.v1.Issuer with only its keys
+    fetched BIGINT NOT NULL
+);
