@@ -27,7 +27,8 @@ var errStale = errors.New("the store of the tokens is unavailable, so no token i
 // revocation may be lost, so the tokens are not confirmed any more.
 var errLost = errors.New("the store has lost changes of the tokens: restart the identity service to use the stored tokens")
 
-// isFresh reports whether the store was read recently enough. No other process uses a SQLite store.
+// isFresh reports whether the store was read recently enough. A SQLite store is always fresh, because no other process
+// uses it.
 func (s *Service) isFresh() bool {
 	if s.cfg.Source == sqlstore.SQLite {
 		return true
@@ -43,7 +44,8 @@ func (s *Service) isFresh() bool {
 
 func (s *Service) maxStoreAge() time.Duration { return cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) }
 
-// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica use.
+// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica
+// use.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -56,7 +58,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
-			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()-confirmTimeout) // otherwise others wait for longer
+			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()-confirmTimeout) // otherwise revocations by other replicas wait for longer
 			return nil
 		case <-tick.C:
 		}

@@ -18,8 +18,8 @@ var errLate = errors.New("the stream was interrupted for longer than a second")
 
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
-// WatchTokens updates tokens from the identity service until ctx is done, and acknowledges each set. The set becomes stale
-// while the identity service is unavailable.
+// WatchTokens updates tokens from the identity service until ctx is done, and acknowledges each set. The set becomes
+// stale while the identity service is unavailable.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
 	known, lost := false, false
 	used := make(chan *identityv1.AcknowledgeTokensRequest, 1)

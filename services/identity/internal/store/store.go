@@ -92,7 +92,7 @@ func (s *Store) Import(ctx context.Context, tokens []Token) error {
 // replicaLife is the time for which a replica that is no longer seen is stored.
 const replicaLife = 24 * time.Hour
 
-// ReportReplica stores the version of the tokens that all services use that are connected to a replica.
+// ReportReplica stores the newest version of the tokens that all services that are connected to a replica use.
 func (s *Store) ReportReplica(ctx context.Context, id string, version int64) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		now := sqlstore.Micros(tx.Now)
@@ -105,8 +105,8 @@ func (s *Store) ReportReplica(ctx context.Context, id string, version int64) err
 	})
 }
 
-// LeaveReplica records that a replica stops, as if it was seen last before the given time. Services that were connected to
-// it accept tokens for a short time after that.
+// LeaveReplica records that a replica stops, as if the replica had last been seen the given time ago. Services that
+// were connected to the replica accept tokens for a short time after its end.
 func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duration) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE identity_replicas SET seen = $1 WHERE id = $2", sqlstore.Micros(tx.Now.Add(-before)), id)
@@ -114,8 +114,8 @@ func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duratio
 	})
 }
 
-// nextVersion increases the version of the tokens. The version is at least the time in microseconds, so that a version is
-// not used twice if the database loses the last changes.
+// nextVersion increases the version of the tokens. The version is at least the time in microseconds, so that a version
+// is not used twice if the database loses the last changes.
 func nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
 	_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = CASE WHEN version < $1 THEN $1 ELSE version + 1 END", sqlstore.Micros(tx.Now))
 	return err

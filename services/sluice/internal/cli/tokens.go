@@ -258,7 +258,8 @@ func (t *tool) rotateToken() *cobra.Command {
 		Short: "Replace the text of a token, and print the new text once",
 		Long: `Replace the text of a token. The ID, the rights and the age of the token stay the same. The old
 text stays valid for --overlap, so that you can change the client's configuration without a failed
-call. With --overlap 0s, it ends at once. The new text is printed once, on standard output, or written to a new file.`,
+call. With --overlap 0s, the old text ends at once. The new text is printed once, on standard
+output, or written to a new file.`,
 		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeToken,
@@ -317,7 +318,7 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 		say("the old text stays valid until %s", out.OldExpires.Format(time.DateTime))
 	}
 	if n := resp.GetUnconfirmedReplicas(); n > 0 {
-		say("%d replicas of the identity role have not confirmed this: each uses the old text until stores.identity_max_age has passed", n)
+		say("%d replicas of the identity role have not confirmed this, because they have no connection to the database: services that use them may accept only the old text until stores.identity_max_age after the loss of the connection", n)
 	}
 	if path != "" {
 		say("the token is in %s, which only you can read", path)
@@ -482,7 +483,7 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 		}
 	}
 	if n := resp.GetUnconfirmedReplicas(); n > 0 {
-		return fmt.Errorf("%d replicas of the identity role have not confirmed the revocation, because they have no connection to the database: each accepts the tokens until stores.identity_max_age has passed since it has lost the connection", n)
+		return fmt.Errorf("%d replicas of the identity role have not confirmed the revocation, because they have no connection to the database: services that use them may accept the tokens until stores.identity_max_age after the loss of the connection", n)
 	}
 	if configured := resp.GetConfigured(); len(configured) > 0 {
 		return fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))
