@@ -85,8 +85,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), MaxStoreAge: f.Stores.IdentityMaxAge, Apart: f.HasSeparateRoles()}, err
 }
 
-// identitiesOf returns the groups, the tokens and the issuers in a configuration. References in tokens are resolved, and
-// the tokens are hashed.
+// identitiesOf returns the groups, the tokens and the issuers in a configuration. References in tokens are resolved,
+// and the tokens are hashed.
 func identitiesOf(f *config.File, env config.Env) (Identities, error) {
 	out := Identities{Groups: f.Groups}
 	var errs []error

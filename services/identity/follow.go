@@ -23,7 +23,8 @@ const (
 // errStale means that the store was not read for so long that revocations by other replicas may be unknown.
 var errStale = errors.New("the store of the tokens is unavailable, so no token is confirmed")
 
-// isFresh reports whether the store was read recently enough. No other process uses a SQLite store.
+// isFresh reports whether the store was read recently enough. A SQLite store is always fresh, because no other process
+// uses it.
 func (s *Service) isFresh() bool {
 	if s.cfg.Source == sqlstore.SQLite {
 		return true
@@ -39,7 +40,8 @@ func (s *Service) isFresh() bool {
 
 func (s *Service) maxStoreAge() time.Duration { return cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) }
 
-// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica use.
+// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica
+// use.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -52,7 +54,8 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
-			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge()) // otherwise others wait for longer
+			// Otherwise revocations by other replicas wait for longer.
+			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge())
 			return nil
 		case <-tick.C:
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// importRetry is the pause after the policy service could not be asked for its tokens.
+	// importRetry is the pause after an attempt that has failed.
 	importRetry = 200 * time.Millisecond
 	// importTimeout is the timeout of one attempt.
 	importTimeout = 10 * time.Second
@@ -27,9 +27,9 @@ const (
 // errNotImported means that the tokens are not known yet.
 var errNotImported = errors.New("the tokens of the policy service have not been imported yet: the policy role is unavailable")
 
-// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. It does
-// this once in the life of a store. Until then no token is valid, because an agent whose token is not known yet would be
-// told that its token is wrong.
+// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. It
+// does this once in the life of a store. Until then no token is valid. Otherwise the response to an agent whose token
+// is not copied yet would say that the token is unknown.
 func (s *Service) importTokens(ctx context.Context) {
 	began, warned := time.Now(), false
 	for s.tokens.published.Load() == nil {
@@ -95,8 +95,8 @@ func (s *Service) tryImport(ctx context.Context) error {
 	return s.firstRead(ctx)
 }
 
-// finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later would
-// be valid again if this service got another store and imported the tokens again.
+// finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later
+// would be valid again if this service got another store and imported the tokens again.
 func (s *Service) finishImport(ctx context.Context) {
 	for s.tryFinishImport(ctx) != nil {
 		select {

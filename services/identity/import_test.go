@@ -28,9 +28,9 @@ func exported(name string, revoked bool) *policyv1.ExportedToken {
 	return &policyv1.ExportedToken{Token: t, Sha256: hash[:], CreatedByTenant: "default"}
 }
 
-// The service starts for the first time, and the policy service is unavailable. No token is known to be valid, because a
-// stored token would be called wrong. When the policy service is available, its tokens are valid, and revoked ones are not.
-// After a restart, the policy service is not needed.
+// The service starts for the first time, and the policy service is unavailable. No token is accepted yet, because a
+// stored token would be refused as unknown. When the policy service is available, its tokens are valid, and revoked
+// ones are not. After a restart, the policy service is not needed.
 func TestRun_ImportsTheTokensOfThePolicyServiceOnce(t *testing.T) {
 	t.Parallel()
 	opts := options{data: t.TempDir()}

@@ -1,5 +1,5 @@
-// Package identity serves sluice.identity.v1: it stores tokens, fetches the keys of issuers, and tells the other services
-// which credentials are valid.
+// Package identity serves sluice.identity.v1: it stores tokens, fetches the keys of issuers, and tells the other
+// services which credentials are valid.
 package identity
 
 import (
@@ -56,8 +56,8 @@ type Service struct {
 	dir     *datadir.Dir // nil if the store is PostgreSQL
 	// watchers are the services that receive the tokens.
 	watchers watchers
-	// replica is a random string that differs after each start. began is the time of the start. confirmed is the newest version of the stored tokens that
-	// all watchers use.
+	// replica is a random string that differs after each start. began is the time of the start. confirmed is the newest
+	// version of the stored tokens that all watchers use.
 	replica   string
 	began     time.Time
 	confirmed atomic.Int64
@@ -65,8 +65,8 @@ type Service struct {
 	lastRead atomic.Pointer[time.Time]
 }
 
-// New opens the store and returns a Service, which the caller must close. The tokens become valid when [Service.Run] has
-// read the store.
+// New opens the store and returns a Service, which the caller must close. The tokens become valid when [Service.Run]
+// has read the store.
 func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ const (
 )
 
 var (
-	errConfigured = errors.New("it is in the configuration (auth.tokens): remove it there; that needs no restart")
+	errConfigured = errors.New("it is in the configuration (auth.tokens): change or remove it there, which needs no restart")
 	// errInvalidToken means that the requested token may not be created.
 	errInvalidToken = errors.New("the token can't be created")
 	// errTokenTenant means that a tenant's operator requests a token for another tenant.

@@ -47,7 +47,8 @@ type publishedSet struct {
 	at time.Time
 }
 
-// newTokenBook returns a token book that contains the configured tokens and the stored tokens.
+// newTokenBook returns a token book that contains the configured tokens. The tokens become valid when
+// [tokenBook.store] has added the stored tokens.
 func newTokenBook(tokens *authn.Tokens, configured Identities, fetch func(context.Context, issuerkeys.Source) ([]*identityv1.IssuerKey, error)) *tokenBook {
 	b := &tokenBook{tokens: tokens, changes: changesignal.New(), configured: configured, stored: store.TokenSet{Version: -1}}
 	b.keys = issuerkeys.NewBook(fetch, b.publishKeys)
@@ -57,7 +58,7 @@ func newTokenBook(tokens *authn.Tokens, configured Identities, fetch func(contex
 // check returns an error if the configured tokens can't be used.
 func (b *tokenBook) check() error { return new(authn.Tokens).Update(combine(b.configured, b.stored)) }
 
-// configure replaces the configured tokens and groups. If it returns an error, the old tokens and groups stay valid.
+// configure replaces the configured tokens, groups and issuers. If it returns an error, the old ones stay valid.
 func (b *tokenBook) configure(now Identities) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -347,8 +347,8 @@ func TestRevokeToken_NamesConfiguredTokensOfTheAgent(t *testing.T) {
 	}
 }
 
-// The secret of a token is replaced. Both secrets are valid during the overlap, with the same rights, and only the new one
-// after it. When the token is revoked during an overlap, both are refused.
+// The secret of a token is replaced. Both secrets are valid during the overlap, with the same rights, and only the new
+// one after it. When the token is revoked during an overlap, both are refused.
 func TestRotateToken_BothSecretsAreValidDuringTheOverlap(t *testing.T) {
 	t.Parallel()
 	runTokenReload(t, identity.Identities{Tokens: rpctest.Records()}, func(r *reloadedTokens) {

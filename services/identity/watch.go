@@ -21,10 +21,11 @@ const (
 	// watcher accepts no token 1 s after the last message, and no message that arrives later than 1 s after the message
 	// before it.
 	confirmTimeout = 2100 * time.Millisecond
-	// startMargin is how long a call that started before the revocation may take to reach its server. A revocation waits
-	// for it, so that no call reaches a server after the revocation.
+	// startMargin is how long a call that started before a revocation may take to reach its server. The revocation waits
+	// for this time, so that no call reaches a server after the revocation.
 	startMargin = 200 * time.Millisecond
-	// replicaTimeout is how long a revocation then waits for other replicas. replicaPoll is how often it looks for them.
+	// replicaTimeout is how long a revocation then waits for other replicas. replicaPoll is how often it reads their
+	// versions from the store.
 	replicaTimeout = 2500 * time.Millisecond
 	replicaPoll    = 100 * time.Millisecond
 )
@@ -40,8 +41,8 @@ type watchers struct {
 // watcher is a service that receives the tokens. version is the version of the newest set that it has acknowledged.
 type watcher struct{ version uint64 }
 
-// add adds a watcher. The caller must call the returned function when the watcher's stream ends. The watcher then may use
-// its last set for a while, so it is removed later.
+// add adds a watcher. The caller must call the returned function when the watcher's stream ends. The watcher then may
+// use its last set for a while, so it is removed later.
 func (w *watchers) add() (id string, remove func()) {
 	id = rand.Text()
 	w.mu.Lock()
@@ -126,8 +127,8 @@ func (s *Service) AcknowledgeTokens(_ context.Context, req *identityv1.Acknowled
 }
 
 // awaitWatchers waits until no watcher uses a set older than the given one. Until confirmTimeout has passed since the
-// start of this process, watchers of the process before it may use older sets. awaitWatchers returns an error only if ctx
-// is done.
+// start of this process, watchers of the process before it may use older sets. awaitWatchers returns an error only if
+// ctx is done.
 func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	timer := time.NewTimer(time.Until(set.at.Add(confirmTimeout)))
 	defer timer.Stop()
@@ -171,9 +172,9 @@ func (s *Service) confirm(ctx context.Context) error {
 	}
 }
 
-// awaitConfirmation waits until no service accepts tokens that a version of the stored tokens does not contain. It returns
-// the number of replicas that have not confirmed this in time. Such a replica has no connection to the store, and stops to
-// confirm tokens when it has had none for [Config.MaxStoreAge].
+// awaitConfirmation waits until no service accepts tokens that a version of the stored tokens does not contain. It
+// returns the number of replicas that have not confirmed this in time. Such a replica has no connection to the store,
+// and stops confirming tokens when the store was unavailable for [Config.MaxStoreAge].
 func (s *Service) awaitConfirmation(ctx context.Context, version int64) (unconfirmed int32, err error) {
 	if err := s.awaitWatchers(ctx, s.tokens.published.Load()); err != nil {
 		return 0, err

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// A revocation returns when all watchers have acknowledged it. If one is silent, it returns when the silent watcher can't
-// accept tokens any more.
+// A revocation returns when all watchers have acknowledged it. If one is silent, it returns when the silent watcher
+// can't accept tokens any more.
 func TestRevokeToken_WaitsForAcknowledgments(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// People contains the holders of the tokens in the configuration: the people who may approve calls, and the agents whose
-// calls may need an approval. The service reads them again while it is running.
+// People contains the holders of the tokens in the configuration: the people who may approve calls, and the agents
+// whose calls may need an approval. The service reads them again while it is running.
 type People struct {
 	Tokens []*identityv1.Token
 }

@@ -18,7 +18,8 @@ import (
 )
 
 // All approvers that a rule names are removed from the configuration. The policy stays in force, and the log contains a
-// warning that calls to which this rule applies can never be approved. When they are added again, the policy loads again.
+// warning that calls to which this rule applies can never be approved. When they are added again, the policy loads
+// again.
 func TestReload_PolicyStaysAlthoughARuleNeedsTheRemovedApprovers(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, document)

@@ -15,8 +15,8 @@ type peopleScan struct {
 }
 
 // rescan reads the holders of the configuration's tokens. It uses them if they have changed and two consecutive scans
-// have read the same holders, because a file may be partly written. If they can't be read, the old ones stay in use.
-// rescan reports whether the old ones were replaced.
+// have read the same holders, because a file may be partly written. If the holders can't be read, the old holders stay
+// in use. rescan reports whether the old holders were replaced.
 func (s *Service) rescan(ctx context.Context, scan *peopleScan) bool {
 	if s.deps.Reload == nil {
 		return false
@@ -24,7 +24,7 @@ func (s *Service) rescan(ctx context.Context, scan *peopleScan) bool {
 	now, err := s.deps.Reload()
 	if err != nil {
 		if err.Error() != scan.problem {
-			s.deps.Log.ErrorContext(ctx, "the tokens of the configuration can't be read again; the old approvers stay", "error", err)
+			s.deps.Log.ErrorContext(ctx, "the tokens of the configuration can't be read again; the approvers that were read last stay in use", "error", err)
 		}
 		scan.problem = err.Error()
 		return false

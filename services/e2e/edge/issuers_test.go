@@ -100,8 +100,8 @@ func (p *provider) token(key string, changes map[string]any) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(p.keys[key], []byte(text)))
 }
 
-// startIssuerMesh starts a mesh whose agents are identified by JWTs of a provider. Its policy allows the group developers
-// to call the tool safe.
+// startIssuerMesh starts a mesh whose agents are identified by JWTs of a provider. Its policy allows the group
+// developers to call the tool safe.
 func startIssuerMesh(t *testing.T, p *provider) (mesh *stack.Process, server *rawmcp.Server) {
 	t.Helper()
 	server = rawmcp.Start(t, rawmcp.Tools)
@@ -271,8 +271,8 @@ func TestIssuers_NoCallFailsWhileTheKeyIsReplaced(t *testing.T) {
 	}
 }
 
-// The provider is unavailable when the mesh starts. The client is asked to repeat its request, and `identity issuers` says
-// why. When the provider is available, its JWTs are accepted.
+// The provider is unavailable when the mesh starts. The client is asked to repeat its request, and `identity issuers`
+// says why. When the provider is available, its JWTs are accepted.
 func TestIssuers_ProviderStartsAfterTheMesh(t *testing.T) {
 	t.Parallel()
 	p := startProvider(t)

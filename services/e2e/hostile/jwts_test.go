@@ -40,7 +40,8 @@ func startIssuer(t *testing.T) (keySet string) {
 	return server.URL
 }
 
-// forgedJWT returns a JWT in which all is right except the signature. Each is different, so that no result is remembered.
+// forgedJWT returns a JWT in which all is right except the signature. Each is different, so that no result is
+// remembered.
 func forgedJWT() string {
 	encode := func(value any) string {
 		raw, _ := json.Marshal(value) // maps of strings and numbers

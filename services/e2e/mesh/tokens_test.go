@@ -93,9 +93,9 @@ func (c *revocationTest) suspend() (end func()) {
 }
 
 // Case I1. A token is revoked while it is used at two gateways. The test does this three times: the second gateway is
-// first connected to the identity service, then suspended, and finally disconnected from the identity service. No call with
-// the token reaches the server after the acknowledgement of the revocation, which must arrive within 10 s. Then both
-// gateways refuse the token with 401, or with policy_unavailable if the gateway is disconnected.
+// first connected to the identity service, then suspended, and finally disconnected from the identity service. No call
+// with the token reaches the server after the acknowledgement of the revocation, which must arrive within 10 s. Then
+// both gateways refuse the token with 401, or with policy_unavailable if the gateway is disconnected.
 func TestTokens_NoCallBeginsAfterTheRevocation(t *testing.T) {
 	t.Parallel()
 	c := newRevocationTest(t)

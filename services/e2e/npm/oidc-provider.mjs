@@ -1,6 +1,6 @@
-// An OpenID provider for tests: the package oidc-provider. Its access tokens are JWTs for the requested resource (RFC 8707).
-// A person signs in with any name and any password, and belongs to the group "developers". Clients may register themselves
-// (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
+// An OpenID provider for tests: the package oidc-provider. Its access tokens are JWTs for the requested resource (RFC
+// 8707). A person signs in with any name and any password, and belongs to the group "developers". Clients may register
+// themselves (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
 //
 // The first line of standard output is the URL of the provider. The program ends when standard input ends.
 import { generateKeyPairSync } from 'node:crypto';

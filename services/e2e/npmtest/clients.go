@@ -27,8 +27,8 @@ func MCPRemote(t testing.TB, url, token string) []string {
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// MCPRemoteWithSignIn returns the command that starts mcp-remote without a token. It prints the URL at which a person signs
-// in. If clientID is empty, it registers itself at the authorization server.
+// MCPRemoteWithSignIn returns the command that starts mcp-remote without a token. It prints the URL at which a person
+// signs in. If clientID is empty, it registers itself at the authorization server.
 func MCPRemoteWithSignIn(t testing.TB, url, clientID string) []string {
 	t.Helper()
 	out := []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--allow-http", "--transport", "http-only"}

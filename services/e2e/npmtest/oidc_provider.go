@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// StartOIDCProvider starts the OpenID provider of the set [npm.OIDCProvider] and returns its URL. It runs until the test
-// ends. The file oidc-provider.mjs describes its users and clients.
+// StartOIDCProvider starts the OpenID provider of the set [npm.OIDCProvider] and returns its URL. It runs until the
+// test ends. The file oidc-provider.mjs describes its users and clients.
 func StartOIDCProvider(t testing.TB) (url string) {
 	t.Helper()
 	program, err := npm.OIDCProviderScript()

@@ -19,9 +19,9 @@ const personName, personPassword = "test-user2", "verysecure"
 // maxPages is the maximum number of pages of a sign-in.
 const maxPages = 10
 
-// browse acts as a person with a browser. It opens a URL, enters the name and the password in each form, and consents. It
-// returns the parameters with which the provider redirects to the callback. If the callback belongs to a running program,
-// the program receives them, too.
+// browse acts as a person with a browser. It opens a URL, enters the name and the password in each form, and consents.
+// It returns the parameters with which the provider redirects to the callback. If the callback belongs to a running
+// program, the program receives them, too.
 func browse(ctx context.Context, at, callback string) (url.Values, error) {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -75,8 +75,8 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 	return nil, errors.New("the sign-in has too many pages")
 }
 
-// formOf returns the action of the first form of a page, and its fields with the values that the person enters. The fields
-// are nil if the page has no form.
+// formOf returns the action of the first form of a page, and its fields with the values that the person enters. The
+// fields are nil if the page has no form.
 func formOf(page string) (action string, fields url.Values) {
 	tokens := html.NewTokenizer(strings.NewReader(page))
 	for {

@@ -107,8 +107,8 @@ func callSafe(ctx context.Context, over mcp.Transport) error {
 	return nil
 }
 
-// useMCPRemote starts mcp-remote as a client that supports only stdio does. mcp-remote prints the URL at which the person
-// signs in, and receives the redirect itself.
+// useMCPRemote starts mcp-remote as a client that supports only stdio does. mcp-remote prints the URL at which the
+// person signs in, and receives the redirect itself.
 func useMCPRemote(t *testing.T, url string, p provider) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), signInTimeout)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// startMesh starts a mesh that accepts the access tokens of a provider. Its policy allows the group developers to call the
-// tool safe.
+// startMesh starts a mesh that accepts the access tokens of a provider. Its policy allows the group developers to call
+// the tool safe.
 func startMesh(t *testing.T, p provider) (mesh *stack.Process, server *rawmcp.Server) {
 	t.Helper()
 	server = rawmcp.Start(t, rawmcp.Tools)

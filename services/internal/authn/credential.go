@@ -32,8 +32,8 @@ func (InProcess) Check(context.Context) error { return nil }
 // IsValid implements [Credential].
 func (InProcess) IsValid() bool { return true }
 
-// ErrRightsChanged means that the role, owner, tenant, subject, agent or groups of a token have changed since a request
-// was received.
+// ErrRightsChanged means that the principal of a token or a JWT has changed since a request was received, for example
+// its role, groups or servers.
 var ErrRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
 // BearerToken is a token that a client has presented. It implements [Credential].

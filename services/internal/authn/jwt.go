@@ -51,9 +51,9 @@ type JWT struct {
 
 // jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
 //
-// Before a caller is identified, the work for the caller is limited: one address verifies one JWT at a time, all addresses
-// together use a quarter of the processors, and the results are remembered. Strangers can't displace the results of
-// valid JWTs, because refused JWTs are remembered separately.
+// Before a caller is identified, the work for the caller is limited: one address verifies one JWT at a time, all
+// addresses together use a quarter of the processors, and the results are remembered. Strangers can't displace the
+// results of valid JWTs, because refused JWTs are remembered separately.
 type jwts struct {
 	state atomic.Pointer[jwtState]
 	queue atomic.Pointer[fairqueue.Queue[string]]
@@ -66,8 +66,8 @@ type jwts struct {
 // jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
 // without results, because the same JWT may have another result.
 type jwtState struct {
-	// generation is the number of this state. JWTs contain it instead of a reference to the state, because the caches of an
-	// old state would otherwise stay in memory for as long as a stream of a caller.
+	// generation is the number of this state. JWTs contain it instead of a reference to the state, because the caches
+	// of an old state would otherwise stay in memory for as long as a stream of a caller.
 	generation uint64
 	from       []*identityv1.Issuer
 	issuers    *issuer.Set
@@ -117,8 +117,8 @@ func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) (digest
 	t.jwts.newKeys.Store(&keyRequests{ask: ask, last: make(map[string]keyAnswer)})
 }
 
-// CountVerifications sets the function that is called after each verification of a JWT. issuer is the name of the issuer,
-// or empty if the JWT names no configured issuer. outcome is `valid`, or the [issuer.Reason] of the refusal.
+// CountVerifications sets the function that is called after each verification of a JWT. issuer is the name of the
+// issuer, or empty if the JWT names no configured issuer. outcome is `valid`, or the [issuer.Reason] of the refusal.
 func (t *Tokens) CountVerifications(count func(issuer, outcome string)) {
 	t.jwts.verified.Store(&count)
 }
@@ -141,7 +141,7 @@ type keyAnswer struct {
 }
 
 // request asks for the digest of an issuer's keys. It reports false if the digest is not known, or if it was requested
-// in the last 30 s and the keys should have been received since. Concurrent calls share one request.
+// between 2 s and 30 s ago, because the keys should have been received since. Concurrent calls share one request.
 func (k *keyRequests) request(ctx context.Context, issuer string) (digest []byte, ok bool) {
 	k.mu.Lock()
 	last, asked := k.last[issuer]
@@ -195,9 +195,9 @@ func (t *Tokens) IssuerURLs() []string {
 	return urls
 }
 
-// Authenticate returns the credential that a bearer token is, and its principal: a token of the mesh, or a JWT. address is
-// the address of the client that presents it. The error is that of [Tokens.Bearer], an [*issuer.Refusal] or
-// [ErrVerifyBusy]. With [ErrTokensStale], the credential is nil if it is not known to be valid.
+// Authenticate returns the credential that a bearer token is, and its principal: a token of the mesh, or a JWT. address
+// is the address of the client that presents it. The error is that of [Tokens.Bearer], an [*issuer.Refusal] or
+// [ErrVerifyBusy]. With [ErrTokensStale], the credential was valid in the last confirmed set, or is nil.
 func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Credential, *identityv1.Principal, error) {
 	if !issuer.IsJWT(text) || t.Issuers() == 0 {
 		token, err := t.Bearer(text)

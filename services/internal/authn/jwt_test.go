@@ -171,8 +171,8 @@ func TestJWT_IsVerifiedAgainAfterAChangeOfTheIssuer(t *testing.T) {
 	}
 }
 
-// The issuer begins to use a new key. The first JWTs with this key wait for the keys, and all are accepted. Later JWTs of
-// strangers with unknown keys cause no request for 30 s.
+// The issuer begins to use a new key. The first JWTs with this key wait for the keys, and all are accepted. Later JWTs
+// of strangers with unknown keys cause no request for 30 s.
 func TestAuthenticate_AsksForNewKeysOnce(t *testing.T) {
 	t.Parallel()
 	rsaKeys()

@@ -1,6 +1,6 @@
 // Package authn authenticates callers. A service of the mesh is authenticated by its certificate or by the pipe that it
-// uses. A person is authenticated by a bearer token. The principal on whose behalf a service makes a call is
-// authenticated by a signed assertion.
+// uses. A person is authenticated by a bearer token, and an agent by a bearer token or a JWT of an issuer. The
+// principal on whose behalf a service makes a call is authenticated by a signed assertion.
 package authn
 
 import (
@@ -29,7 +29,7 @@ var roleNames = map[authv1.Role]string{
 }
 
 // Roles returns the mesh roles whose services this build contains. Each role comes after the roles that it needs, so
-// the gateway is last.
+// the gateway is last. The identity role, which is first, waits for the policy role to import tokens.
 func Roles() []authv1.Role {
 	return []authv1.Role{
 		authv1.Role_ROLE_IDENTITY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,

@@ -6,8 +6,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// MayUse reports whether the credentials of a principal, and of the principals in its chain, give access to a server. The
-// empty name stands for the URL of all servers. A principal whose credential is for some servers may use only these.
+// MayUse reports whether the credentials of a principal, and of the principals in its chain, give access to a server.
+// The empty name stands for the URL of all servers. A principal whose credential is for some servers may use only
+// these.
 func MayUse(p *identityv1.Principal, server string) bool {
 	restricts := func(p *identityv1.Principal) bool {
 		return len(p.GetServers()) > 0 && !slices.Contains(p.GetServers(), server)

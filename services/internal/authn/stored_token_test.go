@@ -138,7 +138,7 @@ func TestReportUses_ReportsATokenOnceAMinute(t *testing.T) {
 	})
 }
 
-// A service watches the tokens and uses one of them. It reports the use to the policy service.
+// A service watches the tokens and uses one of them. It reports the use to the identity service.
 func TestWatchTokens_ReportsUses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -272,9 +272,9 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	return token.Principal, err
 }
 
-// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid: after the
-// start of this process, until the first set is received, and while the source of the tokens is busy. It does not wait
-// for a token that the last confirmed set does not contain.
+// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid: after
+// the start of this process, until the first set is received, and while the source of the tokens is busy. It does not
+// wait for a token that the last confirmed set does not contain.
 func (t *Tokens) LookupFresh(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	p, err := t.Lookup(secret)
 	if !errors.Is(err, ErrTokensStale) || p == nil && t.HasSet() {

@@ -35,8 +35,8 @@ type File struct {
 	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser. Patterns are
 	// not supported. Origins on loopback and requests without Origin are always accepted.
 	Origins []string `yaml:"origins"`
-	// PublicURL is the URL at which clients reach `listen`, such as `https://mcp.example.com`. Tokens of issuers name it as
-	// their audience, followed by `/mcp` or `/mcp/NAME`. It is never derived from a request.
+	// PublicURL is the URL at which clients reach `listen`, such as `https://mcp.example.com`. JWTs of issuers name this
+	// URL as their audience, followed by `/mcp` or `/mcp/NAME`. `listen` also accepts the host of this URL.
 	PublicURL string `yaml:"public_url"`
 	// Auth says how callers are identified.
 	Auth Auth `yaml:"auth"`
@@ -89,8 +89,8 @@ type Auth struct {
 	// Tokens are bearer tokens. A token is valid as long as the file lists it. The identity service reads the list again
 	// when the file changes.
 	Tokens []Token `yaml:"tokens"`
-	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The policy service
-	// reads the list again when the file changes.
+	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The identity
+	// service reads the list again when the file changes.
 	Issuers []Issuer `yaml:"issuers"`
 }
 
@@ -115,8 +115,8 @@ type Token struct {
 	Groups []string `yaml:"groups"`
 	// Role is `agent`, `operator`, `approver` or `viewer`. Required.
 	Role string `yaml:"role"`
-	// Servers are the servers that an agent may use with the token, at `/mcp/NAME`: at most 16. Empty means all servers, and
-	// the URL of all servers.
+	// Servers are the servers that an agent may use with the token, at `/mcp/NAME`: at most 16. Empty means all
+	// servers, and the URL of all servers.
 	Servers []string `yaml:"servers"`
 }
 
@@ -204,8 +204,8 @@ type Log struct {
 
 // Stores configures the databases of the services.
 type Stores struct {
-	// Policy is the database of the tool catalog, emergency stops and applied policies: `sqlite` for a database in the data
-	// directory, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog, emergency stops and applied policies: `sqlite` for a database in the
+	// data directory, or the URL of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
 	// PolicyMaxAge is how long the policy service uses the data that it last read while a PostgreSQL database is
 	// unavailable: 5 s to 1 h. After that time, every call is refused.
@@ -213,8 +213,8 @@ type Stores struct {
 	// Identity is the database of created tokens, in the same form as `policy`.
 	Identity Secret `yaml:"identity"`
 	// IdentityMaxAge is how long the identity service confirms tokens while a PostgreSQL database is unavailable: 5 s to
-	// 1 h. After that time, no token is accepted. Meanwhile a replica without a connection to the database does not know of
-	// revocations.
+	// 1 h. After that time, no token is accepted. Until then, a replica without a connection to the database does not
+	// know of revocations.
 	IdentityMaxAge time.Duration `yaml:"identity_max_age"`
 	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`

@@ -36,8 +36,8 @@ type Issuer struct {
 	Tenant string `yaml:"tenant"`
 	// Tenants selects the tenant by a claim. Set this or `tenant`.
 	Tenants *ClaimMap `yaml:"tenants"`
-	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means the issuer's name,
-	// `/` and the claim `sub`: `NAME/{/sub}`.
+	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means the issuer's
+	// name, `/` and the claim `sub`: `NAME/{/sub}`.
 	Subject string `yaml:"subject"`
 	// Realm says that two issuers identify the same people. Issuers of one tenant whose subjects do not begin with their
 	// own names must have the same realm.
@@ -46,8 +46,8 @@ type Issuer struct {
 	Groups *IssuerGroups `yaml:"groups"`
 	// Agent selects the claim that identifies the agent. If it is absent, callers have no agent name.
 	Agent *IssuerAgent `yaml:"agent"`
-	// Owner is a template of the caller's owner, as in `subject`, or `subject` if the caller is a person's own agent. If it
-	// is absent, callers have no owner.
+	// Owner is a template of the caller's owner, as in `subject`, or `subject` if the caller is a person's own agent.
+	// If it is absent, callers have no owner.
 	Owner string `yaml:"owner"`
 	// Algorithms lists the accepted signature algorithms. Empty means RS256, PS256, ES256 and EdDSA.
 	Algorithms []string `yaml:"algorithms"`
@@ -140,8 +140,8 @@ func (i *Issuer) setDefaults() {
 	}
 }
 
-// Resource returns the URI of the mesh as a protected resource (RFC 8707): the URL for all servers. It returns "" if the
-// mesh has no public URL.
+// Resource returns the URI of the mesh as a protected resource (RFC 8707): the URL for all servers. It returns "" if
+// the mesh has no public URL.
 func (f *File) Resource() string {
 	if f.PublicURL == "" {
 		return ""
@@ -274,8 +274,9 @@ func (i *Issuer) tenantsOf() []string {
 	return slices.Sorted(maps.Values(i.Tenants.Map))
 }
 
-// checkRealms checks that two issuers can't give the same subject or owner to different people by accident. Their subjects
-// and owners are different if each begins with the name of its issuer. Otherwise both issuers must name the same realm.
+// checkRealms checks that two issuers can't give the same subject or owner to different people by accident. Their
+// subjects and owners are different if each begins with the name of its issuer. Otherwise both issuers must name the
+// same realm.
 func (f *File) checkRealms(p *problems) {
 	for n := range f.Auth.Issuers {
 		for m := range f.Auth.Issuers[:n] {

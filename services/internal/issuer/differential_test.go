@@ -40,9 +40,9 @@ func otherVerifier(t *testing.T) func(token string) error {
 	}
 }
 
-// TestVerify_AgreesWithAnotherLibrary generates tokens and verifies them with this package and with jwx. A token that this
-// package accepts is accepted by jwx, too. A token that only this package refuses is refused for a reason that jwx does not
-// check.
+// TestVerify_AgreesWithAnotherLibrary generates tokens and verifies them with this package and with jwx. A token that
+// this package accepts is accepted by jwx, too. A token that only this package refuses is refused for a reason that jwx
+// does not check.
 func TestVerify_AgreesWithAnotherLibrary(t *testing.T) {
 	t.Parallel()
 	set, other := newSet(t, nil), otherVerifier(t)

@@ -3,8 +3,8 @@
 // For example, an issuer "corp" with the subject template `corp/{/sub}` and the groups claim `/roles` maps the claims
 // `{"sub":"ana","roles":["finance"]}` to the subject "corp/ana" with the group "finance".
 //
-// A token that has any uncertainty is refused: a claim of an unexpected type, a duplicate member, a header that
-// refers to keys elsewhere, a confirmation key that the mesh does not check.
+// A token is refused if it has a claim of an unexpected type, a duplicate member, a header that refers to keys
+// elsewhere, or a confirmation key, which the mesh does not check.
 package issuer
 
 import (
@@ -26,8 +26,8 @@ const (
 	maxLeeway = 2 * time.Minute
 )
 
-// Algorithms returns the signature algorithms that an issuer may use (RFC 7518, section 3.1). None of them is symmetric,
-// because the mesh never knows a secret of an issuer.
+// Algorithms returns the signature algorithms that an issuer may use (RFC 7518, section 3.1). None of them is
+// symmetric, because the mesh never knows a secret of an issuer.
 func Algorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }

@@ -150,8 +150,8 @@ func (k key) fits(algorithm string) bool {
 	}
 }
 
-// keyFor returns the key that verifies a token with the given `kid` and `alg`. A token without `kid` is accepted only if
-// exactly one key fits. At most one key is tried, so a token never costs more than one verification.
+// keyFor returns the key that verifies a token with the given `kid` and `alg`. A token without `kid` is accepted only
+// if exactly one key fits. At most one key is tried, so a token never costs more than one verification.
 func (i *issuer) keyFor(id, algorithm string) (crypto.PublicKey, *Refusal) {
 	var found []key
 	known := false

@@ -214,7 +214,8 @@ func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *R
 // overageClaims are claims of Microsoft Entra ID that say that the token omits groups, because there are too many.
 var overageClaims = []string{"hasgroups", "_claim_names"}
 
-// setGroups sets the groups. It never sets fewer groups than the subject has, because a rule may refuse calls of a group.
+// setGroups sets the groups. It refuses a token whose list of groups is incomplete or can't be read, because a rule may
+// deny the calls of a missing group.
 func (i *issuer) setGroups(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	at := i.groups.claim
 	if at.pointer == "" {

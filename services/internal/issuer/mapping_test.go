@@ -157,8 +157,8 @@ func TestMapping_RefusesClaimsThatCanNotBeMapped(t *testing.T) {
 	}
 }
 
-// The configuration gives groups to subjects of the tenant "default". Rules that deny calls of these groups apply to JWTs,
-// too.
+// The configuration gives groups to subjects of the tenant "default". Rules that deny calls of these groups apply to
+// JWTs, too.
 func TestGroups_OfTheConfigurationAreAdded(t *testing.T) {
 	t.Parallel()
 	change := func(i *identityv1.Issuer) {

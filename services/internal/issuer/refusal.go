@@ -7,7 +7,8 @@ type Reason string
 
 // These are the reasons.
 const (
-	// Malformed means that the token is not a JWT that every parser reads alike.
+	// Malformed means that the token is not a JWT that every parser reads alike, or that the mesh does not accept its
+	// header.
 	Malformed Reason = "malformed"
 	// UnknownIssuer means that the claim `iss` names no configured issuer.
 	UnknownIssuer Reason = "unknown_issuer"
@@ -25,7 +26,7 @@ const (
 	WrongClaim Reason = "claim"
 	// UnknownKey means that the issuer's keys do not contain the key of the token.
 	UnknownKey Reason = "unknown_key"
-	// NoKeys means that the issuer's keys have not been fetched yet.
+	// NoKeys means that the issuer's keys have not been fetched yet, or are too old.
 	NoKeys Reason = "no_keys"
 	// WrongSignature means that the signature is not the issuer's.
 	WrongSignature Reason = "signature"

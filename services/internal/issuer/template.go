@@ -74,7 +74,7 @@ func parsePointer(text string) (valuepath.Path, error) {
 	return path, nil
 }
 
-// execute returns the text that the template makes of the claims.
+// execute returns the text of the template with the values of the claims.
 func (t template) execute(claims object) (string, *Refusal) {
 	var out strings.Builder
 	out.WriteString(t.prefix)

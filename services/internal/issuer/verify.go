@@ -27,10 +27,10 @@ func (i *Identity) ErrorAt(now time.Time) error {
 	return &Refusal{Reason: Expired, Issuer: i.Principal.GetIssuer(), text: expiredText}
 }
 
-const expiredText = "the token has expired: the client needs another one of its issuer"
+const expiredText = "the token has expired: the client needs another one from the issuer"
 
-// Verify returns the identity of a token at the given time. It checks the signature after the checks that cost less, but
-// before it maps the claims, so strangers learn nothing about the mapping (RFC 8725; RFC 9068, section 4).
+// Verify returns the identity of a token at the given time. It checks the signature after the checks that cost less,
+// but before it maps the claims, so strangers learn nothing about the mapping (RFC 8725; RFC 9068, section 4).
 func (s *Set) Verify(token string, now time.Time) (*Identity, *Refusal) {
 	return s.verify(token, now, nil)
 }
@@ -194,8 +194,8 @@ func IsServerName(name string) bool {
 }
 
 // checkTimes returns the time at which the token expires (claim `exp`). It also refuses claims that bind the token to
-// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800), an actor (`act`, RFC 8693), or an event
-// (`events`, RFC 8417).
+// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800), an actor (`act`, RFC 8693), or an
+// event (`events`, RFC 8417).
 func (i *issuer) checkTimes(claims object, now time.Time) (time.Time, *Refusal) {
 	for _, name := range []string{"cnf", "act", "events"} {
 		if claims[name] != nil {

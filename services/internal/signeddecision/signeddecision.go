@@ -25,8 +25,8 @@ import (
 const domain = "sluice-decision-1\x00"
 
 // principalFormat is the format from which a principal's digest is computed. jwtFormat is the format if a JWT has
-// identified the caller or a principal in its delegation chain. Other principals have the first format, so that services
-// of versions without JWTs compute the same digest.
+// identified the caller or a principal in its delegation chain. Other principals have the first format, so that
+// services of versions without JWTs compute the same digest.
 const (
 	principalFormat = "sluice-principal-1"
 	jwtFormat       = "sluice-principal-2"

@@ -170,9 +170,9 @@ type Callers struct {
 	// Whether a calling service must send the principal on whose behalf it calls, in the metadata `sluice-principal`.
 	// sluice.identity.v1.Principal specifies the format. A request with a token never has such a principal.
 	Principal bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Whether a token is accepted while the identity service is unavailable, if the token was valid when the identity service
-	// last responded. This is only for RPCs that report the state of the mesh. Such an RPC returns no data about callers
-	// and changes no state.
+	// Whether a token is accepted while the identity service is unavailable, if the token was valid when the identity
+	// service last responded. This is only for RPCs that report the state of the mesh. Such an RPC returns no data about
+	// callers and changes no state.
 	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

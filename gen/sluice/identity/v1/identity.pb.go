@@ -38,10 +38,10 @@ const (
 //	iat, exp   time of the signature and time of expiry, at most 60 s later; clocks may differ by 5 s
 //	principal  this message in binary protobuf, as unpadded base64url
 //
-// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console, identity. The called
-// role is the service that serves the RPC. The gateway signs for every principal that it has identified. wasmagent
-// signs only for its own agents. The subject of such an agent begins with `agent:<tenant>/`, and the agent has a
-// delegation chain or, if a person created it, an owner. If the JWT is not valid, the error is UNAUTHENTICATED,
+// The roles are the services of the mesh: gateway, policy, ratelimit, approval, wasmagent, audit, console, identity.
+// The called role is the service that serves the RPC. The gateway signs for every principal that it has identified.
+// wasmagent signs only for its own agents. The subject of such an agent begins with `agent:<tenant>/`, and the agent
+// has a delegation chain or, if a person created it, an owner. If the JWT is not valid, the error is UNAUTHENTICATED,
 // PRINCIPAL_REFUSED. If the JWT is required and missing, the error is UNAUTHENTICATED, PRINCIPAL_REQUIRED.
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -75,16 +75,16 @@ type Principal struct {
 	// Subject of the operator who created the presented token and therefore knows its secret, at most 256 bytes. It is
 	// empty if the token is in the configuration, or if an operator of another tenant created it.
 	TokenCreatedBy string `protobuf:"bytes,12,opt,name=token_created_by,json=tokenCreatedBy,proto3" json:"token_created_by,omitempty"`
-	// Name of the issuer of the presented JWT, as in `auth.issuers` of the configuration. It is empty if the credential is
-	// a token of the mesh.
+	// Name of the issuer of the presented JWT, as in `auth.issuers` of the configuration. It is empty if the credential
+	// is a token of the mesh.
 	Issuer string `protobuf:"bytes,13,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	// OAuth client to which the presented JWT was issued: the claim `client_id`, or `azp` if there is none. At most 256
 	// bytes.
 	Client string `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`
 	// OAuth scopes of the presented JWT, sorted and without duplicates: at most 128 scopes of 1 to 256 bytes.
 	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a token.
-	// If the list is empty, the credential gives access to all servers.
+	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a
+	// token. If the list is empty, the credential gives access to all servers.
 	Servers       []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -266,8 +266,8 @@ type Token struct {
 	// Subject of the operator who revoked the token, at most 256 bytes. People of tenants other than "default" do not
 	// receive the subjects of operators of other tenants.
 	RevokedBy string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
-	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list is
-	// empty, the token gives access to all servers.
+	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list
+	// is empty, the token gives access to all servers.
 	Servers       []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -650,7 +650,7 @@ type RotateTokenRequest struct {
 	// until their own end.
 	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
 	// Time at which the token expires. If it is absent, the token is valid from now for as long as it was valid after its
-	// creation.
+	// creation or its last rotation.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -843,8 +843,8 @@ type RevokeTokenResponse struct {
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	// Names of the agent's tokens that stay valid because they are in the configuration.
 	Configured []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
-	// Number of replicas of the identity service that have not confirmed the revocation, because they have no connection to
-	// the database. Each of them stops to confirm tokens `stores.identity_max_age` after it has lost the connection.
+	// Number of replicas of the identity service that have not confirmed the revocation, because they have no connection
+	// to the database. Such a replica stops confirming tokens `stores.identity_max_age` after it has lost the connection.
 	UnconfirmedReplicas int32 `protobuf:"varint,3,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1083,7 +1083,7 @@ type WatchTokensResponse struct {
 	Set *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
 	// Identifier of the stream, for AcknowledgeTokens.
 	Watcher string `protobuf:"bytes,2,opt,name=watcher,proto3" json:"watcher,omitempty"`
-	// Version of the set: it increases with each change.
+	// Version of the set. Within a stream, it increases with each change.
 	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1571,7 +1571,7 @@ type IssuerStatus struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Value of the claim `iss`.
 	Issuer string `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
-	// Number of keys. It is 0 until the keys have been fetched.
+	// Number of keys. It is 0 if the keys have not been fetched yet, or are older than 24 hours.
 	Keys int32 `protobuf:"varint,3,opt,name=keys,proto3" json:"keys,omitempty"`
 	// Time at which the keys were fetched last. It is absent if they have never been fetched.
 	Fetched *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=fetched,proto3" json:"fetched,omitempty"`
@@ -1869,7 +1869,8 @@ func (x *ReportUnknownKeyRequest) GetIssuer() string {
 // ReportUnknownKeyResponse says which keys the issuer has.
 type ReportUnknownKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 digest of the issuer's keys, 32 bytes. A caller with other keys receives them soon, in a set of WatchTokens.
+	// SHA-256 digest of the issuer's keys, 32 bytes. A caller with other keys receives them soon, in a set of
+	// WatchTokens.
 	KeysSha256    []byte `protobuf:"bytes,1,opt,name=keys_sha256,json=keysSha256,proto3" json:"keys_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -36,8 +36,8 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
-// returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed only in the
-// configuration. The identity service serves IdentityService.
+// returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed
+// only in the configuration. The identity service serves IdentityService.
 type IdentityServiceClient interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
@@ -55,9 +55,9 @@ type IdentityServiceClient interface {
 	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
 	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a while, so
-	// that clients can change to the new one without a failed call. The name, the rights and the time of creation of the
-	// token stay the same. Errors:
+	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a
+	// while, so that clients can change to the new one without a failed call. The name, the rights and the time of
+	// creation of the token stay the same. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
@@ -66,8 +66,9 @@ type IdentityServiceClient interface {
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
 	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
-	// RevokeToken revokes a token, or all tokens of an agent. It returns after all services have stopped accepting these
-	// tokens, or after 5 s with the number of replicas that have not confirmed this. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
+	// RevokeToken revokes a token, or all tokens of an agent. It returns when all services have stopped accepting these
+	// tokens, or after at most 5 s with the number of replicas that have not confirmed this. A token that was revoked
+	// before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
@@ -84,12 +85,15 @@ type IdentityServiceClient interface {
 	// "default" receive the issuers of their tenant, without the reasons of failed fetches.
 	ListIssuers(ctx context.Context, in *ListIssuersRequest, opts ...grpc.CallOption) (*ListIssuersResponse, error)
 	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
-	// the JWT gets no rights by it. Errors:
+	// the JWT gets no rights. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: the caller is an operator of a tenant other than "default"
 	ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error)
-	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
-	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
+	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the
+	// keys again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
+	// Errors:
+	//
+	//	NOT_FOUND  ISSUER_UNKNOWN: the configuration has no such issuer
 	ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.
@@ -218,8 +222,8 @@ func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTo
 // for forward compatibility.
 //
 // IdentityService manages the tokens of the installation. Only hashes of tokens are stored. The secret of a token is
-// returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed only in the
-// configuration. The identity service serves IdentityService.
+// returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed
+// only in the configuration. The identity service serves IdentityService.
 type IdentityServiceServer interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
@@ -237,9 +241,9 @@ type IdentityServiceServer interface {
 	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
 	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a while, so
-	// that clients can change to the new one without a failed call. The name, the rights and the time of creation of the
-	// token stay the same. Errors:
+	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a
+	// while, so that clients can change to the new one without a failed call. The name, the rights and the time of
+	// creation of the token stay the same. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
@@ -248,8 +252,9 @@ type IdentityServiceServer interface {
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
 	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
-	// RevokeToken revokes a token, or all tokens of an agent. It returns after all services have stopped accepting these
-	// tokens, or after 5 s with the number of replicas that have not confirmed this. A token that was revoked before stays revoked, so the request is safe to repeat. Errors:
+	// RevokeToken revokes a token, or all tokens of an agent. It returns when all services have stopped accepting these
+	// tokens, or after at most 5 s with the number of replicas that have not confirmed this. A token that was revoked
+	// before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
@@ -266,12 +271,15 @@ type IdentityServiceServer interface {
 	// "default" receive the issuers of their tenant, without the reasons of failed fetches.
 	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
 	// ExplainJWT verifies a JWT as the gateway does, and returns the steps of the verification. Nothing is recorded, and
-	// the JWT gets no rights by it. Errors:
+	// the JWT gets no rights. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: the caller is an operator of a tenant other than "default"
 	ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error)
-	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the keys
-	// again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
+	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the
+	// keys again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
+	// Errors:
+	//
+	//	NOT_FOUND  ISSUER_UNKNOWN: the configuration has no such issuer
 	ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error)
 	// ReportTokenUse reports when tokens were last used. Services report each token at most once a minute. Unknown names
 	// are ignored.

@@ -62,17 +62,17 @@ type Issuer struct {
 	AgentNamedByClaim bool `protobuf:"varint,15,opt,name=agent_named_by_claim,json=agentNamedByClaim,proto3" json:"agent_named_by_claim,omitempty"`
 	// Template of the owner, as in `subject`. It is empty if callers have no owner.
 	Owner string `protobuf:"bytes,16,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Accepted signature algorithms (RFC 7518, section 3.1): RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512
-	// or EdDSA.
+	// Accepted signature algorithms (RFC 7518, section 3.1): RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384,
+	// ES512 or EdDSA.
 	Algorithms []string `protobuf:"bytes,17,rep,name=algorithms,proto3" json:"algorithms,omitempty"`
 	// Maximum difference between the clocks of the issuer and of the mesh, at most 2 minutes.
 	Leeway *durationpb.Duration `protobuf:"bytes,18,opt,name=leeway,proto3" json:"leeway,omitempty"`
 	// Maximum time between the claims `iat` and `exp`.
 	MaxLife *durationpb.Duration `protobuf:"bytes,19,opt,name=max_life,json=maxLife,proto3" json:"max_life,omitempty"`
-	// Public keys of the issuer, at most 64. The list is empty until the keys have been fetched.
+	// Public keys of the issuer, at most 64. The list is empty if the keys have not been fetched yet, or are too old.
 	Keys []*IssuerKey `protobuf:"bytes,20,rep,name=keys,proto3" json:"keys,omitempty"`
-	// Groups of subjects of the tenant "default" in the configuration (`groups`). A caller has these groups in addition to
-	// the groups of its token.
+	// Groups of subjects of the tenant "default" in the configuration (`groups`). A caller has these groups in addition
+	// to the groups of its token.
 	SubjectGroups map[string]*SubjectGroups `protobuf:"bytes,21,rep,name=subject_groups,json=subjectGroups,proto3" json:"subject_groups,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

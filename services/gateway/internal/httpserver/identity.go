@@ -66,17 +66,19 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// errOtherResource means that the audience of a JWT is not the resource that the request names (RFC 8707,
-// section 2).
-var errOtherResource = errors.New("the token was issued for another server of this mesh")
+// errOtherResource means that a JWT has another audience than the resource that the request names (RFC 8707, section
+// 2), or that a token of the mesh is for other servers.
+var errOtherResource = errors.New("the token does not give access to this URL: use the URL of a server for which it was issued")
 
-// isUnknown reports whether it is not known if a credential is valid, so the client should send the request again.
+// isUnknown reports whether an error means that it is not known whether a credential is valid. The client should then
+// send the request again.
 func isUnknown(err error) bool {
 	refusal := issuer.RefusalOf(err)
 	return errors.Is(err, authn.ErrVerifyBusy) || refusal != nil && refusal.Reason == issuer.NoKeys
 }
 
-// unknownText returns the text of the refusal of a credential about which isUnknown returns true.
+// unknownText returns the text of a refusal because of an error for which isUnknown returns true. For other errors it
+// returns an empty text.
 func unknownText(err error) string {
 	if !isUnknown(err) {
 		return ""
@@ -115,8 +117,8 @@ const (
 	expiredToken = "this bearer token has expired: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
 )
 
-// unauthenticated refuses a request. err is the reason why the request's credential is not accepted, or nil if the request
-// has none. If the request has a credential, the response contains an error code (RFC 6750, section 3).
+// unauthenticated refuses a request. err is the reason why the request's credential is not accepted, or nil if the
+// request has none. If the request has a credential, the response contains an error code (RFC 6750, section 3).
 func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err error) {
 	challenge, why := s.challenge(r), noToken
 	if err != nil {

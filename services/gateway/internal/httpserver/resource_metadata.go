@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/issuer"
 )
 
-// metadataPath is the path of the metadata of protected resources (RFC 9728, section 3). The path of the resource follows.
+// metadataPath is the path of the metadata of protected resources (RFC 9728, section 3). The path of the resource
+// follows.
 const metadataPath = "/.well-known/oauth-protected-resource"
 
 // MetadataPatterns are the patterns of the paths at which [Server.ResourceMetadata] is served.
@@ -24,8 +25,8 @@ type resourceMetadata struct {
 	BearerMethods        []string `json:"bearer_methods_supported"`
 }
 
-// ResourceMetadata serves the metadata of the mesh, or of one of its servers, as a protected resource. Each server name has
-// metadata, so a client can't find out which servers exist. Without issuers or a public URL, there is no metadata.
+// ResourceMetadata serves the metadata of the mesh, or of one of its servers, as a protected resource. Each server name
+// has metadata, so a client can't find out which servers exist. Without issuers or a public URL, there is no metadata.
 func (s *Server) ResourceMetadata(w http.ResponseWriter, r *http.Request) {
 	h, issuers := w.Header(), s.deps.Tokens.IssuerURLs()
 	h.Set("Access-Control-Allow-Origin", "*") // the metadata is public
@@ -49,7 +50,8 @@ func (s *Server) ResourceMetadata(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // the client may have disconnected
 }
 
-// resourceOf returns the URI of a server as a protected resource. If the name is empty, it is that of all servers.
+// resourceOf returns the URI of a server as a protected resource. If the name is empty, it returns the URI of all
+// servers.
 func (s *Server) resourceOf(server string) string {
 	if server == "" {
 		return s.cfg.Resource
@@ -58,7 +60,7 @@ func (s *Server) resourceOf(server string) string {
 }
 
 // challenge returns the challenge of a response with the status 401 (RFC 6750, section 3). It contains the URL of the
-// resource's metadata if JWTs of issuers are accepted (RFC 9728, section 5.1).
+// resource's metadata if JWTs of issuers are accepted and the mesh has a public URL (RFC 9728, section 5.1).
 func (s *Server) challenge(r *http.Request) string {
 	const challenge = `Bearer realm="sluice"`
 	if s.cfg.Resource == "" || s.deps.Tokens.Issuers() == 0 || !strings.HasPrefix(r.URL.Path, "/mcp") {

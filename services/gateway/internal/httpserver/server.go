@@ -40,8 +40,8 @@ type Config struct {
 	Origins []string
 	// Proxies are the networks of trusted proxies. The gateway accepts the client addresses that these proxies forward.
 	Proxies []netip.Prefix
-	// Resource is the URI of the mesh as a protected resource (RFC 9728), such as `https://mcp.example.com/mcp`. It is empty
-	// if the mesh has no public URL.
+	// Resource is the URI of the mesh as a protected resource (RFC 9728), such as `https://mcp.example.com/mcp`. It is
+	// empty if the mesh has no public URL.
 	Resource string
 }
 

@@ -1,5 +1,6 @@
 // Package meters defines the gateway's metrics. Every attribute has a fixed list of values, or the names of configured
-// issuers. Strings from clients and servers are unbounded and may be secret, so any other value is recorded as `_OTHER`.
+// issuers. Strings from clients and servers are unbounded and may be secret, so any other value is recorded as
+// `_OTHER`.
 package meters
 
 import (

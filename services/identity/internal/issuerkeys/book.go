@@ -16,9 +16,11 @@ const (
 	renewAfter = 10 * time.Minute
 	// maxAge is the time for which keys are used if they can't be fetched again.
 	maxAge = 24 * time.Hour
-	// minPause is the minimum time between two fetches because of unknown keys, and between two fetches after a failure.
+	// minPause is the minimum time between two fetches because of unknown keys, and the maximum pause after a failed
+	// fetch.
 	minPause = 30 * time.Second
-	// firstPause is the pause after the first failed fetch of an issuer that has no keys. It is doubled up to minPause.
+	// firstPause is half of the pause after the first failed fetch. Each further failure doubles the pause, up to
+	// minPause.
 	firstPause = time.Second
 	// interval is the interval at which the book looks for keys to fetch.
 	interval = time.Second
@@ -46,7 +48,7 @@ type Book struct {
 // entry is the state of one issuer.
 type entry struct {
 	Status
-	// tried is the time at which the last fetch began, and pause the time to wait after a failure.
+	// tried is the time at which the last fetch began. pause is the time from the start of a failed fetch to the next.
 	tried time.Time
 	pause time.Duration
 	// requested is the time at which the last fetch because of an unknown key began.
@@ -134,9 +136,9 @@ func (b *Book) due(now time.Time) []Source {
 	return out
 }
 
-// Refetch fetches the keys of an issuer again because a JWT names an unknown key, and returns the keys. It fetches nothing
-// if it has done so less than 30 s ago, so strangers can't make the mesh send many requests. If the keys are being fetched
-// already, it waits for the result first, or until ctx is done.
+// Refetch fetches the keys of an issuer again because a JWT names an unknown key, and returns the keys. It fetches
+// nothing if it has done so less than 30 s ago, so strangers can't make the mesh send many requests. If the keys are
+// being fetched already, it waits for the result first, or until ctx is done.
 func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
 	for ctx.Err() == nil {
 		b.mu.Lock()

@@ -38,8 +38,8 @@ type Source struct {
 	CA string
 }
 
-// metadataURLs returns the URLs of an issuer's metadata: OpenID Connect Discovery 1.0, section 4, and RFC 8414, section 3.
-// RFC 8414 inserts its path between the host and the path of the issuer.
+// metadataURLs returns the URLs of an issuer's metadata: OpenID Connect Discovery 1.0, section 4, and RFC 8414, section
+// 3. RFC 8414 inserts its path between the host and the path of the issuer.
 func metadataURLs(of *url.URL) []string {
 	path := strings.TrimSuffix(of.Path, "/")
 	root := of.Scheme + "://" + of.Host

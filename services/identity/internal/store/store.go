@@ -101,7 +101,7 @@ func (s *Store) Import(ctx context.Context, tokens []Token) error {
 // replicaLife is the time for which a replica that is no longer seen is stored.
 const replicaLife = 24 * time.Hour
 
-// ReportReplica stores the version of the tokens that all services use that are connected to a replica.
+// ReportReplica stores the newest version of the tokens that all services that are connected to a replica use.
 func (s *Store) ReportReplica(ctx context.Context, id string, version int64) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		now := sqlstore.Micros(tx.Now)

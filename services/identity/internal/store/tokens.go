@@ -214,13 +214,13 @@ type Rotation struct {
 	// SHA256 is the digest of the new secret. Overlap is the time for which the old secret stays valid.
 	SHA256  [32]byte
 	Overlap time.Duration
-	// Expires is the time at which the token expires. If it is zero, the token is valid from now for as long as it was valid
-	// after its creation or after the last rotation.
+	// Expires is the time at which the token expires. If it is zero, the token is valid from now for as long as it was
+	// valid after its creation or after the last rotation.
 	Expires time.Time
 }
 
 // RotateToken replaces the secret of a token. The result set contains all tokens. The error can be [ErrTokenUnknown],
-// [ErrTokenEnded] or [sqlstore.ErrUnavailable].
+// [ErrTokenEnded], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
 func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := readTokens(ctx, tx, "WHERE name = $1", r.Name)
@@ -261,8 +261,9 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 // maxPrevious is the maximum number of replaced secrets of a token that are valid at the same time.
 const maxPrevious = 4
 
-// previous returns the replaced secrets of a token after the rotation. They never outlive the token as it was before the
-// rotation, or as it is after it. Without an overlap, all of them end, because one of them may be in wrong hands.
+// previous returns the replaced secrets of a token after the rotation. A replaced secret never outlives the token as it
+// was before the rotation, or as it is after the rotation. Without an overlap, all replaced secrets end, because one of
+// them may be in wrong hands.
 func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret, error) {
 	if r.Overlap == 0 {
 		return nil, nil

@@ -160,8 +160,8 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	return gateway.SandboxReports(cfg, t.launcher, app.Env)
 }
 
-// checkTokens returns an error if the identity service would refuse the tokens, for example because two of them have the
-// same secret.
+// checkTokens returns an error if the identity service would refuse the tokens, for example because two of them have
+// the same secret.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {
 		return fmt.Errorf("auth.tokens: %w", err)

@@ -151,7 +151,7 @@ func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkRes
 	}
 	for _, token := range f.Auth.Tokens {
 		if isApprover := token.Role == "operator" || token.Role == "approver"; isApprover && !f.IsSubjectOfIssuer(token.Subject) {
-			out = append(out, checkResult{stateWarning, "token " + token.Name, fmt.Sprintf("its subject %q is not one of an issuer: if this person's agents use JWTs, the person could approve their calls", token.Subject), "set its subject to that of the person's JWTs, such as " + f.Auth.Issuers[0].Name + "/ana"})
+			out = append(out, checkResult{stateWarning, "token " + token.Name, fmt.Sprintf("its subject %q is not a subject of an issuer: if this person's agents use JWTs, the person could approve the agents' calls", token.Subject), "set its subject to that of the person's JWTs, such as " + f.Auth.Issuers[0].Name + "/ana"})
 		}
 	}
 	_ = t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) error {
@@ -159,6 +159,8 @@ func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkRes
 		for _, one := range resp.GetIssuers() {
 			of := "issuer " + one.GetName()
 			switch {
+			case one.GetKeys() == 0 && one.GetProblem() == "":
+				out = append(out, checkResult{stateWarning, of, "its keys have not been fetched yet, so its JWTs are refused", "run this command again after some seconds"})
 			case one.GetKeys() == 0:
 				out = append(out, checkResult{stateProblem, of, "its keys could not be fetched, so its JWTs are refused: " + safetext.Line(one.GetProblem()), "check issuer and key_set, and that the identity service can reach the issuer"})
 			case one.GetProblem() != "":

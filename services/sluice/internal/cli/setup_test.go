@@ -82,7 +82,7 @@ func TestSetup_ConcurrentSetupsCreateOneCA(t *testing.T) {
 		}
 		sum := sha256.Sum256(bytes.TrimSpace(read(t, dir, "operator", "tokens", "agent")))
 		if got := string(read(t, dir, "identity", "tokens", "agent.sha256")); got != hex.EncodeToString(sum[:]) {
-			t.Errorf("the policy role knows another token")
+			t.Errorf("the identity role knows another token")
 		}
 	}
 }

@@ -204,6 +204,9 @@ type createdToken struct {
 	File   string `json:"file,omitzero"`
 	// OldExpires is the time at which the replaced text ends. It is zero if the token is new.
 	OldExpires time.Time `json:"oldExpires,omitzero"`
+	// UnconfirmedReplicas is the number of replicas of the identity role that have not confirmed the rotation of the
+	// token. It is -1 if the number is unknown.
+	UnconfirmedReplicas int32 `json:"unconfirmedReplicas,omitzero"`
 }
 
 // issueToken creates a token, and prints it or writes it to a new file. It creates the file first, because otherwise it
@@ -258,7 +261,8 @@ func (t *tool) rotateToken() *cobra.Command {
 		Short: "Replace the text of a token, and print the new text once",
 		Long: `Replace the text of a token. The ID, the rights and the age of the token stay the same. The old
 text stays valid for --overlap, so that you can change the client's configuration without a failed
-call. With --overlap 0s, it ends at once, and so do earlier texts. The new text is printed once, on standard output, or written to a new file.`,
+call. With --overlap 0s, the old text ends at once, and so do earlier texts. The new text is
+printed once, on standard output, or written to a new file.`,
 		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeToken,
@@ -296,7 +300,7 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 	if err != nil {
 		return errors.Join(t.explainError(err), file.discard())
 	}
-	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret()}
+	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret(), UnconfirmedReplicas: resp.GetUnconfirmedReplicas()}
 	if resp.GetOldSecretExpires() != nil {
 		out.OldExpires = resp.GetOldSecretExpires().AsTime().Local()
 	}
@@ -320,7 +324,7 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 	case n < 0:
 		say("it is not known whether all services use the new text already")
 	case n > 0:
-		say("%d replicas of the identity role have not confirmed this: a replica that runs without a connection to the database accepts the old text for at most stores.identity_max_age", n)
+		say("this is not confirmed by %s: a replica that runs without a connection to the database may accept the old text, and refuse the new one, for at most stores.identity_max_age", identityReplicas(n))
 	}
 	if path != "" {
 		say("the token is in %s, which only you can read", path)
@@ -467,7 +471,8 @@ remove it from the configuration file; this also needs no restart.`,
 	return c
 }
 
-// printRevoked prints the revoked tokens. It returns an error if the agent has tokens that stay valid.
+// printRevoked prints the revoked tokens. It returns an error if the agent has tokens that stay valid, or if
+// replicas have not confirmed the revocation.
 func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 	all := make([]tokenRecord, len(resp.GetTokens()))
 	for i, one := range resp.GetTokens() {
@@ -484,13 +489,21 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 			t.printf("revoked: token %s of the agent %s, which can no longer call tools", one.ID, one.Agent)
 		}
 	}
+	var unconfirmed, stay error
 	if n := resp.GetUnconfirmedReplicas(); n > 0 {
-		return fmt.Errorf("the tokens are revoked, but %d replicas of the identity role have not confirmed it: a replica that runs without a connection to the database accepts the tokens for at most stores.identity_max_age", n)
+		unconfirmed = fmt.Errorf("the tokens are revoked, but this is not confirmed by %s: a replica that runs without a connection to the database accepts the tokens for at most stores.identity_max_age", identityReplicas(n))
 	}
 	if configured := resp.GetConfigured(); len(configured) > 0 {
-		return fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))
+		stay = fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))
 	}
-	return nil
+	return errors.Join(unconfirmed, stay)
+}
+
+func identityReplicas(n int32) string {
+	if n == 1 {
+		return "1 replica of the identity role"
+	}
+	return fmt.Sprintf("%d replicas of the identity role", n)
 }
 
 func (t *tool) completeToken(c *cobra.Command, given []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
