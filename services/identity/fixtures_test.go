@@ -25,6 +25,8 @@ type options struct {
 	// groups contains the groups of the configuration. The field reload is a function that reads the configuration again.
 	groups map[string][]string
 	reload func() (identity.Identities, error)
+	// issuers are the issuers of the configuration.
+	issuers []identity.Issuer
 	// data is the data directory. If it is empty, a new directory is used.
 	data string
 	// source is the store's URL. If it is empty, the store is SQLite.
@@ -87,7 +89,7 @@ func build(t testing.TB, opts options) (*identity.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := identity.New(t.Context(), identity.Config{
-		Identities: identity.Identities{Tokens: opts.tokens, Groups: opts.groups}, Source: cmp.Or(opts.source, "sqlite"), Data: opts.data,
+		Identities: identity.Identities{Tokens: opts.tokens, Groups: opts.groups, Issuers: opts.issuers}, Source: cmp.Or(opts.source, "sqlite"), Data: opts.data,
 	}, identity.Deps{Tokens: tokens, Policy: opts.policy, Meter: noop.Meter{}, Log: log, Reload: opts.reload})
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,7 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// errOtherResource means that a JWT has another audience than the resource that the request names (RFC 8707, section
+// errOtherResource means that a JWT does not have the resource that the request names as an audience (RFC 8707, section
 // 2), or that a token of the mesh is for other servers.
 var errOtherResource = errors.New("the token does not give access to this URL: use the URL of a server for which it was issued")
 
