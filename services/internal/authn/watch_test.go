@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +145,42 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 			t.Errorf("the log is\n%s", out)
 		}
 	})
+}
+
+// If the service sends nothing, another replica of it may have the tokens. If it is unavailable, gRPC connects again
+// itself.
+func TestWatchTokens_ReconnectsWhenSourceIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		closed bool
+		want   bool
+	}{{name: "silent", want: true}, {name: "closed", closed: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			messages := make(chan *identityv1.WatchTokensResponse)
+			if c.closed {
+				close(messages)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			var reconnects atomic.Int32
+			done := make(chan error, 1)
+			go func() {
+				done <- authn.WatchTokens(ctx, &source{streams: []chan *identityv1.WatchTokensResponse{messages}}, new(authn.Tokens), slog.New(slog.DiscardHandler), func() { reconnects.Add(1) })
+			}()
+			time.Sleep(1900 * time.Millisecond)
+			if n := reconnects.Load(); n != 0 {
+				t.Errorf("%s: %d reconnects after 1.9 s", c.name, n)
+			}
+			time.Sleep(time.Second)
+			if n := reconnects.Load(); (n > 0) != c.want {
+				t.Errorf("%s: %d reconnects after 2.9 s", c.name, n)
+			}
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // A message without a set confirms only a set that was received on the same stream. Before the first set of a stream,
