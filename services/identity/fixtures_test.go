@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"sync"
 	"testing"
 
 	"go.opentelemetry.io/otel/metric/noop"
@@ -39,6 +40,7 @@ type options struct {
 // exporter is a policy service that exports tokens. If err is not nil, it is unavailable.
 type exporter struct {
 	policyv1.PolicyServiceClient
+	mu     sync.Mutex
 	tokens []*policyv1.ExportedToken
 	err    error
 	// moved is true after a request has said that the tokens were stored.
@@ -46,6 +48,8 @@ type exporter struct {
 }
 
 func (e *exporter) ExportTokens(_ context.Context, req *policyv1.ExportTokensRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.ExportTokensResponse], error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.err != nil {
 		return nil, e.err
 	}
@@ -54,6 +58,13 @@ func (e *exporter) ExportTokens(_ context.Context, req *policyv1.ExportTokensReq
 		return new(exportStream), nil
 	}
 	return &exportStream{tokens: e.tokens}, nil
+}
+
+// set changes the tokens and the error.
+func (e *exporter) set(tokens []*policyv1.ExportedToken, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tokens, e.err = tokens, err
 }
 
 // exportStream sends one token in each message.

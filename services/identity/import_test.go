@@ -42,7 +42,7 @@ func TestRun_ImportsTheTokensOfThePolicyServiceOnce(t *testing.T) {
 		if tokens.HasSet() || svc.Health(t.Context()) == nil {
 			t.Error("there is a set of tokens although the stored tokens are unknown")
 		}
-		policy.tokens, policy.err = []*policyv1.ExportedToken{exported("cursor-1", false), exported("cursor-2", true)}, nil
+		policy.set([]*policyv1.ExportedToken{exported("cursor-1", false), exported("cursor-2", true)}, nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		check := func(when string, tokens *authn.Tokens) {
@@ -60,11 +60,11 @@ func TestRun_ImportsTheTokensOfThePolicyServiceOnce(t *testing.T) {
 		if err := svc.Health(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if !policy.moved {
+		if synctest.Wait(); !policy.moved {
 			t.Error("the policy service still has the tokens")
 		}
 		stop()
-		policy.tokens, policy.err = nil, errors.New("unavailable")
+		policy.set(nil, errors.New("unavailable"))
 		_, tokens, _ = start(t, opts)
 		synctest.Wait()
 		check("after a restart", tokens)
