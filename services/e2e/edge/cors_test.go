@@ -60,7 +60,7 @@ func TestCORS_OnlyListedOriginsAreAllowed(t *testing.T) {
 			t.Errorf("preflight of %s: %d, (-want +got)\n%s", path, status, diff)
 		}
 	}
-	answer := http.Header{"Access-Control-Allow-Origin": {app}, "Access-Control-Expose-Headers": {"Mcp-Session-Id"}, "Vary": {"Origin"}}
+	answer := http.Header{"Access-Control-Allow-Origin": {app}, "Access-Control-Expose-Headers": {"Mcp-Session-Id, WWW-Authenticate"}, "Vary": {"Origin"}}
 	from := func(origin string, more ...string) http.Header {
 		h := http.Header{"Origin": {origin}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
 		for i := 0; i < len(more); i += 2 {

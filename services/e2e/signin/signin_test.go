@@ -80,7 +80,7 @@ func TestSignIn_ProgramUsesClientCredentials(t *testing.T) {
 	if got := stack.Connect(t, mesh.MCP("raw"), token).Call("safe", "{}"); got.Status != http.StatusOK || got.IsError(t) {
 		t.Errorf("%d %s", got.Status, got.Body)
 	}
-	if got := stack.NewClient(t, mesh.AllServers(), token).Post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); got.Status != http.StatusUnauthorized || !strings.Contains(got.Header.Get("WWW-Authenticate"), "another server") {
+	if got := stack.NewClient(t, mesh.AllServers(), token).Post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`); got.Status != http.StatusUnauthorized || !strings.Contains(got.Header.Get("WWW-Authenticate"), "does not give access to this URL") {
 		t.Errorf("the token for one server is accepted for all servers: %d %s", got.Status, got.Body)
 	}
 }
