@@ -90,7 +90,7 @@ func checkRestored(h *home, before map[string]string) {
 			h.t.Errorf("%s is not restored, but\n%s", path, text)
 		}
 	}
-	kept := []string{"gateway", "policy", "approval", "wasmagent", "keys", "lock", "start.lock", "init/lock", "running", "up.log"}
+	kept := []string{"gateway", "identity", "policy", "approval", "wasmagent", "keys", "lock", "start.lock", "init/lock", "running", "up.log"}
 	err := filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // the mesh is closing its databases
 			return nil
