@@ -389,8 +389,10 @@ func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	second := `{"path":"b","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
 	var made []string
 	full := false
+	ctx, cancel := context.WithTimeout(ana.ctx, createTime)
+	defer cancel()
 	for i := 0; i < 100 && !full; i++ {
-		resp, err := ana.CreateAgent(ana.ctx, &wasmagentv1.CreateAgentRequest{Guest: new("echo")})
+		resp, err := ana.CreateAgent(ctx, &wasmagentv1.CreateAgentRequest{Guest: new("echo")})
 		if full = err != nil; full {
 			rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
 			break
@@ -398,7 +400,7 @@ func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 		id := resp.GetAgent().GetId()
 		made = append(made, id)
 		for _, in := range []string{input, second} {
-			_, err := ana.CallTool(ana.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: in})
+			_, err := ana.CallTool(ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: in})
 			if full = err != nil; full {
 				rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
 				break
@@ -408,15 +410,15 @@ func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	if !full || len(made) < 30 {
 		t.Fatalf("%d agents of 8 MiB, full: %v", len(made), full)
 	}
-	_, err := ana.CreateAgent(ana.ctx, new(wasmagentv1.CreateAgentRequest))
+	_, err := ana.CreateAgent(ctx, new(wasmagentv1.CreateAgentRequest))
 	rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
 	_, _, err = ana.prompt(made[0], "x")
 	rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")
 	ben.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
-	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: made[0]}); err != nil {
+	if _, err := ana.TerminateAgent(ctx, &wasmagentv1.TerminateAgentRequest{AgentId: made[0]}); err != nil {
 		t.Fatal(err)
 	}
 	ana.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")})
-	_, err = ana.GetState(ana.ctx, &wasmagentv1.GetStateRequest{AgentId: made[0]})
+	_, err = ana.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: made[0]})
 	rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
 }

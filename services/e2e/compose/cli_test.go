@@ -54,8 +54,8 @@ func cliStories(t *testing.T, d *deployment) {
 				t.Errorf("%s is pulled: %s", name, service.Policy)
 			}
 		}
-		if own != 9 {
-			t.Errorf("%d services of the mesh's image, want 9", own)
+		if own != 10 {
+			t.Errorf("%d services of the mesh's image, want 10", own)
 		}
 	})
 	t.Run("a relative configuration folder is relative to deploy", func(t *testing.T) {
