@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,8 @@ const (
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	windowTime     = time.Minute
+	// maxChain is the maximum number of principals in a delegation chain.
+	maxChain = 4
 	// flushEvery is the interval at which the pipeline writes the counts of one-minute windows that have ended.
 	flushEvery = 10 * time.Second
 )
@@ -52,40 +55,56 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// groupsOf returns the groups to which a record is charged. The map's values say how many times larger a group's quota
-// is than the quota of a principal.
-func groupsOf(rec *journal.Record) map[group]int {
-	out := make(map[group]int, 2+2*len(rec.Chain))
-	server := offenderOf(rec).server
-	for _, p := range append([]journal.Principal{rec.Principal}, rec.Chain...) {
-		out[group{offender: offender{Key: principal.Key{Tenant: p.Tenant, Subject: p.Subject}, server: server}}] = 1
-		person := principal.Key{Tenant: p.Tenant, Subject: cmp.Or(p.Owner, p.Subject)}
-		out[group{offender: offender{Key: person, server: server}, person: true}] = quota.PersonFactor
-	}
-	return out
+// charged is the window of a group to which a refusal is charged. times says how many times larger the group's quota is
+// than the quota of a principal.
+type charged struct {
+	*window
+
+	times int
 }
 
 // charge charges a refusal to all groups of its record. If the quota of one of the groups is used up, charge returns
 // false and charges no group.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
-	all, allowed := groupsOf(rec), true
-	for g, times := range all {
+	var space [2 * (1 + maxChain)]charged
+	all := a.charged(space[:0], &rec.Principal, rec, now)
+	for i := range rec.Chain {
+		all = a.charged(all, &rec.Chain[i], rec, now)
+	}
+	for _, c := range all {
+		if c.recorded >= c.times*maxRefusals || c.bytes >= c.times*maxBytes {
+			return false
+		}
+	}
+	size := journal.RefusalSize(rec)
+	for _, c := range all {
+		c.recorded++
+		c.bytes += size
+	}
+	return true
+}
+
+// charged appends the windows of the groups to which a principal belongs, unless they are in the list already.
+func (a *refusalCounter) charged(list []charged, p *journal.Principal, rec *journal.Record, now time.Time) []charged {
+	server := offenderOf(rec).server
+	for _, g := range [...]group{
+		{offender: offender{Key: principal.Key{Tenant: p.Tenant, Subject: p.Subject}, server: server}},
+		{offender: offender{Key: principal.Key{Tenant: p.Tenant, Subject: cmp.Or(p.Owner, p.Subject)}, server: server}, person: true},
+	} {
 		s := a.groups[g]
 		if s == nil || now.Sub(s.since) >= windowTime {
 			s = s.next(now)
 			a.groups[g] = s
 		}
-		allowed = allowed && s.recorded < times*maxRefusals && s.bytes < times*maxBytes
+		times := 1
+		if g.person {
+			times = quota.PersonFactor
+		}
+		if !slices.ContainsFunc(list, func(c charged) bool { return c.window == s }) {
+			list = append(list, charged{s, times})
+		}
 	}
-	if !allowed {
-		return false
-	}
-	size := journal.RefusalSize(rec)
-	for g := range all {
-		a.groups[g].recorded++
-		a.groups[g].bytes += size
-	}
-	return true
+	return list
 }
 
 // offender identifies refusals that are counted together. These are either the refusals of a principal's own requests,
