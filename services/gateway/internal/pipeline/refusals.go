@@ -28,7 +28,7 @@ const (
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	windowTime     = time.Minute
-	// maxChain is the maximum number of principals in a delegation chain.
+	// maxChain is the maximum number of principals in a delegation chain (sluice.identity.v1.Principal).
 	maxChain = 4
 	// flushEvery is the interval at which the pipeline writes the counts of one-minute windows that have ended.
 	flushEvery = 10 * time.Second
@@ -67,9 +67,9 @@ type charged struct {
 // false and charges no group.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	var space [2 * (1 + maxChain)]charged
-	all := a.charged(space[:0], &rec.Principal, rec, now)
+	all := a.appendWindows(space[:0], &rec.Principal, rec, now)
 	for i := range rec.Chain {
-		all = a.charged(all, &rec.Chain[i], rec, now)
+		all = a.appendWindows(all, &rec.Chain[i], rec, now)
 	}
 	for _, c := range all {
 		if c.recorded >= c.times*maxRefusals || c.bytes >= c.times*maxBytes {
@@ -84,8 +84,8 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// charged appends the windows of the groups to which a principal belongs, unless they are in the list already.
-func (a *refusalCounter) charged(list []charged, p *journal.Principal, rec *journal.Record, now time.Time) []charged {
+// appendWindows appends the windows of the groups to which a principal belongs, unless they are in the list already.
+func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec *journal.Record, now time.Time) []charged {
 	server := offenderOf(rec).server
 	for _, g := range [...]group{
 		{offender: offender{Key: principal.Key{Tenant: p.Tenant, Subject: p.Subject}, server: server}},

@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -337,39 +335,6 @@ func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServi
 	return nil
 }
 
-// newTokenFile is a new file for the text of a token. A nil newTokenFile writes nothing.
-type newTokenFile struct{ *os.File }
-
-// createTokenFile creates the file for a token, unless path is empty. It is created before the token, because otherwise
-// a token could be created that can't be written.
-func createTokenFile(path string) (*newTokenFile, error) {
-	if path == "" {
-		return nil, nil //nolint:nilnil // there is no file
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("no token was created or changed, because its file can't be created: %w", err)
-	}
-	return &newTokenFile{file}, nil
-}
-
-// discard removes the file.
-func (f *newTokenFile) discard() error {
-	if f == nil {
-		return nil
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// write writes the text of the token and closes the file.
-func (f *newTokenFile) write(secret string) error {
-	if f == nil {
-		return nil
-	}
-	_, err := fmt.Fprintln(f, secret)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
 func (t *tool) listTokens() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -520,59 +485,4 @@ func (t *tool) completeToken(c *cobra.Command, given []string, _ string) (ids []
 		return err
 	})
 	return ids, cobra.ShellCompDirectiveNoFileComp
-}
-
-// recentlyExpired is the time for which a token is still reported after it has expired.
-const recentlyExpired = 7 * 24 * time.Hour
-
-// endingTokens returns the tokens that expire soon or have recently expired. It omits a token if the same agent and
-// owner have another token that is still valid for long enough. It returns nil if the identity service does not
-// respond.
-func (t *tool) endingTokens(ctx context.Context, f *config.File) []tokenRecord {
-	var all []tokenRecord
-	err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {
-		all, err = allTokens(ctx, client, true)
-		return err
-	})
-	if err != nil {
-		return nil
-	}
-	return endingTokens(all, time.Now())
-}
-
-func endingTokens(all []tokenRecord, now time.Time) []tokenRecord {
-	type client struct{ tenant, agent, owner string }
-	stays := make(map[client]bool)
-	for _, one := range all {
-		if one.Revoked.IsZero() && one.Expires.Sub(now) >= one.noticeTime() {
-			stays[client{one.Tenant, one.Agent, one.Owner}] = true
-		}
-	}
-	return slices.DeleteFunc(all, func(one tokenRecord) bool {
-		left := one.Expires.Sub(now)
-		return one.Expires.IsZero() || !one.Revoked.IsZero() || left >= one.noticeTime() || left < -recentlyExpired || stays[client{one.Tenant, one.Agent, one.Owner}]
-	})
-}
-
-// noticeTime returns how long before its expiry a token is reported: two weeks, or a quarter of the token's lifetime if
-// that is shorter.
-func (t tokenRecord) noticeTime() time.Duration {
-	return min(expiresSoon, t.Expires.Sub(t.Created)/4)
-}
-
-// endText describes when a token expires or has expired.
-func (t tokenRecord) endText(now time.Time) string {
-	verb := "expires soon, at "
-	if !now.Before(t.Expires) {
-		verb = "expired at "
-	}
-	return "the token of the agent " + t.Agent + " " + verb + t.Expires.Format(time.DateTime)
-}
-
-// checkTokens returns the results for tokens that expire soon or have expired.
-func (t *tool) checkTokens(ending []tokenRecord, now time.Time) (out []checkResult) {
-	for _, one := range ending {
-		out = append(out, checkResult{stateWarning, "token " + one.ID, one.endText(now), "create another with " + t.command("token create "+shellWords(one.Agent)) + ", and put it into the client's configuration"})
-	}
-	return out
 }
