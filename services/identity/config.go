@@ -98,7 +98,7 @@ func identitiesOf(f *config.File, env config.Env) (Identities, error) {
 		}
 		out.Tokens = append(out.Tokens, &identityv1.TokenRecord{Sha256: hash, Token: f.TokenMessage(t)})
 	}
-	issuers, err := issuersOf(f)
+	issuers, err := issuersOf(f, env)
 	out.Issuers = issuers
 	return out, errors.Join(append(errs, err)...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
@@ -131,7 +132,7 @@ func unpackExported(from *policyv1.ExportedToken) (store.Token, error) {
 	}
 	return store.Token{
 		Name: t.GetName(), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(), Groups: t.GetGroups(),
-		SHA256: [32]byte(from.GetSha256()), Created: timeOf(t.GetCreated), Expires: timeOf(t.GetExpires), LastUsed: timeOf(t.GetLastUsed), Revoked: timeOf(t.GetRevoked),
+		Role: authv1.TokenRole_TOKEN_ROLE_AGENT, SHA256: [32]byte(from.GetSha256()), Created: timeOf(t.GetCreated), Expires: timeOf(t.GetExpires), LastUsed: timeOf(t.GetLastUsed), Revoked: timeOf(t.GetRevoked),
 		CreatedByTenant: from.GetCreatedByTenant(), CreatedBy: t.GetCreatedBy(), RevokedByTenant: from.GetRevokedByTenant(), RevokedBy: t.GetRevokedBy(),
 	}, nil
 }

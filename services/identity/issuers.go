@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -30,11 +31,32 @@ const maxProblem = 1024
 type Issuer struct {
 	// Mapping is the issuer without its keys.
 	Mapping *identityv1.Issuer
-	source  issuerkeys.Source
+	// SignIn says how people sign in.
+	SignIn SignIn
+
+	source issuerkeys.Source
+}
+
+// SignIn says how people sign in at an issuer. With the zero value, no person can sign in.
+type SignIn struct {
+	// ClientID and ClientSecret identify the OAuth client. ClientSecret is empty if the client is public.
+	ClientID, ClientSecret string
+	// Scopes are the OAuth scopes to request.
+	Scopes []string
+	// Session is how long a session lasts. Device is true if people may sign in on another device.
+	Session time.Duration
+	Device  bool
+	// Groups maps a role to the groups whose people may sign in with this role.
+	Groups map[authv1.TokenRole][]string
 }
 
 func (i Issuer) equal(other Issuer) bool {
-	return i.source == other.source && proto.Equal(i.Mapping, other.Mapping)
+	return i.source == other.source && i.SignIn.equal(&other.SignIn) && proto.Equal(i.Mapping, other.Mapping)
+}
+
+func (s *SignIn) equal(other *SignIn) bool {
+	return s.ClientID == other.ClientID && s.ClientSecret == other.ClientSecret && s.Session == other.Session && s.Device == other.Device &&
+		slices.Equal(s.Scopes, other.Scopes) && maps.EqualFunc(s.Groups, other.Groups, slices.Equal)
 }
 
 // isOf reports whether the issuer identifies callers of a tenant.
@@ -42,8 +64,9 @@ func (i Issuer) isOf(tenant string) bool {
 	return i.Mapping.GetTenant() == tenant || slices.Contains(slices.Collect(maps.Values(i.Mapping.GetTenants())), tenant)
 }
 
-// issuersOf returns the issuers in a configuration. It reads the files with their certificate authorities.
-func issuersOf(f *config.File) ([]Issuer, error) {
+// issuersOf returns the issuers in a configuration. It reads the files with their certificate authorities, and resolves
+// the secrets of the OAuth clients.
+func issuersOf(f *config.File, env config.Env) ([]Issuer, error) {
 	var out []Issuer
 	for n := range f.Auth.Issuers {
 		from := &f.Auth.Issuers[n]
@@ -58,6 +81,13 @@ func issuersOf(f *config.File) ([]Issuer, error) {
 			}
 			one.source.CA = string(raw)
 		}
+		if from.SignIn != nil {
+			secret, err := from.SignIn.ClientSecret.Resolve(f, env)
+			if err != nil {
+				return nil, fmt.Errorf("auth.issuers[%d].sign_in.client_secret: %w", n, err)
+			}
+			one.SignIn = signInOf(from, secret)
+		}
 		out = append(out, one)
 	}
 	mappings := make([]*identityv1.Issuer, len(out))
@@ -68,6 +98,16 @@ func issuersOf(f *config.File) ([]Issuer, error) {
 		return nil, fmt.Errorf("auth.issuers: %w", err)
 	}
 	return out, nil
+}
+
+func signInOf(from *config.Issuer, secret string) SignIn {
+	out := SignIn{
+		ClientID: from.SignIn.ClientID, ClientSecret: secret, Scopes: from.SignIn.Scopes, Session: from.SignIn.Session, Device: from.SignIn.Device, Groups: make(map[authv1.TokenRole][]string),
+	}
+	for name, groups := range from.People {
+		out.Groups[authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(name)])] = groups
+	}
+	return out
 }
 
 func mappingOf(resource string, from *config.Issuer) *identityv1.Issuer {

@@ -63,6 +63,9 @@ type Service struct {
 	confirmed atomic.Int64
 	// lastRead is the time at which the last successful read of the store began. It is nil until the first read.
 	lastRead atomic.Pointer[time.Time]
+	// metadata contains the metadata of issuers. limits limits the work for callers without a credential.
+	metadata metadataCache
+	limits   *signInLimits
 }
 
 // New opens the store and returns a Service, which the caller must close. The tokens become valid when [Service.Run]
@@ -75,6 +78,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	s.tokens = newTokenBook(deps.Tokens, cfg.Identities, s.fetchKeys)
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)
+	}
+	if s.limits, err = newSignInLimits(); err != nil {
+		return nil, err
 	}
 	if s.metrics, err = newMetrics(deps.Meter, s.tokens); err != nil {
 		return nil, err
@@ -137,7 +143,10 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // Register implements rpc.Service.
-func (s *Service) Register(r grpc.ServiceRegistrar) { identityv1.RegisterIdentityServiceServer(r, s) }
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	identityv1.RegisterIdentityServiceServer(r, s)
+	identityv1.RegisterSessionServiceServer(r, sessions{Service: s})
+}
 
 // Health implements rpc.HealthChecker.
 func (s *Service) Health(context.Context) error {

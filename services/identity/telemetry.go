@@ -9,19 +9,26 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// issuerKey is the attribute with the name of an issuer.
-const issuerKey = attribute.Key("sluice.issuer")
+// These are the keys of the attributes. docs/telemetry.md lists all their values.
+const (
+	issuerKey     = attribute.Key("sluice.issuer")
+	signInOutcome = attribute.Key("sluice.sign_in.outcome")
+)
+
+// otherIssuer is the value of issuerKey for all names that no issuer has.
+const otherIssuer = "_OTHER"
 
 // metrics contains the metrics of the identity service. It is safe for concurrent use.
 type metrics struct {
 	revocation   metric.Float64Histogram
+	signIns      metric.Int64Counter
 	registration metric.Registration
 }
 
 // newMetrics creates the metrics. The age of the keys of each issuer is read from the token book.
 func newMetrics(meter metric.Meter, tokens *tokenBook) (*metrics, error) {
 	m := new(metrics)
-	var errs [3]error
+	var errs [4]error
 	m.revocation, errs[0] = meter.Float64Histogram("sluice.token.revocation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a revocation of tokens until no service accepts them"),
 		metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5))
@@ -36,7 +43,23 @@ func newMetrics(meter metric.Meter, tokens *tokenBook) (*metrics, error) {
 		}
 		return nil
 	}, age)
+	m.signIns, errs[3] = meter.Int64Counter("sluice.sign_ins", metric.WithUnit("{sign_in}"), metric.WithDescription("Sign-ins of people"))
 	return m, errors.Join(errs[:]...)
+}
+
+// recordSignIn counts a sign-in. The name of an unknown issuer is not recorded, because the caller chose this name.
+func (m *metrics) recordSignIn(ctx context.Context, issuer string, isKnown bool, err error) {
+	outcome := "success"
+	switch {
+	case errors.Is(err, errIsBlocked), errors.Is(err, errRoleRefused), errors.Is(err, errRefused):
+		outcome = "refused"
+	case err != nil:
+		outcome = "error"
+	}
+	if !isKnown {
+		issuer = otherIssuer
+	}
+	m.signIns.Add(ctx, 1, metric.WithAttributes(issuerKey.String(issuer), signInOutcome.String(outcome)))
 }
 
 func (m *metrics) recordRevocation(ctx context.Context, took time.Duration) {

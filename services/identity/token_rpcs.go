@@ -48,7 +48,7 @@ func (s *Service) CreateToken(ctx context.Context, req *identityv1.CreateTokenRe
 	t := store.Token{
 		Name: want.GetName(), Tenant: want.GetTenant(), Subject: want.GetSubject(), Agent: want.GetAgent(), Owner: want.GetOwner(),
 		Groups: slices.Sorted(slices.Values(want.GetGroups())), Servers: slices.Sorted(slices.Values(want.GetServers())), Expires: want.GetExpires().AsTime(),
-		CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(),
+		Role: authv1.TokenRole_TOKEN_ROLE_AGENT, CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(),
 	}
 	if req.GetOwnedByCaller() {
 		t.Owner = caller.Person.GetSubject()
@@ -202,6 +202,16 @@ func tokenStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKEN_ENDED", Err: err}
 	case errors.Is(err, store.ErrTokenExists):
 		return &rpc.Error{Code: codes.AlreadyExists, Reason: "TOKEN_EXISTS", Err: err}
+	case errors.Is(err, store.ErrBlocksFull):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "BLOCKS_FULL", Err: err}
+	case errors.Is(err, store.ErrBlockUnknown):
+		return &rpc.Error{Code: codes.NotFound, Reason: "BLOCK_UNKNOWN", Err: err}
+	case errors.Is(err, store.ErrSession):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKEN_IS_SESSION", Err: err}
+	case errors.Is(err, store.ErrSignInsTooOften):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "SIGN_IN_TOO_OFTEN", Err: err}
+	case errors.Is(err, store.ErrSessionsFull):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "SESSIONS_FULL", Err: err}
 	case errors.Is(err, store.ErrRotatedTooOften):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKEN_ROTATED", Err: err}
 	case errors.Is(err, store.ErrTokensFull):
@@ -249,7 +259,7 @@ func (s *Service) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.
 	}
 	for n := range stored {
 		t := &stored[n]
-		isValid := t.Revoked.IsZero() && now.Before(t.Expires)
+		isValid := t.Revoked.IsZero() && now.Before(t.Expires) && !s.tokens.hasEnded(t)
 		if (ended || isValid) && !names[t.Name] && (caller.OperatesInstallation() || t.Tenant == caller.Tenant()) {
 			tokens = append(tokens, packListed(t, caller))
 		}

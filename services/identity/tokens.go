@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
@@ -115,6 +114,13 @@ func (b *tokenBook) identities() Identities {
 	return b.configured
 }
 
+// hasEnded reports whether a stored token is a session that the configuration has ended.
+func (b *tokenBook) hasEnded(t *store.Token) bool {
+	configured, token := b.identities(), packToken(t)
+	token.Groups = configured.groupsOf(token)
+	return t.Issuer != "" && !configured.allowsSession(token, t.IssuerURL)
+}
+
 func (b *tokenBook) version() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,6 +138,10 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 	for i := range stored.Valid {
 		t := packToken(&stored.Valid[i])
 		t.Groups = configured.groupsOf(t)
+		if t.GetIssuer() != "" && !configured.allowsSession(t, stored.Valid[i].IssuerURL) {
+			set.Ended = append(set.Ended, &identityv1.EndedToken{Sha256: stored.Valid[i].SHA256[:], Name: t.GetName(), Revoked: true, Session: true})
+			continue
+		}
 		if stored.Valid[i].CreatedByTenant == t.GetTenant() { // people of other tenants can't approve its calls
 			t.CreatedBy = stored.Valid[i].CreatedBy
 		}
@@ -145,10 +155,13 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 			set.Tokens = append(set.Tokens, record)
 		}
 	}
+	for i := range stored.Blocks {
+		set.Blocks = append(set.Blocks, packBlocked(&stored.Blocks[i]))
+	}
 	for i := range stored.Ended {
 		t := &stored.Ended[i]
 		if !hashes[string(t.SHA256[:])] && !names[t.Name] {
-			set.Ended = append(set.Ended, &identityv1.EndedToken{Sha256: t.SHA256[:], Name: t.Name, Revoked: !t.Revoked.IsZero()})
+			set.Ended = append(set.Ended, &identityv1.EndedToken{Sha256: t.SHA256[:], Name: t.Name, Revoked: !t.Revoked.IsZero(), Session: t.Issuer != ""})
 		}
 	}
 	return set
@@ -156,7 +169,7 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 
 func packToken(t *store.Token) *identityv1.Token {
 	return &identityv1.Token{
-		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups, Servers: t.Servers, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups, Servers: t.Servers, Role: t.Role, Issuer: t.Issuer,
 		Created: packTime(t.Created), Expires: packTime(t.Expires),
 	}
 }

@@ -15,6 +15,8 @@ import (
 // whose calls may need an approval. The service reads them again while it is running.
 type People struct {
 	Tokens []*identityv1.Token
+	// CanSignIn reports whether people without a configured token can sign in as an approver or operator.
+	CanSignIn bool
 }
 
 // configuredPeople returns the holders of the tokens in a configuration.
@@ -23,18 +25,22 @@ func configuredPeople(f *config.File) People {
 	for _, t := range f.Auth.Tokens {
 		out.Tokens = append(out.Tokens, f.TokenMessage(t))
 	}
+	for i := range f.Auth.Issuers {
+		one := &f.Auth.Issuers[i]
+		out.CanSignIn = out.CanSignIn || one.SignIn != nil && len(one.People["operator"])+len(one.People["approver"]) > 0
+	}
 	return out
 }
 
 // equal reports whether two People are the same.
 func (p People) equal(other People) bool {
-	return slices.EqualFunc(p.Tokens, other.Tokens, func(a, b *identityv1.Token) bool { return proto.Equal(a, b) })
+	return p.CanSignIn == other.CanSignIn && slices.EqualFunc(p.Tokens, other.Tokens, func(a, b *identityv1.Token) bool { return proto.Equal(a, b) })
 }
 
-// approvers returns the holders of the configured tokens. Stored tokens belong only to agents, so the list of the
-// people who may approve calls is complete.
+// approvers returns the holders of the configured tokens. The list of the people who may approve calls is complete
+// unless people can sign in, because all other stored tokens belong to agents.
 func (p People) approvers(ownersMayApprove bool) *engine.Approvers {
-	out := &engine.Approvers{OwnersMayApprove: ownersMayApprove}
+	out := &engine.Approvers{OwnersMayApprove: ownersMayApprove, OthersMayDecide: p.CanSignIn}
 	for _, t := range p.Tokens {
 		holder := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
 		switch t.GetRole() { //nolint:exhaustive // other roles neither call nor decide

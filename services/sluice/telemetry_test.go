@@ -210,6 +210,11 @@ func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	if _, err := identities.RevokeToken(ctx, &identityv1.RevokeTokenRequest{Name: "cursor"}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := identityv1.NewSessionServiceClient(s.DialWithToken(t, "")).CreateSession(ctx, &identityv1.CreateSessionRequest{
+		Issuer: "unknown", Grant: &identityv1.CreateSessionRequest_Jwt{Jwt: "x"},
+	}); err == nil {
+		t.Fatal("a person has signed in at an unknown issuer")
+	}
 	eventually.Holds(t, "the age of the keys is exported", func() bool { // the keys are fetched a moment after the start
 		return slices.ContainsFunc(collector.Metrics(), func(m stack.Metric) bool { return m.Name == "sluice.issuer.keys.age" })
 	})

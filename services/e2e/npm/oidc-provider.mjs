@@ -1,6 +1,7 @@
 // An OpenID provider for tests: the package oidc-provider. Its access tokens are JWTs for the requested resource (RFC
 // 8707). A person signs in with any name and any password, and belongs to the group "developers". Clients may register
 // themselves (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
+// The client "sluice" is for `sluice login`: its ID tokens contain the groups.
 //
 // The first line of standard output is the URL of the provider. The program ends when standard input ends.
 import { generateKeyPairSync } from 'node:crypto';
@@ -15,12 +16,18 @@ const url = `http://127.0.0.1:${server.address().port}`;
 const provider = new Provider(url, {
   clients: [{
     client_id: 'ci', client_secret: 'ci-secret-of-the-tests', grant_types: ['client_credentials'], response_types: [], redirect_uris: [], scope: 'tools',
+  }, {
+    application_type: 'native', client_id: 'sluice', grant_types: ['authorization_code', 'urn:ietf:params:oauth:grant-type:device_code'],
+    redirect_uris: ['http://127.0.0.1/callback'], response_types: ['code'], scope: 'openid groups', token_endpoint_auth_method: 'none',
   }],
+  claims: { openid: ['sub'], groups: ['groups'] },
+  conformIdTokenClaims: false,
   cookies: { keys: ['of the tests'] },
   extraTokenClaims: () => ({ groups: ['developers'] }),
   features: {
     clientCredentials: { enabled: true },
     devInteractions: { enabled: true },
+    deviceFlow: { enabled: true },
     registration: { enabled: true },
     resourceIndicators: {
       enabled: true,
@@ -28,9 +35,9 @@ const provider = new Provider(url, {
       useGrantedResource: () => true,
     },
   },
-  findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+  findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id, groups: ['developers'] }) }),
   jwks: { keys: [{ ...privateKey.export({ format: 'jwk' }), kid: 'first', use: 'sig', alg: 'RS256' }] },
-  scopes: ['openid', 'offline_access', 'tools'],
+  scopes: ['openid', 'offline_access', 'groups', 'tools'],
 });
 provider.on('server_error', (_context, error) => console.error('server_error', error));
 server.on('request', provider.callback());

@@ -21,7 +21,7 @@ const maxPages = 10
 
 // browse acts as a person with a browser. It opens a URL, enters the name and the password in each form, and consents.
 // It returns the parameters with which the provider redirects to the callback. If the callback belongs to a running
-// program, the program receives them, too.
+// program, the program receives them, too. If the callback is empty, the sign-in ends with a page without a form.
 func browse(ctx context.Context, at, callback string) (url.Values, error) {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -29,7 +29,7 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 	}
 	var redirected url.Values
 	client := &http.Client{Jar: jar, CheckRedirect: func(req *http.Request, _ []*http.Request) error {
-		if strings.HasPrefix(req.URL.String(), callback) {
+		if callback != "" && strings.HasPrefix(req.URL.String(), callback) {
 			redirected = req.URL.Query()
 			if callback == unusedCallback {
 				return http.ErrUseLastResponse // nothing listens there
@@ -59,6 +59,9 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 			return nil, fmt.Errorf("%s: %s: %s", resp.Request.URL, resp.Status, page)
 		}
 		action, fields := formOf(string(page))
+		if fields == nil && callback == "" {
+			return nil, nil
+		}
 		if fields == nil {
 			return nil, fmt.Errorf("%s has no form: %s", resp.Request.URL, page)
 		}

@@ -9,10 +9,14 @@ import (
 
 	"github.com/zitadel/oidc/v3/example/server/exampleop"
 	"github.com/zitadel/oidc/v3/example/server/storage"
+	"github.com/zitadel/oidc/v3/pkg/oidc"
 	"github.com/zitadel/oidc/v3/pkg/op"
 
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
+
+// loginClient is the OAuth client of `sluice login`, and loginCallback its redirect URI, with any port.
+const loginClient, loginCallback = "sluice", "http://127.0.0.1/callback"
 
 // provider is a running OpenID provider.
 type provider struct {
@@ -23,6 +27,10 @@ type provider struct {
 	audience string
 	// subject is the claim `sub` of the person.
 	subject string
+	// loginScope is the scope that adds groups to ID tokens.
+	loginScope string
+	// hasDeviceFlow is true if the client of `sluice login` may use the device flow.
+	hasDeviceFlow bool
 }
 
 // providers returns functions that start the providers. They differ in what the mesh depends on: how clients are
@@ -31,7 +39,7 @@ func providers() map[string]func(*testing.T) provider {
 	return map[string]func(*testing.T) provider{
 		"oidc-provider": func(t *testing.T) provider {
 			t.Helper()
-			return provider{url: npmtest.StartOIDCProvider(t), subject: personName}
+			return provider{url: npmtest.StartOIDCProvider(t), subject: personName, loginScope: "groups", hasDeviceFlow: true}
 		},
 		"zitadel/oidc": startZitadel,
 	}
@@ -41,9 +49,10 @@ func providers() map[string]func(*testing.T) provider {
 func startZitadel(t *testing.T) provider {
 	t.Helper()
 	const clientID = "native"
+	login := storage.NativeClient(loginClient, loginCallback)
 	server := httptest.NewUnstartedServer(nil)
 	url := "http://" + server.Listener.Addr().String()
-	clients := map[string]*storage.Client{clientID: storage.NativeClient(clientID, unusedCallback, "http://localhost/oauth/callback")}
+	clients := map[string]*storage.Client{clientID: storage.NativeClient(clientID, unusedCallback, "http://localhost/oauth/callback"), loginClient: login}
 	users := storage.NewStorageWithClients(storage.NewUserStore(url), clients)
 	server.Config.Handler = exampleop.SetupServer(url, jwtStorage{users}, slog.New(slog.DiscardHandler), false)
 	server.Start()
@@ -51,10 +60,10 @@ func startZitadel(t *testing.T) provider {
 		http.DefaultClient.CloseIdleConnections()
 		server.Close()
 	})
-	return provider{url: url, clientID: clientID, audience: clientID, subject: "id2"}
+	return provider{url: url, clientID: clientID, audience: clientID, subject: "id2", loginScope: "profile"}
 }
 
-// jwtStorage makes access tokens JWTs, and adds a group to them.
+// jwtStorage makes access tokens JWTs, and adds a group to access tokens and ID tokens.
 type jwtStorage struct{ *storage.Storage }
 
 func (s jwtStorage) GetClientByClientID(ctx context.Context, id string) (op.Client, error) {
@@ -67,6 +76,12 @@ func (s jwtStorage) GetClientByClientID(ctx context.Context, id string) (op.Clie
 
 func (jwtStorage) GetPrivateClaimsFromScopes(context.Context, string, string, []string) (map[string]any, error) {
 	return map[string]any{"groups": []string{"developers"}}, nil
+}
+
+// SetUserinfoFromRequest adds a group to ID tokens.
+func (s jwtStorage) SetUserinfoFromRequest(ctx context.Context, info *oidc.UserInfo, of op.IDTokenRequest, scopes []string) error {
+	info.AppendClaims("groups", []string{"developers"})
+	return s.Storage.SetUserinfoFromRequest(ctx, info, of, scopes)
 }
 
 type jwtClient struct{ op.Client }

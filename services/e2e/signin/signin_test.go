@@ -25,7 +25,7 @@ func startMesh(t *testing.T, p provider) (mesh *stack.Process, server *rawmcp.Se
 		Listen:  listen,
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", server.URL),
 		Policy:  "version: 1\nname: signin\nserver: \"*\"\ndefault: deny\nrules:\n  - {name: developers, match: {tool: safe, groups: [developers]}, when: 'caller.issuer == \"idp\"', action: allow}\n",
-		Tokens:  fmt.Sprintf("  issuers:\n    - {name: idp, issuer: %q, groups: {claim: /groups}, owner: subject%s}\n", p.url, audiences),
+		Tokens:  fmt.Sprintf("  issuers:\n    - {name: idp, issuer: %q, groups: {claim: /groups}, owner: subject%s,\n       people: {operator: [developers], viewer: [developers]}, sign_in: {client_id: %s, device: true, scopes: [%s]}}\n", p.url, audiences, loginClient, p.loginScope),
 		Extra:   "public_url: http://" + listen + "\n",
 	}))
 	eventually.Holds(t, "the mesh has the keys of the provider", func() bool {

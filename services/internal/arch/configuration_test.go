@@ -28,7 +28,7 @@ const (
 const configurationSample = `
 auth:
   tokens: [{name: name, sha256: "HASH", role: agent}]
-  issuers: [{name: name, issuer: "https://x", audiences: [x], tenants: {claim: /x, map: {x: x}}, groups: {claim: /x}, agent: {claim: /x}}]
+  issuers: [{name: name, issuer: "https://x", audiences: [x], tenants: {claim: /x, map: {x: x}}, groups: {claim: /x}, agent: {claim: /x}, people: {viewer: [x]}, sign_in: {client_id: y}}]
 servers:
   name: {stdio: {command: [x]}}
   http: {http: {url: "http://x"}}

@@ -63,14 +63,15 @@ type jwts struct {
 	verified atomic.Pointer[func(issuer, outcome string)]
 }
 
-// jwtState is a set of issuers together with the results of verifications with this set. New issuers or new keys start
-// without results, because the same JWT may have another result.
+// jwtState is a set of issuers and blocks together with the results of verifications with this set. New issuers, keys
+// or blocks start without results, because the same JWT may have another result.
 type jwtState struct {
 	// generation is the number of this state. JWTs contain it instead of a reference to the state, because the caches
 	// of an old state would otherwise stay in memory for as long as a stream of a caller.
 	generation uint64
 	from       []*identityv1.Issuer
 	issuers    *issuer.Set
+	blocks     blocks
 	verified   *lru.Cache[[sha256.Size]byte, *JWT]
 	refused    *lru.Cache[[sha256.Size]byte, refusedJWT]
 }
@@ -80,10 +81,10 @@ type refusedJWT struct {
 	until   time.Time
 }
 
-// replace replaces the issuers, unless they are the same as before.
-func (j *jwts) replace(from []*identityv1.Issuer) error {
+// replace replaces the issuers and the blocks, unless they are the same as before.
+func (j *jwts) replace(from []*identityv1.Issuer, blocked blocks) error {
 	before := j.state.Load()
-	if before != nil && proto.Equal(&identityv1.TokenSet{Issuers: before.from}, &identityv1.TokenSet{Issuers: from}) {
+	if before != nil && proto.Equal(&identityv1.TokenSet{Issuers: before.from, Blocks: before.blocks.from}, &identityv1.TokenSet{Issuers: from, Blocks: blocked.from}) {
 		return nil
 	}
 	set, err := issuer.NewSet(from)
@@ -102,7 +103,7 @@ func (j *jwts) replace(from []*identityv1.Issuer) error {
 		generation += before.generation
 	}
 	j.state.Store(&jwtState{
-		generation: generation, from: from, issuers: set,
+		generation: generation, from: from, issuers: set, blocks: blocked,
 		verified: lru.New[[sha256.Size]byte](maxVerified, maxVerifiedBytes, func(j *JWT) int { return len(j.text) }),
 		refused:  lru.New[[sha256.Size]byte](maxRefused, maxRefused, func(refusedJWT) int { return 1 }),
 	})
@@ -263,7 +264,7 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 	if j, err := state.recall(hash, now); j != nil || err != nil { // another request has verified the same JWT meanwhile
 		return j, err
 	}
-	identity, refusal := state.issuers.Verify(text, now)
+	identity, refusal := state.verify(text, now)
 	t.jwts.count(identity, refusal)
 	if refusal != nil {
 		state.remember(hash, refusal, now)
@@ -272,6 +273,15 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 	j := &JWT{Identity: *identity, tokens: t, text: text, generation: state.generation}
 	state.verified.Put(hash, j)
 	return j, nil
+}
+
+// verify verifies a JWT whose result is not remembered. It refuses a JWT whose caller is blocked.
+func (s *jwtState) verify(text string, now time.Time) (*issuer.Identity, *issuer.Refusal) {
+	identity, refusal := s.issuers.Verify(text, now)
+	if refusal == nil && s.blocks.blocks(identity.Principal) {
+		return nil, issuer.NewBlocked(identity.Principal.GetIssuer(), ErrBlocked)
+	}
+	return identity, refusal
 }
 
 // count counts a verification.
@@ -329,7 +339,7 @@ func (j *JWT) lookup() error {
 	hash := HashSecret(j.text)
 	same, err := state.recall(hash, now)
 	if same == nil && err == nil {
-		identity, refusal := state.issuers.Verify(j.text, now)
+		identity, refusal := state.verify(j.text, now)
 		j.tokens.jwts.count(identity, refusal)
 		switch {
 		case refusal != nil && refusal.Reason == issuer.NoKeys:

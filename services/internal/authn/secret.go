@@ -12,8 +12,10 @@ const (
 	// secretPrefix is the prefix of the secrets of stored tokens. The letter after the prefix stands for the token's
 	// role.
 	secretPrefix = "slc1_"
-	// agentPrefix is the prefix of the secrets of agents' tokens.
-	agentPrefix = secretPrefix + "a_"
+	// agentPrefix is the prefix of the secrets of agents' tokens. sessionPrefix is the prefix of the secrets of people's
+	// sessions.
+	agentPrefix   = secretPrefix + "a_"
+	sessionPrefix = secretPrefix + "s_"
 	// digits are the digits of base 62.
 	digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	// randomDigits is the number of random digits of a secret. These digits encode 256 bits. checkDigits is the number
@@ -24,9 +26,15 @@ const (
 
 // NewAgentSecret returns a random secret for an agent's token: `slc1_a_`, 43 random digits of base 62, and a checksum.
 // Secret scanners recognize the secret by this form.
-func NewAgentSecret() string {
+func NewAgentSecret() string { return newSecret(agentPrefix) }
+
+// NewSessionSecret returns a random secret for a person's session. The secret has the same form as an agent's secret,
+// but begins with `slc1_s_`.
+func NewSessionSecret() string { return newSecret(sessionPrefix) }
+
+func newSecret(prefix string) string {
 	var b strings.Builder
-	b.WriteString(agentPrefix)
+	b.WriteString(prefix)
 	for range randomDigits {
 		n, err := rand.Int(rand.Reader, big.NewInt(int64(len(digits))))
 		if err != nil {

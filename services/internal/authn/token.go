@@ -26,6 +26,8 @@ var (
 	ErrTokenRevoked = errors.New("this token was revoked: ask an operator for another one (`sluice token create`)")
 	// ErrTokenExpired means that the token with this secret has expired.
 	ErrTokenExpired = errors.New("this token has expired: ask an operator for another one (`sluice token create`)")
+	// ErrSessionEnded means that the token with this secret is a session that has ended.
+	ErrSessionEnded = errors.New("this session has ended: sign in again (`sluice login`)")
 	// ErrTokensStale means that the identity service has not confirmed the set of tokens recently enough. Therefore this
 	// process can't know which tokens are valid.
 	ErrTokensStale = errors.New("it is unknown which tokens are valid: the identity role is unavailable")
@@ -119,16 +121,19 @@ type tokenSet struct {
 	// records contains the valid tokens as they were received. ended contains the names of the ended tokens.
 	records []*identityv1.TokenRecord
 	ended   map[string]bool
+	// blocks are the callers that are blocked.
+	blocks blocks
 }
 
 type token struct {
 	name string
-	// bearer is what a lookup of the token returns. Its Principal is nil if the set lists the token as revoked or
-	// expired. In that case ended is the error that says which of the two is the case.
+	// bearer is what a lookup of the token returns. Its Principal is nil if the set lists the token as ended. ended is the
+	// error of a lookup if the token has ended or its holder is blocked, and otherwise nil.
 	bearer BearerToken
 	ended  error
-	// expires is zero if the token never expires.
-	expires time.Time
+	// expires is zero if the token never expires. isSession is true if the token is the session of a person.
+	expires   time.Time
+	isSession bool
 	// use is nil if the uses of the token are not reported.
 	use *tokenUse
 }
@@ -163,7 +168,7 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 
 // addPrevious adds the secret of a token that was replaced and is still valid.
 func (s *tokenSet) addPrevious(current *token, p *identityv1.PreviousSecret, before *tokenSet) error {
-	previous := &token{name: current.name, expires: p.GetExpires().AsTime()}
+	previous := &token{name: current.name, expires: p.GetExpires().AsTime(), ended: current.ended}
 	previous.bearer = BearerToken{Principal: current.bearer.Principal, tokens: current.bearer.tokens}
 	if err := s.add(previous, p.GetSha256()); err != nil {
 		return err
@@ -191,11 +196,16 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	before := t.set.Load()
 	set := &tokenSet{
 		byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded())), records: from.GetTokens(), ended: make(map[string]bool),
+		blocks: newBlocks(from.GetBlocks()),
 	}
 	for _, r := range from.GetTokens() {
 		one := &token{name: r.GetToken().GetName(), bearer: BearerToken{Principal: principalOf(r.GetToken()), tokens: t}}
 		if r.GetToken().GetExpires() != nil {
 			one.expires = r.GetToken().GetExpires().AsTime()
+		}
+		one.isSession = r.GetToken().GetIssuer() != ""
+		if set.blocks.blocks(one.bearer.Principal) {
+			one.ended = ErrBlocked
 		}
 		if err := set.add(one, r.GetSha256()); err != nil {
 			return err
@@ -212,14 +222,17 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	for _, r := range from.GetEnded() {
 		set.ended[r.GetName()] = true
 		one := &token{name: r.GetName(), ended: ErrTokenExpired}
-		if r.GetRevoked() {
+		switch {
+		case r.GetSession():
+			one.ended = ErrSessionEnded
+		case r.GetRevoked():
 			one.ended = ErrTokenRevoked
 		}
 		if err := set.add(one, r.GetSha256()); err != nil {
 			return err
 		}
 	}
-	if err := t.jwts.replace(from.GetIssuers()); err != nil {
+	if err := t.jwts.replace(from.GetIssuers(), set.blocks); err != nil {
 		return err
 	}
 	t.set.Store(set)
@@ -262,8 +275,9 @@ func (t *Tokens) HasEnded(name string) bool {
 }
 
 // Lookup returns the principal of the token with the given secret. The result is shared and must not be modified. The
-// error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup
-// also returns the token's principal in the last confirmed set, or nil if that set does not contain the token.
+// error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired], [ErrSessionEnded], [ErrBlocked] or
+// [ErrTokensStale]. With ErrTokensStale, Lookup also returns the token's principal in the last confirmed set, or nil if
+// that set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	token, err := t.Bearer(secret)
 	if token == nil {
@@ -310,7 +324,7 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 	case found != nil && found.ended != nil:
 		return nil, found.ended
 	case found != nil && found.hasExpired(now):
-		return nil, ErrTokenExpired
+		return nil, found.expiryError()
 	case found == nil && stale:
 		return nil, ErrTokensStale
 	case found == nil:
@@ -339,6 +353,13 @@ func (t *Tokens) isStale(now time.Time) bool {
 	return max(now.Sub(*confirmedAt), now.Round(0).Sub(confirmedAt.Round(0))) > maxTokenAge
 }
 
+func (t *token) expiryError() error {
+	if t.isSession {
+		return ErrSessionEnded
+	}
+	return ErrTokenExpired
+}
+
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }
 
 func (t *Tokens) nextConfirmation() <-chan struct{} {
@@ -359,9 +380,11 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 		Groups:         t.GetGroups(),
 		Role:           t.GetRole(),
 		TokenId:        t.GetName(),
-		TokenCreated:   t.GetCreated(),
 		TokenCreatedBy: t.GetCreatedBy(),
 		Servers:        t.GetServers(),
+	}
+	if t.GetIssuer() == "" { // a person may sign in after an approval was requested, and decide on this approval
+		p.TokenCreated = t.GetCreated()
 	}
 	return proto.CloneOf(p)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -55,6 +56,27 @@ type Issuer struct {
 	Leeway *time.Duration `yaml:"leeway"`
 	// MaxLife is the maximum time between the claims `iat` and `exp`, at most `24h`. Empty means `2h`.
 	MaxLife time.Duration `yaml:"max_life"`
+	// People maps the roles `viewer`, `approver` and `operator` to lists of groups. A person may sign in with a role if
+	// the person belongs to one of its groups. Set this together with `sign_in`.
+	People map[string][]string `yaml:"people"`
+	// SignIn is the OAuth client of `sluice login`. If it is absent, people can't sign in.
+	SignIn *SignIn `yaml:"sign_in"`
+}
+
+// SignIn is the OAuth client with which people sign in at an issuer.
+type SignIn struct {
+	// ClientID is the identifier of the client that is registered at the issuer. Its redirect URI is
+	// `http://127.0.0.1/callback` with any port (RFC 8252). Required.
+	ClientID string `yaml:"client_id"`
+	// ClientSecret is the secret of the client. If it is absent, the client is public.
+	ClientSecret Secret `yaml:"client_secret"`
+	// Scopes are the requested scopes, with `openid`, at most 16. Empty means only `openid`.
+	Scopes []string `yaml:"scopes"`
+	// Device lets people sign in on another device (RFC 8628). An attacker can trick people into confirming the code of
+	// the attacker.
+	Device bool `yaml:"device"`
+	// Session is how long a session lasts, at most `24h`. Empty means `12h`.
+	Session time.Duration `yaml:"session"`
 }
 
 // ClaimMap maps values of a claim to names.
@@ -117,6 +139,11 @@ const (
 	defaultMaxLife = 2 * time.Hour
 	maxMaxLife     = 24 * time.Hour
 	maxIssuers     = 16
+	maxScopes      = 16
+	// defaultSession is the default duration of a session. minSession and maxSession limit the duration.
+	defaultSession = 12 * time.Hour
+	minSession     = 5 * time.Minute
+	maxSession     = 24 * time.Hour
 )
 
 // setDefaults sets the defaults of an issuer.
@@ -137,6 +164,12 @@ func (i *Issuer) setDefaults() {
 	i.MaxLife = cmp.Or(i.MaxLife, defaultMaxLife)
 	if i.Agent != nil {
 		i.Agent.Unknown = cmp.Or(i.Agent.Unknown, "refuse")
+	}
+	if i.SignIn != nil {
+		i.SignIn.Session = cmp.Or(i.SignIn.Session, defaultSession)
+		if !slices.Contains(i.SignIn.Scopes, "openid") {
+			i.SignIn.Scopes = append([]string{"openid"}, i.SignIn.Scopes...)
+		}
 	}
 }
 
@@ -183,6 +216,9 @@ func (f *File) checkIssuers(p *problems) {
 		}
 		names[i.Name], urls[i.Issuer] = true, true
 		i.check(p, path)
+		if resource := f.Resource(); i.SignIn != nil && resource != "" && strings.HasPrefix(i.SignIn.ClientID+"/", resource+"/") {
+			p.addf(path+".sign_in.client_id", "%q is the audience of agents: register another client for sign-in", i.SignIn.ClientID)
+		}
 		if f.PublicURL == "" && len(i.Audiences) == 0 {
 			p.addf(path+".audiences", "is missing: write the claim aud of the issuer's tokens, or set public_url")
 		}
@@ -225,6 +261,49 @@ func (i *Issuer) check(p *problems, path string) {
 		}
 	}
 	i.checkTenants(p, path)
+	i.checkPeople(p, path)
+}
+
+// scopeName matches a scope (RFC 6749, section 3.3).
+var scopeName = regexp.MustCompile(`^[\x21\x23-\x5B\x5D-\x7E]{1,256}$`)
+
+// checkPeople checks how people sign in.
+func (i *Issuer) checkPeople(p *problems, path string) {
+	for role, groups := range i.People {
+		at := strictyaml.Key(path+".people", role)
+		if role != "viewer" && role != "approver" && role != "operator" {
+			p.addf(at, "%q is not one of viewer, approver, operator", role)
+		}
+		if len(groups) == 0 {
+			p.addf(at, "is empty: name groups, or take it out")
+		}
+	}
+	s := i.SignIn
+	if s == nil {
+		if len(i.People) > 0 {
+			p.addf(path+".people", "has no effect without sign_in: write the OAuth client with which people sign in")
+		}
+		return
+	}
+	path += ".sign_in"
+	if s.ClientID == "" || len(s.ClientID) > 256 {
+		p.addf(path+".client_id", "is missing or longer than 256 bytes: register a client at the issuer, with the redirect URI http://127.0.0.1/callback")
+	}
+	if slices.Contains(i.Audiences, s.ClientID) {
+		p.addf(path+".client_id", "%q is also one of audiences: register another client for sign-in, because otherwise an agent could sign in with the JWT of its person", s.ClientID)
+	}
+	if len(i.People) == 0 {
+		p.addf(path, "lets no person sign in: write the groups of each role under people, such as people: {operator: [sre]}")
+	}
+	if len(s.Scopes) > maxScopes {
+		p.addf(path+".scopes", "%d scopes are more than %d", len(s.Scopes), maxScopes)
+	}
+	for n, scope := range s.Scopes {
+		if !scopeName.MatchString(scope) {
+			p.addf(fmt.Sprintf("%s.scopes[%d]", path, n), "%q is not a scope", scope)
+		}
+	}
+	p.checkBetween(path+".session", s.Session, minSession, maxSession)
 }
 
 func (i *Issuer) checkTenants(p *problems, path string) {

@@ -201,6 +201,10 @@ func (l *Listener) uncount(c *Conn) {
 	}
 }
 
+// ClientOf returns the addresses that count as one client: the IPv4 address in addr, or an IPv6 network of 64 bits. All
+// addresses that are not TCP addresses count as one client.
+func ClientOf(addr net.Addr) netip.Prefix { return prefixOf(addressOf(addr)) }
+
 // addressOf returns the IP address in addr, or the zero value if addr is not a TCP address.
 func addressOf(addr net.Addr) netip.Addr {
 	tcp, ok := addr.(*net.TCPAddr)

@@ -30,6 +30,8 @@ const (
 	NoKeys Reason = "no_keys"
 	// WrongSignature means that the signature is not the issuer's.
 	WrongSignature Reason = "signature"
+	// Blocked means that an operator has blocked the caller.
+	Blocked Reason = "blocked"
 )
 
 // Refusal is the error of a token that is refused. Its text says what is wrong with the token, and contains no value of
@@ -45,6 +47,12 @@ type Refusal struct { //nolint:errname // like the refusals of the gateway
 }
 
 func (r *Refusal) Error() string { return r.text }
+
+// NewBlocked returns the refusal of a token whose caller is blocked. issuer is the name of the token's issuer, and why
+// is the text of the refusal.
+func NewBlocked(issuer string, why error) *Refusal {
+	return &Refusal{Reason: Blocked, Issuer: issuer, text: why.Error()}
+}
 
 func refuse(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Reason: reason, text: fmt.Sprintf(format, args...)}

@@ -14,13 +14,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
+// CAFile is the name of the file that contains the CA's certificate.
+const CAFile = "ca.pem"
+
 // caKeyFile is the name of the file that contains the CA's key. Services do not need this file.
 const caKeyFile = "ca-key.pem"
 
 // EnsureAuthority reads the CA in dir, or creates a CA if there is none. If only one of the CA's two files exists,
 // EnsureAuthority returns an error, because a new CA would invalidate the certificates of all services.
 func EnsureAuthority(dir string) (a *Authority, made bool, err error) {
-	certFile, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, caKeyFile)
+	certFile, keyFile := filepath.Join(dir, CAFile), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certFile)
 	keyPEM, keyErr := os.ReadFile(keyFile)
 	switch {
@@ -49,7 +52,7 @@ func (a *Authority) write(dir string) error {
 	if err := WriteFile(filepath.Join(dir, caKeyFile), encode("PRIVATE KEY", raw), 0o600); err != nil {
 		return err
 	}
-	return WriteFile(filepath.Join(dir, "ca.pem"), a.CertPEM(), 0o644)
+	return WriteFile(filepath.Join(dir, CAFile), a.CertPEM(), 0o644)
 }
 
 func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
@@ -84,7 +87,7 @@ func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	return errors.Join(
 		WriteFile(filepath.Join(dir, name+"-key.pem"), keyPEM, 0o600),
 		WriteFile(filepath.Join(dir, name+".pem"), certPEM, 0o644),
-		WriteFile(filepath.Join(dir, "ca.pem"), a.CertPEM(), 0o644),
+		WriteFile(filepath.Join(dir, CAFile), a.CertPEM(), 0o644),
 	)
 }
 

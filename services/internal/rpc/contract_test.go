@@ -78,8 +78,8 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 		for i := range service.Methods().Len() {
 			method := service.Methods().Get(i)
 			c := callersIn(method)
-			if len(c.GetRoles()) == 0 && len(c.GetTokens()) == 0 {
-				t.Errorf("%s names no callers in (sluice.auth.v1.callers)", method.FullName())
+			if c.GetUnauthenticated() != (len(c.GetRoles()) == 0 && len(c.GetTokens()) == 0) {
+				t.Errorf("%s must either name callers in (sluice.auth.v1.callers), or allow unauthenticated callers", method.FullName())
 			}
 			if slices.Contains(c.GetRoles(), authv1.Role_ROLE_UNSPECIFIED) || slices.Contains(c.GetTokens(), authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED) {
 				t.Errorf("%s names the unspecified", method.FullName())
@@ -91,6 +91,9 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 				t.Errorf("%s requires a principal and allows no role that could send one", method.FullName())
 			}
 			streams := method.IsStreamingClient() || method.IsStreamingServer()
+			if c.GetUnauthenticated() && streams {
+				t.Errorf("%s is a stream, so its callers must authenticate", method.FullName())
+			}
 			if carried, _ := proto.GetExtension(method.Options(), authv1.E_Carried).(bool); carried && (streams || len(c.GetRoles()) == 0) {
 				t.Errorf("%s is carried, and is a stream, or for no role", method.FullName())
 			}
@@ -204,6 +207,12 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 			for i := range service.Methods().Len() {
 				method := service.Methods().Get(i)
 				c := callersIn(method)
+				if c.GetUnauthenticated() {
+					if in, err := try(timeoutContext(t), stranger, method); !in {
+						t.Errorf("%s called without a token: %v", method.Name(), err)
+					}
+					continue
+				}
 				for number := range authv1.Role_name {
 					role := authv1.Role(number)
 					if role == authv1.Role_ROLE_UNSPECIFIED {

@@ -123,7 +123,11 @@ func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Pee
 	case c.Person != nil:
 		return nil, errors.New("a person acts for itself: send either a token or a principal")
 	}
-	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
+	p, err := g.verifier.Verify(texts[0], signer, g.audienceOf(method))
+	if err == nil && g.tokens != nil && g.tokens.IsBlocked(p) { // for example, the owner of a running agent was blocked
+		return nil, authn.ErrBlocked
+	}
+	return p, err
 }
 
 // check refuses a caller that the contract does not allow. For a person, the error contains the id and the role of the

@@ -17,7 +17,7 @@ import (
 
 // callers specifies which callers may call a method.
 type callers struct {
-	// anyone allows unauthenticated callers. Only the health service sets it.
+	// anyone allows unauthenticated callers: the health service, and methods by which people get a credential.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool
@@ -88,9 +88,11 @@ func methodTerms(service string) (map[string]methodRules, error) {
 	table := make(map[string]methodRules, sd.Methods().Len())
 	for i := range sd.Methods().Len() {
 		md := sd.Methods().Get(i)
-		table["/"+service+"/"+string(md.Name())] = methodRules{
-			callers: callersOption(md), request: maxRequestOf(md), isStream: md.IsStreamingClient() || md.IsStreamingServer(), carried: isCarried(md),
+		rules := methodRules{callers: callersOption(md), request: maxRequestOf(md), isStream: md.IsStreamingClient() || md.IsStreamingServer(), carried: isCarried(md)}
+		if rules.anyone && rules.isStream {
+			return nil, fmt.Errorf("%s is a stream, so its callers must authenticate", md.FullName())
 		}
+		table["/"+service+"/"+string(md.Name())] = rules
 	}
 	return table, nil
 }
@@ -117,7 +119,7 @@ func callersOption(md protoreflect.MethodDescriptor) callers {
 		return callers{}
 	}
 	c := tokenCallers(option.GetTokens()...)
-	c.principal, c.lastKnown = option.GetPrincipal(), option.GetLastKnownTokens()
+	c.principal, c.lastKnown, c.anyone = option.GetPrincipal(), option.GetLastKnownTokens(), option.GetUnauthenticated()
 	c.roles = make(map[authv1.Role]bool)
 	for _, r := range option.GetRoles() {
 		c.roles[r] = true

@@ -19,7 +19,7 @@ import (
 const (
 	// maxUnauthenticatedCalls is the maximum number of unauthenticated calls that a connection may have at a time.
 	// unauthenticatedTimeout is the maximum duration of each of these calls, including sending the answer.
-	// Unauthenticated callers may call only the health service.
+	// Unauthenticated callers may call only the health service, and methods by which people get a credential.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.

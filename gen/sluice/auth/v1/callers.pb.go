@@ -105,7 +105,7 @@ type TokenRole int32
 const (
 	// No role. The configuration is refused if a token has no role.
 	TokenRole_TOKEN_ROLE_UNSPECIFIED TokenRole = 0
-	// An agent. It may call tools through the gateway, but no RPC other than the health check.
+	// An agent. It may call tools through the gateway, but only RPCs that need no credential, such as the health check.
 	TokenRole_TOKEN_ROLE_AGENT TokenRole = 1
 	// An operator. It may read and change all data, but may not call tools.
 	TokenRole_TOKEN_ROLE_OPERATOR TokenRole = 2
@@ -174,6 +174,9 @@ type Callers struct {
 	// service last responded. This is only for RPCs that report the state of the mesh. Such an RPC returns no data about
 	// callers and changes no state.
 	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
+	// Whether callers without a credential may call the RPC. A call without a credential ends after 5 s, and a connection
+	// carries at most four such calls at a time. This is only for unary RPCs by which people get a credential.
+	Unauthenticated bool `protobuf:"varint,5,opt,name=unauthenticated,proto3" json:"unauthenticated,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -236,6 +239,13 @@ func (x *Callers) GetLastKnownTokens() bool {
 	return false
 }
 
+func (x *Callers) GetUnauthenticated() bool {
+	if x != nil {
+		return x.Unauthenticated
+	}
+	return false
+}
+
 var file_sluice_auth_v1_callers_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -285,12 +295,13 @@ var File_sluice_auth_v1_callers_proto protoreflect.FileDescriptor
 
 const file_sluice_auth_v1_callers_proto_rawDesc = "" +
 	"\n" +
-	"\x1csluice/auth/v1/callers.proto\x12\x0esluice.auth.v1\x1a google/protobuf/descriptor.proto\"\xb2\x01\n" +
+	"\x1csluice/auth/v1/callers.proto\x12\x0esluice.auth.v1\x1a google/protobuf/descriptor.proto\"\xdc\x01\n" +
 	"\aCallers\x12*\n" +
 	"\x05roles\x18\x01 \x03(\x0e2\x14.sluice.auth.v1.RoleR\x05roles\x121\n" +
 	"\x06tokens\x18\x02 \x03(\x0e2\x19.sluice.auth.v1.TokenRoleR\x06tokens\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\bR\tprincipal\x12*\n" +
-	"\x11last_known_tokens\x18\x04 \x01(\bR\x0flastKnownTokens*\xaf\x01\n" +
+	"\x11last_known_tokens\x18\x04 \x01(\bR\x0flastKnownTokens\x12(\n" +
+	"\x0funauthenticated\x18\x05 \x01(\bR\x0funauthenticated*\xaf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0f\n" +

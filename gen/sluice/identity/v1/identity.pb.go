@@ -70,7 +70,7 @@ type Principal struct {
 	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes. It is empty if no token was
 	// presented.
 	TokenId string `protobuf:"bytes,10,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// Time at which the presented token was created. It is absent if the time is not known.
+	// Time at which the presented token was created. It is absent if the time is not known, and for sessions.
 	TokenCreated *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=token_created,json=tokenCreated,proto3" json:"token_created,omitempty"`
 	// Subject of the operator who created the presented token and therefore knows its secret, at most 256 bytes. It is
 	// empty if the token is in the configuration, or if an operator of another tenant created it.
@@ -268,7 +268,9 @@ type Token struct {
 	RevokedBy string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
 	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list
 	// is empty, the token gives access to all servers.
-	Servers       []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Name of the issuer at which the holder has signed in (SessionService). It is empty if the token is not a session.
+	Issuer        string `protobuf:"bytes,16,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +408,13 @@ func (x *Token) GetServers() []string {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *Token) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
 }
 
 // CreateTokenRequest requests a token.
@@ -780,6 +789,108 @@ func (x *RotateTokenResponse) GetUnconfirmedReplicas() int32 {
 	return 0
 }
 
+// ImportTokensRequest names the tokens to store.
+type ImportTokensRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of the tokens, at most 200. If the list is empty, all tokens of agents of the caller's tenant are stored,
+	// except those that were stored before.
+	Names []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	// Time at which the tokens expire.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportTokensRequest) Reset() {
+	*x = ImportTokensRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportTokensRequest) ProtoMessage() {}
+
+func (x *ImportTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportTokensRequest.ProtoReflect.Descriptor instead.
+func (*ImportTokensRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ImportTokensRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *ImportTokensRequest) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// ImportTokensResponse contains the tokens that were stored.
+type ImportTokensResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tokens, sorted by name.
+	Tokens        []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportTokensResponse) Reset() {
+	*x = ImportTokensResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportTokensResponse) ProtoMessage() {}
+
+func (x *ImportTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportTokensResponse.ProtoReflect.Descriptor instead.
+func (*ImportTokensResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ImportTokensResponse) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
 // RevokeTokenRequest specifies a token, or the agent whose tokens are revoked. Exactly one of the two fields is set.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -794,7 +905,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +917,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +930,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -852,7 +963,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +975,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +988,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RevokeTokenResponse) GetTokens() []*Token {
@@ -912,7 +1023,7 @@ type ReportTokenUseRequest struct {
 
 func (x *ReportTokenUseRequest) Reset() {
 	*x = ReportTokenUseRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1035,7 @@ func (x *ReportTokenUseRequest) String() string {
 func (*ReportTokenUseRequest) ProtoMessage() {}
 
 func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1048,7 @@ func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUseRequest.ProtoReflect.Descriptor instead.
 func (*ReportTokenUseRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReportTokenUseRequest) GetUses() []*TokenUse {
@@ -960,7 +1071,7 @@ type TokenUse struct {
 
 func (x *TokenUse) Reset() {
 	*x = TokenUse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1083,7 @@ func (x *TokenUse) String() string {
 func (*TokenUse) ProtoMessage() {}
 
 func (x *TokenUse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1096,7 @@ func (x *TokenUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
 func (*TokenUse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TokenUse) GetName() string {
@@ -1011,7 +1122,7 @@ type ReportTokenUseResponse struct {
 
 func (x *ReportTokenUseResponse) Reset() {
 	*x = ReportTokenUseResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1134,7 @@ func (x *ReportTokenUseResponse) String() string {
 func (*ReportTokenUseResponse) ProtoMessage() {}
 
 func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1147,7 @@ func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTokenUseResponse.ProtoReflect.Descriptor instead.
 func (*ReportTokenUseResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
 }
 
 // WatchTokensRequest requests the valid tokens.
@@ -1048,7 +1159,7 @@ type WatchTokensRequest struct {
 
 func (x *WatchTokensRequest) Reset() {
 	*x = WatchTokensRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1171,7 @@ func (x *WatchTokensRequest) String() string {
 func (*WatchTokensRequest) ProtoMessage() {}
 
 func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1184,7 @@ func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensRequest.ProtoReflect.Descriptor instead.
 func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
 }
 
 // WatchTokensResponse contains all valid tokens, or is a heartbeat.
@@ -1091,7 +1202,7 @@ type WatchTokensResponse struct {
 
 func (x *WatchTokensResponse) Reset() {
 	*x = WatchTokensResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1214,7 @@ func (x *WatchTokensResponse) String() string {
 func (*WatchTokensResponse) ProtoMessage() {}
 
 func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1227,7 @@ func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensResponse.ProtoReflect.Descriptor instead.
 func (*WatchTokensResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchTokensResponse) GetSet() *TokenSet {
@@ -1153,7 +1264,7 @@ type AcknowledgeTokensRequest struct {
 
 func (x *AcknowledgeTokensRequest) Reset() {
 	*x = AcknowledgeTokensRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1276,7 @@ func (x *AcknowledgeTokensRequest) String() string {
 func (*AcknowledgeTokensRequest) ProtoMessage() {}
 
 func (x *AcknowledgeTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1289,7 @@ func (x *AcknowledgeTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeTokensRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeTokensRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AcknowledgeTokensRequest) GetWatcher() string {
@@ -1204,7 +1315,7 @@ type AcknowledgeTokensResponse struct {
 
 func (x *AcknowledgeTokensResponse) Reset() {
 	*x = AcknowledgeTokensResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1327,7 @@ func (x *AcknowledgeTokensResponse) String() string {
 func (*AcknowledgeTokensResponse) ProtoMessage() {}
 
 func (x *AcknowledgeTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[16]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1340,7 @@ func (x *AcknowledgeTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeTokensResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeTokensResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{16}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{18}
 }
 
 // TokenSet is the set of all valid tokens.
@@ -1242,14 +1353,16 @@ type TokenSet struct {
 	Ended []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
 	// The issuers of the configuration with their keys, at most 16. A change of the keys is sent like a change of the
 	// tokens.
-	Issuers       []*Issuer `protobuf:"bytes,3,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	Issuers []*Issuer `protobuf:"bytes,3,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	// The callers that are blocked. Agents whose owner is blocked are not listed, but are also refused.
+	Blocks        []*BlockedCaller `protobuf:"bytes,4,rep,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TokenSet) Reset() {
 	*x = TokenSet{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1374,7 @@ func (x *TokenSet) String() string {
 func (*TokenSet) ProtoMessage() {}
 
 func (x *TokenSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[17]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1387,7 @@ func (x *TokenSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSet.ProtoReflect.Descriptor instead.
 func (*TokenSet) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{17}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TokenSet) GetTokens() []*TokenRecord {
@@ -1298,6 +1411,428 @@ func (x *TokenSet) GetIssuers() []*Issuer {
 	return nil
 }
 
+func (x *TokenSet) GetBlocks() []*BlockedCaller {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+// BlockedCaller identifies a caller that is blocked. Exactly one of `subject` and `client` is set.
+type BlockedCaller struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tenant, `^[a-z0-9-]{1,64}$`.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Subject of a person or of an agent, at most 256 bytes. The block also applies to agents whose owner has this
+	// subject.
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// OAuth client, as in Principal.client, at most 256 bytes.
+	Client        string `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockedCaller) Reset() {
+	*x = BlockedCaller{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockedCaller) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockedCaller) ProtoMessage() {}
+
+func (x *BlockedCaller) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockedCaller.ProtoReflect.Descriptor instead.
+func (*BlockedCaller) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *BlockedCaller) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *BlockedCaller) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *BlockedCaller) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+// Block describes the block of a caller.
+type Block struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller.
+	Caller *BlockedCaller `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	// Time of the block.
+	Created *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=created,proto3" json:"created,omitempty"`
+	// Subject of the operator who blocked the caller, at most 256 bytes. People of tenants other than "default" do not
+	// receive the subjects of operators of other tenants.
+	CreatedBy string `protobuf:"bytes,3,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	// Reason for other operators, at most 512 bytes. It may be empty.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Block) Reset() {
+	*x = Block{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Block) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Block) ProtoMessage() {}
+
+func (x *Block) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Block.ProtoReflect.Descriptor instead.
+func (*Block) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Block) GetCaller() *BlockedCaller {
+	if x != nil {
+		return x.Caller
+	}
+	return nil
+}
+
+func (x *Block) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *Block) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
+func (x *Block) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// BlockCallerRequest names the caller to block.
+type BlockCallerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller.
+	Caller *BlockedCaller `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	// Reason for other operators, at most 512 bytes. It may be empty.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockCallerRequest) Reset() {
+	*x = BlockCallerRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockCallerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockCallerRequest) ProtoMessage() {}
+
+func (x *BlockCallerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockCallerRequest.ProtoReflect.Descriptor instead.
+func (*BlockCallerRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BlockCallerRequest) GetCaller() *BlockedCaller {
+	if x != nil {
+		return x.Caller
+	}
+	return nil
+}
+
+func (x *BlockCallerRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// BlockCallerResponse means that the caller is blocked.
+type BlockCallerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The block.
+	Block *Block `protobuf:"bytes,1,opt,name=block,proto3" json:"block,omitempty"`
+	// Number of replicas that have not confirmed the block, as in RevokeTokenResponse.
+	UnconfirmedReplicas int32 `protobuf:"varint,2,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *BlockCallerResponse) Reset() {
+	*x = BlockCallerResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockCallerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockCallerResponse) ProtoMessage() {}
+
+func (x *BlockCallerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockCallerResponse.ProtoReflect.Descriptor instead.
+func (*BlockCallerResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *BlockCallerResponse) GetBlock() *Block {
+	if x != nil {
+		return x.Block
+	}
+	return nil
+}
+
+func (x *BlockCallerResponse) GetUnconfirmedReplicas() int32 {
+	if x != nil {
+		return x.UnconfirmedReplicas
+	}
+	return 0
+}
+
+// UnblockCallerRequest names the blocked caller.
+type UnblockCallerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller.
+	Caller        *BlockedCaller `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnblockCallerRequest) Reset() {
+	*x = UnblockCallerRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnblockCallerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnblockCallerRequest) ProtoMessage() {}
+
+func (x *UnblockCallerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnblockCallerRequest.ProtoReflect.Descriptor instead.
+func (*UnblockCallerRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UnblockCallerRequest) GetCaller() *BlockedCaller {
+	if x != nil {
+		return x.Caller
+	}
+	return nil
+}
+
+// UnblockCallerResponse means that the block has ended.
+type UnblockCallerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnblockCallerResponse) Reset() {
+	*x = UnblockCallerResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnblockCallerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnblockCallerResponse) ProtoMessage() {}
+
+func (x *UnblockCallerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnblockCallerResponse.ProtoReflect.Descriptor instead.
+func (*UnblockCallerResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{25}
+}
+
+// ListBlocksRequest is empty.
+type ListBlocksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlocksRequest) Reset() {
+	*x = ListBlocksRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlocksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlocksRequest) ProtoMessage() {}
+
+func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
+func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{26}
+}
+
+// ListBlocksResponse contains the blocks.
+type ListBlocksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The blocks, sorted by tenant, subject and client.
+	Blocks        []*Block `protobuf:"bytes,1,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlocksResponse) Reset() {
+	*x = ListBlocksResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlocksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlocksResponse) ProtoMessage() {}
+
+func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
+func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListBlocksResponse) GetBlocks() []*Block {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
 // EndedToken is a token that has expired or was revoked.
 type EndedToken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1306,14 +1841,16 @@ type EndedToken struct {
 	// Name of the token.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether the token was revoked. If it is false, the token has expired.
-	Revoked       bool `protobuf:"varint,3,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Revoked bool `protobuf:"varint,3,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	// Whether the token is a session.
+	Session       bool `protobuf:"varint,4,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EndedToken) Reset() {
 	*x = EndedToken{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1862,7 @@ func (x *EndedToken) String() string {
 func (*EndedToken) ProtoMessage() {}
 
 func (x *EndedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[18]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1875,7 @@ func (x *EndedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedToken.ProtoReflect.Descriptor instead.
 func (*EndedToken) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{18}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EndedToken) GetSha256() []byte {
@@ -1362,6 +1899,13 @@ func (x *EndedToken) GetRevoked() bool {
 	return false
 }
 
+func (x *EndedToken) GetSession() bool {
+	if x != nil {
+		return x.Session
+	}
+	return false
+}
+
 // TokenRecord is a token in the form in which the services store it.
 type TokenRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1377,7 +1921,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1933,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[19]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1946,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{19}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TokenRecord) GetToken() *Token {
@@ -1439,7 +1983,7 @@ type PreviousSecret struct {
 
 func (x *PreviousSecret) Reset() {
 	*x = PreviousSecret{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1995,7 @@ func (x *PreviousSecret) String() string {
 func (*PreviousSecret) ProtoMessage() {}
 
 func (x *PreviousSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[20]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +2008,7 @@ func (x *PreviousSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviousSecret.ProtoReflect.Descriptor instead.
 func (*PreviousSecret) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{20}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PreviousSecret) GetSha256() []byte {
@@ -1490,7 +2034,7 @@ type ListIssuersRequest struct {
 
 func (x *ListIssuersRequest) Reset() {
 	*x = ListIssuersRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +2046,7 @@ func (x *ListIssuersRequest) String() string {
 func (*ListIssuersRequest) ProtoMessage() {}
 
 func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[21]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +2059,7 @@ func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIssuersRequest.ProtoReflect.Descriptor instead.
 func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{21}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{31}
 }
 
 // ListIssuersResponse contains the issuers of the configuration.
@@ -1529,7 +2073,7 @@ type ListIssuersResponse struct {
 
 func (x *ListIssuersResponse) Reset() {
 	*x = ListIssuersResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +2085,7 @@ func (x *ListIssuersResponse) String() string {
 func (*ListIssuersResponse) ProtoMessage() {}
 
 func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[22]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +2098,7 @@ func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIssuersResponse.ProtoReflect.Descriptor instead.
 func (*ListIssuersResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{22}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListIssuersResponse) GetIssuers() []*IssuerStatus {
@@ -1583,7 +2127,7 @@ type IssuerStatus struct {
 
 func (x *IssuerStatus) Reset() {
 	*x = IssuerStatus{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +2139,7 @@ func (x *IssuerStatus) String() string {
 func (*IssuerStatus) ProtoMessage() {}
 
 func (x *IssuerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[23]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +2152,7 @@ func (x *IssuerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssuerStatus.ProtoReflect.Descriptor instead.
 func (*IssuerStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{23}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *IssuerStatus) GetName() string {
@@ -1657,7 +2201,7 @@ type ExplainJWTRequest struct {
 
 func (x *ExplainJWTRequest) Reset() {
 	*x = ExplainJWTRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +2213,7 @@ func (x *ExplainJWTRequest) String() string {
 func (*ExplainJWTRequest) ProtoMessage() {}
 
 func (x *ExplainJWTRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[24]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +2226,7 @@ func (x *ExplainJWTRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJWTRequest.ProtoReflect.Descriptor instead.
 func (*ExplainJWTRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{24}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExplainJWTRequest) GetToken() string {
@@ -1707,7 +2251,7 @@ type ExplainJWTResponse struct {
 
 func (x *ExplainJWTResponse) Reset() {
 	*x = ExplainJWTResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +2263,7 @@ func (x *ExplainJWTResponse) String() string {
 func (*ExplainJWTResponse) ProtoMessage() {}
 
 func (x *ExplainJWTResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[25]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +2276,7 @@ func (x *ExplainJWTResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainJWTResponse.ProtoReflect.Descriptor instead.
 func (*ExplainJWTResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{25}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExplainJWTResponse) GetSteps() []*ExplainedStep {
@@ -1771,7 +2315,7 @@ type ExplainedStep struct {
 
 func (x *ExplainedStep) Reset() {
 	*x = ExplainedStep{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +2327,7 @@ func (x *ExplainedStep) String() string {
 func (*ExplainedStep) ProtoMessage() {}
 
 func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[26]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +2340,7 @@ func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStep.ProtoReflect.Descriptor instead.
 func (*ExplainedStep) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{26}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExplainedStep) GetName() string {
@@ -1831,7 +2375,7 @@ type ReportUnknownKeyRequest struct {
 
 func (x *ReportUnknownKeyRequest) Reset() {
 	*x = ReportUnknownKeyRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +2387,7 @@ func (x *ReportUnknownKeyRequest) String() string {
 func (*ReportUnknownKeyRequest) ProtoMessage() {}
 
 func (x *ReportUnknownKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[27]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +2400,7 @@ func (x *ReportUnknownKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportUnknownKeyRequest.ProtoReflect.Descriptor instead.
 func (*ReportUnknownKeyRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{27}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReportUnknownKeyRequest) GetIssuer() string {
@@ -1878,7 +2422,7 @@ type ReportUnknownKeyResponse struct {
 
 func (x *ReportUnknownKeyResponse) Reset() {
 	*x = ReportUnknownKeyResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2434,7 @@ func (x *ReportUnknownKeyResponse) String() string {
 func (*ReportUnknownKeyResponse) ProtoMessage() {}
 
 func (x *ReportUnknownKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[28]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2447,7 @@ func (x *ReportUnknownKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportUnknownKeyResponse.ProtoReflect.Descriptor instead.
 func (*ReportUnknownKeyResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{28}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReportUnknownKeyResponse) GetKeysSha256() []byte {
@@ -1937,7 +2481,7 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x06issuer\x18\r \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x12 \n" +
 	"\x06client\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\x12,\n" +
 	"\x06scopes\x18\x0f \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x01\x18\x01\"\ar\x05\x10\x01(\x80\x02R\x06scopes\x12;\n" +
-	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\xc7\x05\n" +
+	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\xf9\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -1960,7 +2504,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\arevoked\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\x12'\n" +
 	"\n" +
 	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\x12;\n" +
-	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"u\n" +
+	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x120\n" +
+	"\x06issuer\x18\x10 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
 	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +
@@ -1984,7 +2529,12 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\x12H\n" +
 	"\x12old_secret_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x10oldSecretExpires\x121\n" +
-	"\x14unconfirmed_replicas\x18\x04 \x01(\x05R\x13unconfirmedReplicas\"i\n" +
+	"\x14unconfirmed_replicas\x18\x04 \x01(\x05R\x13unconfirmedReplicas\"\x94\x01\n" +
+	"\x13ImportTokensRequest\x12?\n" +
+	"\x05names\x18\x01 \x03(\tB)\xbaH&\x92\x01#\x10\xc8\x01\x18\x01\"\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x05names\x12<\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\aexpires\"I\n" +
+	"\x14ImportTokensResponse\x121\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\"i\n" +
 	"\x12RevokeTokenRequest\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{0,128}$R\x04name\x12\x1e\n" +
 	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"\x9b\x01\n" +
@@ -2008,16 +2558,40 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x18AcknowledgeTokensRequest\x12#\n" +
 	"\awatcher\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\awatcher\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\x1b\n" +
-	"\x19AcknowledgeTokensResponse\"\xb9\x01\n" +
+	"\x19AcknowledgeTokensResponse\"\xf4\x01\n" +
 	"\bTokenSet\x127\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\x124\n" +
 	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\x12>\n" +
-	"\aissuers\x18\x03 \x03(\v2\x1a.sluice.identity.v1.IssuerB\b\xbaH\x05\x92\x01\x02\x10\x10R\aissuers\"|\n" +
+	"\aissuers\x18\x03 \x03(\v2\x1a.sluice.identity.v1.IssuerB\b\xbaH\x05\x92\x01\x02\x10\x10R\aissuers\x129\n" +
+	"\x06blocks\x18\x04 \x03(\v2!.sluice.identity.v1.BlockedCallerR\x06blocks\"\x87\x01\n" +
+	"\rBlockedCaller\x120\n" +
+	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12\"\n" +
+	"\asubject\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\asubject\x12 \n" +
+	"\x06client\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\"\xcb\x01\n" +
+	"\x05Block\x12A\n" +
+	"\x06caller\x18\x01 \x01(\v2!.sluice.identity.v1.BlockedCallerB\x06\xbaH\x03\xc8\x01\x01R\x06caller\x124\n" +
+	"\acreated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12'\n" +
+	"\n" +
+	"created_by\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\tcreatedBy\x12 \n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06reason\"y\n" +
+	"\x12BlockCallerRequest\x12A\n" +
+	"\x06caller\x18\x01 \x01(\v2!.sluice.identity.v1.BlockedCallerB\x06\xbaH\x03\xc8\x01\x01R\x06caller\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06reason\"y\n" +
+	"\x13BlockCallerResponse\x12/\n" +
+	"\x05block\x18\x01 \x01(\v2\x19.sluice.identity.v1.BlockR\x05block\x121\n" +
+	"\x14unconfirmed_replicas\x18\x02 \x01(\x05R\x13unconfirmedReplicas\"Y\n" +
+	"\x14UnblockCallerRequest\x12A\n" +
+	"\x06caller\x18\x01 \x01(\v2!.sluice.identity.v1.BlockedCallerB\x06\xbaH\x03\xc8\x01\x01R\x06caller\"\x17\n" +
+	"\x15UnblockCallerResponse\"\x13\n" +
+	"\x11ListBlocksRequest\"G\n" +
+	"\x12ListBlocksResponse\x121\n" +
+	"\x06blocks\x18\x01 \x03(\v2\x19.sluice.identity.v1.BlockR\x06blocks\"\x96\x01\n" +
 	"\n" +
 	"EndedToken\x12\x1f\n" +
 	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x123\n" +
 	"\x04name\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x12\x18\n" +
-	"\arevoked\x18\x03 \x01(\bR\arevoked\"\xa9\x01\n" +
+	"\arevoked\x18\x03 \x01(\bR\arevoked\x12\x18\n" +
+	"\asession\x18\x04 \x01(\bR\asession\"\xa9\x01\n" +
 	"\vTokenRecord\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x1f\n" +
 	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x12H\n" +
@@ -2048,13 +2622,18 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"D\n" +
 	"\x18ReportUnknownKeyResponse\x12(\n" +
 	"\vkeys_sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\n" +
-	"keysSha2562\xe5\b\n" +
+	"keysSha2562\x90\f\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +
 	"ListTokens\x12%.sluice.identity.v1.ListTokensRequest\x1a&.sluice.identity.v1.ListTokensResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12g\n" +
-	"\vRotateToken\x12&.sluice.identity.v1.RotateTokenRequest\x1a'.sluice.identity.v1.RotateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12g\n" +
-	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12o\n" +
+	"\vRotateToken\x12&.sluice.identity.v1.RotateTokenRequest\x1a'.sluice.identity.v1.RotateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12j\n" +
+	"\fImportTokens\x12'.sluice.identity.v1.ImportTokensRequest\x1a(.sluice.identity.v1.ImportTokensResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12g\n" +
+	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12g\n" +
+	"\vBlockCaller\x12&.sluice.identity.v1.BlockCallerRequest\x1a'.sluice.identity.v1.BlockCallerResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12m\n" +
+	"\rUnblockCaller\x12(.sluice.identity.v1.UnblockCallerRequest\x1a).sluice.identity.v1.UnblockCallerResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
+	"\n" +
+	"ListBlocks\x12%.sluice.identity.v1.ListBlocksRequest\x1a&.sluice.identity.v1.ListBlocksResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12o\n" +
 	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\r\xca\xf3\x18\t\n" +
 	"\a\x01\x02\x03\x04\x05\x06\a0\x01\x12\x7f\n" +
 	"\x11AcknowledgeTokens\x12,.sluice.identity.v1.AcknowledgeTokensRequest\x1a-.sluice.identity.v1.AcknowledgeTokensResponse\"\r\xca\xf3\x18\t\n" +
@@ -2080,7 +2659,7 @@ func file_sluice_identity_v1_identity_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_identity_proto_rawDescData
 }
 
-var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_sluice_identity_v1_identity_proto_goTypes = []any{
 	(*Principal)(nil),                 // 0: sluice.identity.v1.Principal
 	(*Token)(nil),                     // 1: sluice.identity.v1.Token
@@ -2090,88 +2669,115 @@ var file_sluice_identity_v1_identity_proto_goTypes = []any{
 	(*ListTokensResponse)(nil),        // 5: sluice.identity.v1.ListTokensResponse
 	(*RotateTokenRequest)(nil),        // 6: sluice.identity.v1.RotateTokenRequest
 	(*RotateTokenResponse)(nil),       // 7: sluice.identity.v1.RotateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 8: sluice.identity.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 9: sluice.identity.v1.RevokeTokenResponse
-	(*ReportTokenUseRequest)(nil),     // 10: sluice.identity.v1.ReportTokenUseRequest
-	(*TokenUse)(nil),                  // 11: sluice.identity.v1.TokenUse
-	(*ReportTokenUseResponse)(nil),    // 12: sluice.identity.v1.ReportTokenUseResponse
-	(*WatchTokensRequest)(nil),        // 13: sluice.identity.v1.WatchTokensRequest
-	(*WatchTokensResponse)(nil),       // 14: sluice.identity.v1.WatchTokensResponse
-	(*AcknowledgeTokensRequest)(nil),  // 15: sluice.identity.v1.AcknowledgeTokensRequest
-	(*AcknowledgeTokensResponse)(nil), // 16: sluice.identity.v1.AcknowledgeTokensResponse
-	(*TokenSet)(nil),                  // 17: sluice.identity.v1.TokenSet
-	(*EndedToken)(nil),                // 18: sluice.identity.v1.EndedToken
-	(*TokenRecord)(nil),               // 19: sluice.identity.v1.TokenRecord
-	(*PreviousSecret)(nil),            // 20: sluice.identity.v1.PreviousSecret
-	(*ListIssuersRequest)(nil),        // 21: sluice.identity.v1.ListIssuersRequest
-	(*ListIssuersResponse)(nil),       // 22: sluice.identity.v1.ListIssuersResponse
-	(*IssuerStatus)(nil),              // 23: sluice.identity.v1.IssuerStatus
-	(*ExplainJWTRequest)(nil),         // 24: sluice.identity.v1.ExplainJWTRequest
-	(*ExplainJWTResponse)(nil),        // 25: sluice.identity.v1.ExplainJWTResponse
-	(*ExplainedStep)(nil),             // 26: sluice.identity.v1.ExplainedStep
-	(*ReportUnknownKeyRequest)(nil),   // 27: sluice.identity.v1.ReportUnknownKeyRequest
-	(*ReportUnknownKeyResponse)(nil),  // 28: sluice.identity.v1.ReportUnknownKeyResponse
-	(v1.TokenRole)(0),                 // 29: sluice.auth.v1.TokenRole
-	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
-	(*Issuer)(nil),                    // 32: sluice.identity.v1.Issuer
+	(*ImportTokensRequest)(nil),       // 8: sluice.identity.v1.ImportTokensRequest
+	(*ImportTokensResponse)(nil),      // 9: sluice.identity.v1.ImportTokensResponse
+	(*RevokeTokenRequest)(nil),        // 10: sluice.identity.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 11: sluice.identity.v1.RevokeTokenResponse
+	(*ReportTokenUseRequest)(nil),     // 12: sluice.identity.v1.ReportTokenUseRequest
+	(*TokenUse)(nil),                  // 13: sluice.identity.v1.TokenUse
+	(*ReportTokenUseResponse)(nil),    // 14: sluice.identity.v1.ReportTokenUseResponse
+	(*WatchTokensRequest)(nil),        // 15: sluice.identity.v1.WatchTokensRequest
+	(*WatchTokensResponse)(nil),       // 16: sluice.identity.v1.WatchTokensResponse
+	(*AcknowledgeTokensRequest)(nil),  // 17: sluice.identity.v1.AcknowledgeTokensRequest
+	(*AcknowledgeTokensResponse)(nil), // 18: sluice.identity.v1.AcknowledgeTokensResponse
+	(*TokenSet)(nil),                  // 19: sluice.identity.v1.TokenSet
+	(*BlockedCaller)(nil),             // 20: sluice.identity.v1.BlockedCaller
+	(*Block)(nil),                     // 21: sluice.identity.v1.Block
+	(*BlockCallerRequest)(nil),        // 22: sluice.identity.v1.BlockCallerRequest
+	(*BlockCallerResponse)(nil),       // 23: sluice.identity.v1.BlockCallerResponse
+	(*UnblockCallerRequest)(nil),      // 24: sluice.identity.v1.UnblockCallerRequest
+	(*UnblockCallerResponse)(nil),     // 25: sluice.identity.v1.UnblockCallerResponse
+	(*ListBlocksRequest)(nil),         // 26: sluice.identity.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),        // 27: sluice.identity.v1.ListBlocksResponse
+	(*EndedToken)(nil),                // 28: sluice.identity.v1.EndedToken
+	(*TokenRecord)(nil),               // 29: sluice.identity.v1.TokenRecord
+	(*PreviousSecret)(nil),            // 30: sluice.identity.v1.PreviousSecret
+	(*ListIssuersRequest)(nil),        // 31: sluice.identity.v1.ListIssuersRequest
+	(*ListIssuersResponse)(nil),       // 32: sluice.identity.v1.ListIssuersResponse
+	(*IssuerStatus)(nil),              // 33: sluice.identity.v1.IssuerStatus
+	(*ExplainJWTRequest)(nil),         // 34: sluice.identity.v1.ExplainJWTRequest
+	(*ExplainJWTResponse)(nil),        // 35: sluice.identity.v1.ExplainJWTResponse
+	(*ExplainedStep)(nil),             // 36: sluice.identity.v1.ExplainedStep
+	(*ReportUnknownKeyRequest)(nil),   // 37: sluice.identity.v1.ReportUnknownKeyRequest
+	(*ReportUnknownKeyResponse)(nil),  // 38: sluice.identity.v1.ReportUnknownKeyResponse
+	(v1.TokenRole)(0),                 // 39: sluice.auth.v1.TokenRole
+	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
+	(*Issuer)(nil),                    // 42: sluice.identity.v1.Issuer
 }
 var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
-	29, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
+	39, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
 	0,  // 1: sluice.identity.v1.Principal.chain:type_name -> sluice.identity.v1.Principal
-	30, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
-	29, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
-	30, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
-	30, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	30, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
-	30, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
+	40, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
+	39, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
+	40, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
+	40, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	40, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
+	40, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
 	1,  // 8: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
 	1,  // 9: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
 	1,  // 10: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	31, // 11: sluice.identity.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
-	30, // 12: sluice.identity.v1.RotateTokenRequest.expires:type_name -> google.protobuf.Timestamp
+	41, // 11: sluice.identity.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	40, // 12: sluice.identity.v1.RotateTokenRequest.expires:type_name -> google.protobuf.Timestamp
 	1,  // 13: sluice.identity.v1.RotateTokenResponse.token:type_name -> sluice.identity.v1.Token
-	30, // 14: sluice.identity.v1.RotateTokenResponse.old_secret_expires:type_name -> google.protobuf.Timestamp
-	1,  // 15: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
-	11, // 16: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
-	30, // 17: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
-	17, // 18: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
-	19, // 19: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
-	18, // 20: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
-	32, // 21: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
-	1,  // 22: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
-	20, // 23: sluice.identity.v1.TokenRecord.previous:type_name -> sluice.identity.v1.PreviousSecret
-	30, // 24: sluice.identity.v1.PreviousSecret.expires:type_name -> google.protobuf.Timestamp
-	23, // 25: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
-	30, // 26: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
-	26, // 27: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
-	0,  // 28: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
-	30, // 29: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 30: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
-	4,  // 31: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
-	6,  // 32: sluice.identity.v1.IdentityService.RotateToken:input_type -> sluice.identity.v1.RotateTokenRequest
-	8,  // 33: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	13, // 34: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
-	15, // 35: sluice.identity.v1.IdentityService.AcknowledgeTokens:input_type -> sluice.identity.v1.AcknowledgeTokensRequest
-	21, // 36: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
-	24, // 37: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
-	27, // 38: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
-	10, // 39: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
-	3,  // 40: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
-	5,  // 41: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
-	7,  // 42: sluice.identity.v1.IdentityService.RotateToken:output_type -> sluice.identity.v1.RotateTokenResponse
-	9,  // 43: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	14, // 44: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
-	16, // 45: sluice.identity.v1.IdentityService.AcknowledgeTokens:output_type -> sluice.identity.v1.AcknowledgeTokensResponse
-	22, // 46: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
-	25, // 47: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
-	28, // 48: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
-	12, // 49: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
-	40, // [40:50] is the sub-list for method output_type
-	30, // [30:40] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	40, // 14: sluice.identity.v1.RotateTokenResponse.old_secret_expires:type_name -> google.protobuf.Timestamp
+	40, // 15: sluice.identity.v1.ImportTokensRequest.expires:type_name -> google.protobuf.Timestamp
+	1,  // 16: sluice.identity.v1.ImportTokensResponse.tokens:type_name -> sluice.identity.v1.Token
+	1,  // 17: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
+	13, // 18: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
+	40, // 19: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
+	19, // 20: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
+	29, // 21: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
+	28, // 22: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
+	42, // 23: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
+	20, // 24: sluice.identity.v1.TokenSet.blocks:type_name -> sluice.identity.v1.BlockedCaller
+	20, // 25: sluice.identity.v1.Block.caller:type_name -> sluice.identity.v1.BlockedCaller
+	40, // 26: sluice.identity.v1.Block.created:type_name -> google.protobuf.Timestamp
+	20, // 27: sluice.identity.v1.BlockCallerRequest.caller:type_name -> sluice.identity.v1.BlockedCaller
+	21, // 28: sluice.identity.v1.BlockCallerResponse.block:type_name -> sluice.identity.v1.Block
+	20, // 29: sluice.identity.v1.UnblockCallerRequest.caller:type_name -> sluice.identity.v1.BlockedCaller
+	21, // 30: sluice.identity.v1.ListBlocksResponse.blocks:type_name -> sluice.identity.v1.Block
+	1,  // 31: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
+	30, // 32: sluice.identity.v1.TokenRecord.previous:type_name -> sluice.identity.v1.PreviousSecret
+	40, // 33: sluice.identity.v1.PreviousSecret.expires:type_name -> google.protobuf.Timestamp
+	33, // 34: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
+	40, // 35: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
+	36, // 36: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
+	0,  // 37: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
+	40, // 38: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 39: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
+	4,  // 40: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
+	6,  // 41: sluice.identity.v1.IdentityService.RotateToken:input_type -> sluice.identity.v1.RotateTokenRequest
+	8,  // 42: sluice.identity.v1.IdentityService.ImportTokens:input_type -> sluice.identity.v1.ImportTokensRequest
+	10, // 43: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
+	22, // 44: sluice.identity.v1.IdentityService.BlockCaller:input_type -> sluice.identity.v1.BlockCallerRequest
+	24, // 45: sluice.identity.v1.IdentityService.UnblockCaller:input_type -> sluice.identity.v1.UnblockCallerRequest
+	26, // 46: sluice.identity.v1.IdentityService.ListBlocks:input_type -> sluice.identity.v1.ListBlocksRequest
+	15, // 47: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
+	17, // 48: sluice.identity.v1.IdentityService.AcknowledgeTokens:input_type -> sluice.identity.v1.AcknowledgeTokensRequest
+	31, // 49: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
+	34, // 50: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
+	37, // 51: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
+	12, // 52: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
+	3,  // 53: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
+	5,  // 54: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
+	7,  // 55: sluice.identity.v1.IdentityService.RotateToken:output_type -> sluice.identity.v1.RotateTokenResponse
+	9,  // 56: sluice.identity.v1.IdentityService.ImportTokens:output_type -> sluice.identity.v1.ImportTokensResponse
+	11, // 57: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
+	23, // 58: sluice.identity.v1.IdentityService.BlockCaller:output_type -> sluice.identity.v1.BlockCallerResponse
+	25, // 59: sluice.identity.v1.IdentityService.UnblockCaller:output_type -> sluice.identity.v1.UnblockCallerResponse
+	27, // 60: sluice.identity.v1.IdentityService.ListBlocks:output_type -> sluice.identity.v1.ListBlocksResponse
+	16, // 61: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
+	18, // 62: sluice.identity.v1.IdentityService.AcknowledgeTokens:output_type -> sluice.identity.v1.AcknowledgeTokensResponse
+	32, // 63: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
+	35, // 64: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
+	38, // 65: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
+	14, // 66: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
+	53, // [53:67] is the sub-list for method output_type
+	39, // [39:53] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_identity_proto_init() }
@@ -2186,7 +2792,7 @@ func file_sluice_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_identity_proto_rawDesc), len(file_sluice_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,7 +22,11 @@ const (
 	IdentityService_CreateToken_FullMethodName       = "/sluice.identity.v1.IdentityService/CreateToken"
 	IdentityService_ListTokens_FullMethodName        = "/sluice.identity.v1.IdentityService/ListTokens"
 	IdentityService_RotateToken_FullMethodName       = "/sluice.identity.v1.IdentityService/RotateToken"
+	IdentityService_ImportTokens_FullMethodName      = "/sluice.identity.v1.IdentityService/ImportTokens"
 	IdentityService_RevokeToken_FullMethodName       = "/sluice.identity.v1.IdentityService/RevokeToken"
+	IdentityService_BlockCaller_FullMethodName       = "/sluice.identity.v1.IdentityService/BlockCaller"
+	IdentityService_UnblockCaller_FullMethodName     = "/sluice.identity.v1.IdentityService/UnblockCaller"
+	IdentityService_ListBlocks_FullMethodName        = "/sluice.identity.v1.IdentityService/ListBlocks"
 	IdentityService_WatchTokens_FullMethodName       = "/sluice.identity.v1.IdentityService/WatchTokens"
 	IdentityService_AcknowledgeTokens_FullMethodName = "/sluice.identity.v1.IdentityService/AcknowledgeTokens"
 	IdentityService_ListIssuers_FullMethodName       = "/sluice.identity.v1.IdentityService/ListIssuers"
@@ -62,10 +66,21 @@ type IdentityServiceClient interface {
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
 	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
+	//	                     TOKEN_IS_SESSION: the token is a session; the person can sign in again
 	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
 	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
+	// ImportTokens stores tokens of agents that the configuration contains, with the same names and secrets, so that
+	// clients need no change. While the configuration contains a token, the stored one is not used. Either all named
+	// tokens are stored, or none. Errors:
+	//
+	//	ALREADY_EXISTS       TOKEN_EXISTS: a stored token has the name or the secret of one of the tokens
+	//	NOT_FOUND            TOKEN_UNKNOWN: the configuration has no such token of an agent in the caller's tenant
+	//	INVALID_ARGUMENT     TOKEN_INVALID: the tokens do not expire between 1 minute and 1 year from now
+	//	RESOURCE_EXHAUSTED   TOKENS_FULL: as for CreateToken
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were stored
+	ImportTokens(ctx context.Context, in *ImportTokensRequest, opts ...grpc.CallOption) (*ImportTokensResponse, error)
 	// RevokeToken revokes a token, or all tokens of an agent. It returns when all services have stopped accepting these
 	// tokens, or after at most 5 s with the number of replicas that have not confirmed this. A token that was revoked
 	// before stays revoked, so the request is safe to repeat. Errors:
@@ -74,6 +89,25 @@ type IdentityServiceClient interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
+	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs, and
+	// agents whose owner is the subject, even if they are created after the block. The RPC returns when all services
+	// apply the block, like RevokeToken. A caller that was blocked before stays blocked, so the request is safe to
+	// repeat. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" blocks a caller of another
+	//	                     tenant
+	//	FAILED_PRECONDITION  BLOCKS_CALLER: the subject is that of the operator who sends the request
+	//	RESOURCE_EXHAUSTED   BLOCKS_FULL: 1,000 callers of the tenant are blocked
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the caller was blocked
+	BlockCaller(ctx context.Context, in *BlockCallerRequest, opts ...grpc.CallOption) (*BlockCallerResponse, error)
+	// UnblockCaller ends a block. The mesh accepts the caller's credentials again, unless they have ended since. Errors:
+	//
+	//	NOT_FOUND            BLOCK_UNKNOWN: the caller's tenant has no such block
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the block has ended
+	UnblockCaller(ctx context.Context, in *UnblockCallerRequest, opts ...grpc.CallOption) (*UnblockCallerResponse, error)
+	// ListBlocks returns the blocks of the caller's tenant. For an operator of the tenant "default", it returns the
+	// blocks of all tenants.
+	ListBlocks(ctx context.Context, in *ListBlocksRequest, opts ...grpc.CallOption) (*ListBlocksResponse, error)
 	// WatchTokens sends the set of all valid tokens immediately and after each change. It sends a heartbeat at least
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
 	// none. A service acknowledges each set with AcknowledgeTokens.
@@ -138,10 +172,50 @@ func (c *identityServiceClient) RotateToken(ctx context.Context, in *RotateToken
 	return out, nil
 }
 
+func (c *identityServiceClient) ImportTokens(ctx context.Context, in *ImportTokensRequest, opts ...grpc.CallOption) (*ImportTokensResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ImportTokensResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ImportTokens_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RevokeTokenResponse)
 	err := c.cc.Invoke(ctx, IdentityService_RevokeToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) BlockCaller(ctx context.Context, in *BlockCallerRequest, opts ...grpc.CallOption) (*BlockCallerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BlockCallerResponse)
+	err := c.cc.Invoke(ctx, IdentityService_BlockCaller_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) UnblockCaller(ctx context.Context, in *UnblockCallerRequest, opts ...grpc.CallOption) (*UnblockCallerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnblockCallerResponse)
+	err := c.cc.Invoke(ctx, IdentityService_UnblockCaller_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) ListBlocks(ctx context.Context, in *ListBlocksRequest, opts ...grpc.CallOption) (*ListBlocksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBlocksResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListBlocks_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -248,10 +322,21 @@ type IdentityServiceServer interface {
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
 	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
+	//	                     TOKEN_IS_SESSION: the token is a session; the person can sign in again
 	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
 	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
+	// ImportTokens stores tokens of agents that the configuration contains, with the same names and secrets, so that
+	// clients need no change. While the configuration contains a token, the stored one is not used. Either all named
+	// tokens are stored, or none. Errors:
+	//
+	//	ALREADY_EXISTS       TOKEN_EXISTS: a stored token has the name or the secret of one of the tokens
+	//	NOT_FOUND            TOKEN_UNKNOWN: the configuration has no such token of an agent in the caller's tenant
+	//	INVALID_ARGUMENT     TOKEN_INVALID: the tokens do not expire between 1 minute and 1 year from now
+	//	RESOURCE_EXHAUSTED   TOKENS_FULL: as for CreateToken
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were stored
+	ImportTokens(context.Context, *ImportTokensRequest) (*ImportTokensResponse, error)
 	// RevokeToken revokes a token, or all tokens of an agent. It returns when all services have stopped accepting these
 	// tokens, or after at most 5 s with the number of replicas that have not confirmed this. A token that was revoked
 	// before stays revoked, so the request is safe to repeat. Errors:
@@ -260,6 +345,25 @@ type IdentityServiceServer interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
+	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs, and
+	// agents whose owner is the subject, even if they are created after the block. The RPC returns when all services
+	// apply the block, like RevokeToken. A caller that was blocked before stays blocked, so the request is safe to
+	// repeat. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" blocks a caller of another
+	//	                     tenant
+	//	FAILED_PRECONDITION  BLOCKS_CALLER: the subject is that of the operator who sends the request
+	//	RESOURCE_EXHAUSTED   BLOCKS_FULL: 1,000 callers of the tenant are blocked
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the caller was blocked
+	BlockCaller(context.Context, *BlockCallerRequest) (*BlockCallerResponse, error)
+	// UnblockCaller ends a block. The mesh accepts the caller's credentials again, unless they have ended since. Errors:
+	//
+	//	NOT_FOUND            BLOCK_UNKNOWN: the caller's tenant has no such block
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the block has ended
+	UnblockCaller(context.Context, *UnblockCallerRequest) (*UnblockCallerResponse, error)
+	// ListBlocks returns the blocks of the caller's tenant. For an operator of the tenant "default", it returns the
+	// blocks of all tenants.
+	ListBlocks(context.Context, *ListBlocksRequest) (*ListBlocksResponse, error)
 	// WatchTokens sends the set of all valid tokens immediately and after each change. It sends a heartbeat at least
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
 	// none. A service acknowledges each set with AcknowledgeTokens.
@@ -303,8 +407,20 @@ func (UnimplementedIdentityServiceServer) ListTokens(context.Context, *ListToken
 func (UnimplementedIdentityServiceServer) RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateToken not implemented")
 }
+func (UnimplementedIdentityServiceServer) ImportTokens(context.Context, *ImportTokensRequest) (*ImportTokensResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ImportTokens not implemented")
+}
 func (UnimplementedIdentityServiceServer) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
+}
+func (UnimplementedIdentityServiceServer) BlockCaller(context.Context, *BlockCallerRequest) (*BlockCallerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BlockCaller not implemented")
+}
+func (UnimplementedIdentityServiceServer) UnblockCaller(context.Context, *UnblockCallerRequest) (*UnblockCallerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnblockCaller not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListBlocks(context.Context, *ListBlocksRequest) (*ListBlocksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBlocks not implemented")
 }
 func (UnimplementedIdentityServiceServer) WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTokens not implemented")
@@ -399,6 +515,24 @@ func _IdentityService_RotateToken_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_ImportTokens_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ImportTokensRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ImportTokens(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ImportTokens_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ImportTokens(ctx, req.(*ImportTokensRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_RevokeToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RevokeTokenRequest)
 	if err := dec(in); err != nil {
@@ -413,6 +547,60 @@ func _IdentityService_RevokeToken_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(IdentityServiceServer).RevokeToken(ctx, req.(*RevokeTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_BlockCaller_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BlockCallerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).BlockCaller(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_BlockCaller_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).BlockCaller(ctx, req.(*BlockCallerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_UnblockCaller_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnblockCallerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).UnblockCaller(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_UnblockCaller_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).UnblockCaller(ctx, req.(*UnblockCallerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_ListBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBlocksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListBlocks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListBlocks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListBlocks(ctx, req.(*ListBlocksRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -538,8 +726,24 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _IdentityService_RotateToken_Handler,
 		},
 		{
+			MethodName: "ImportTokens",
+			Handler:    _IdentityService_ImportTokens_Handler,
+		},
+		{
 			MethodName: "RevokeToken",
 			Handler:    _IdentityService_RevokeToken_Handler,
+		},
+		{
+			MethodName: "BlockCaller",
+			Handler:    _IdentityService_BlockCaller_Handler,
+		},
+		{
+			MethodName: "UnblockCaller",
+			Handler:    _IdentityService_UnblockCaller_Handler,
+		},
+		{
+			MethodName: "ListBlocks",
+			Handler:    _IdentityService_ListBlocks_Handler,
 		},
 		{
 			MethodName: "AcknowledgeTokens",

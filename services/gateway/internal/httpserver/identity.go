@@ -110,10 +110,11 @@ func bearer(lines []string) (string, bool) {
 
 const (
 	// noToken is the message for a request without a bearer token. The other messages are for a token that is unknown,
-	// was revoked or has expired.
+	// was revoked, has expired, or belongs to a caller who is blocked.
 	noToken      = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken   = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 	revokedToken = "this bearer token was revoked: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
+	blockedToken = "an operator of the mesh has blocked this caller, or the person for whom it works: ask an operator to end the block."
 	expiredToken = "this bearer token has expired: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
 )
 
@@ -127,6 +128,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err err
 		switch {
 		case refusal != nil, errors.Is(err, errOtherResource):
 			challenge, why = challenge+strconv.Quote(err.Error()), err.Error()+"."
+		case errors.Is(err, authn.ErrBlocked):
+			challenge, why = challenge+`"the caller is blocked"`, blockedToken
 		case errors.Is(err, authn.ErrTokenRevoked):
 			challenge, why = challenge+`"the token was revoked"`, revokedToken
 		case errors.Is(err, authn.ErrTokenExpired):

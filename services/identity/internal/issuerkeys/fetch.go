@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -20,12 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-const (
-	// fetchTimeout is the timeout of one fetch, with the issuer's metadata.
-	fetchTimeout = 10 * time.Second
-	// maxMetadata is the maximum size of an issuer's metadata, in bytes.
-	maxMetadata = 256 << 10
-)
+// fetchTimeout is the timeout of one fetch, with the issuer's metadata.
+const fetchTimeout = 10 * time.Second
 
 // Source says where the keys of an issuer are.
 type Source struct {
@@ -38,31 +33,33 @@ type Source struct {
 	CA string
 }
 
-// metadataURLs returns the URLs of an issuer's metadata: OpenID Connect Discovery 1.0, section 4, and RFC 8414, section
-// 3. RFC 8414 inserts its path between the host and the path of the issuer.
-func metadataURLs(of *url.URL) []string {
-	path := strings.TrimSuffix(of.Path, "/")
-	root := of.Scheme + "://" + of.Host
-	return []string{root + path + "/.well-known/openid-configuration", root + "/.well-known/oauth-authorization-server" + path}
-}
-
 // Fetch returns the keys of an issuer. Without [Source.KeySet] it reads the issuer's metadata first. The metadata must
 // name the same issuer, otherwise they belong to another one (RFC 8414, section 3.3).
 func Fetch(ctx context.Context, from Source) ([]*identityv1.IssuerKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	client, err := newClient(from.CA)
+	client, err := NewClient(from.CA)
 	if err != nil {
 		return nil, err
 	}
 	defer client.CloseIdleConnections()
 	at := from.KeySet
 	if at == "" {
-		if at, err = keySetURL(ctx, client, from.Issuer); err != nil {
+		err := fetchMetadata(ctx, client, from.Issuer, func(raw []byte) error {
+			var metadata struct {
+				JWKSURI string `json:"jwks_uri"`
+			}
+			err := json.Unmarshal(raw, &metadata)
+			if at = metadata.JWKSURI; err == nil && at == "" {
+				err = errors.New("it has no jwks_uri")
+			}
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
-	if err := checkURL(at); err != nil {
+	if err := CheckURL(at); err != nil {
 		return nil, fmt.Errorf("the URL of the keys: %w", err)
 	}
 	raw, err := get(ctx, client, at, issuer.MaxKeySet)
@@ -72,7 +69,9 @@ func Fetch(ctx context.Context, from Source) ([]*identityv1.IssuerKey, error) {
 	return issuer.ParseKeySet(raw)
 }
 
-func newClient(ca string) (*http.Client, error) {
+// NewClient returns a client for requests to an issuer. ca contains the certificate authorities of the issuer's TLS
+// certificate in PEM. If it is empty, those of the system are used. The client follows no redirects.
+func NewClient(ca string) (*http.Client, error) {
 	var cas *x509.CertPool
 	if ca != "" {
 		if cas = x509.NewCertPool(); !cas.AppendCertsFromPEM([]byte(ca)) {
@@ -86,43 +85,13 @@ func newClient(ca string) (*http.Client, error) {
 		ResponseHeaderTimeout: fetchTimeout,
 		ForceAttemptHTTP2:     true,
 	}
-	// A redirect could lead to keys that the issuer does not control.
+	// A redirect could lead to keys that the issuer does not control, or take a client secret to another server.
 	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect}, nil
 }
 
-// keySetURL returns the URL of the keys in an issuer's metadata.
-func keySetURL(ctx context.Context, client *http.Client, issuerURL string) (string, error) {
-	of, err := url.Parse(issuerURL)
-	if err != nil {
-		return "", fmt.Errorf("the issuer is not a URL: %w", err)
-	}
-	var problems []error
-	for _, at := range metadataURLs(of) {
-		raw, err := get(ctx, client, at, maxMetadata)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		var metadata struct {
-			Issuer  string `json:"issuer"`
-			JWKSURI string `json:"jwks_uri"`
-		}
-		switch err := json.Unmarshal(raw, &metadata); {
-		case err != nil:
-			problems = append(problems, fmt.Errorf("%s: the metadata is not valid JSON: %w", at, err))
-		case metadata.Issuer != issuerURL:
-			problems = append(problems, fmt.Errorf("%s: the metadata is that of the issuer %q: write `issuer` exactly so", at, metadata.Issuer))
-		case metadata.JWKSURI == "":
-			problems = append(problems, fmt.Errorf("%s: the metadata has no jwks_uri", at))
-		default:
-			return metadata.JWKSURI, nil
-		}
-	}
-	return "", errors.Join(problems...)
-}
-
-func checkURL(text string) error {
+// CheckURL returns an error unless a text is an https URL, or an http URL on loopback.
+func CheckURL(text string) error {
 	at, err := url.Parse(text)
 	if err != nil || at.Host == "" || at.User != nil {
 		return fmt.Errorf("%q is not a URL with a host", text)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
@@ -34,16 +35,22 @@ var (
 	ErrTokenUnknown = errors.New("there is no such token in your tenant")
 	// ErrTokenEnded means that the token has expired or was revoked.
 	ErrTokenEnded = errors.New("the token has expired or was revoked: create another one")
+	// ErrSession means that the token is a session, whose secret can't be replaced.
+	ErrSession = errors.New("the token is the session of a person, who can sign in again")
 	// ErrRotatedTooOften means that too many replaced secrets of the token are still valid.
 	ErrRotatedTooOften = errors.New("too many earlier texts of the token are still valid: wait until one of them ends, or create another token")
 	// ErrTokensFull means that there are too many valid tokens.
 	ErrTokensFull = errors.New("there are too many valid tokens: revoke some of them first")
 )
 
-// Token is a token that an operator has created.
+// Token is a token that an operator has created, or a session of a person.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
+	// Role is the role of the holder. Issuer and IssuerURL are the name and the identifier of the issuer at which the
+	// person has signed in. They are empty unless the token is a session.
+	Role              authv1.TokenRole
+	Issuer, IssuerURL string
 	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
 	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
@@ -75,6 +82,8 @@ type TokenSet struct {
 	// Valid contains the valid tokens, sorted by name. Ended contains the newest tokens that were revoked or have
 	// expired.
 	Valid, Ended []Token
+	// Blocks contains the callers that are blocked.
+	Blocks []Block
 }
 
 // CreateToken stores a token. The store sets the time of creation. The result set contains all tokens. The error can be
@@ -95,6 +104,41 @@ func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set
 	return created, set, err
 }
 
+// ImportConfigured stores tokens that the configuration contains. Either all tokens are stored, or none. The result set
+// contains all tokens. The error can be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
+func (s *Store) ImportConfigured(ctx context.Context, want []Token) (stored []Token, set TokenSet, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		stored = slices.Clone(want)
+		for i := range stored {
+			t := &stored[i]
+			t.Created = tx.Now
+			if err := checkRoom(ctx, tx, t); err != nil {
+				return fmt.Errorf("%s: %w", t.Name, err)
+			}
+			var same int
+			if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM identity_tokens WHERE sha256 = $1", hex.EncodeToString(t.SHA256[:])).Scan(&same); err != nil {
+				return err
+			}
+			if same > 0 {
+				return fmt.Errorf("%s: a stored token has the same text: %w", t.Name, ErrTokenExists)
+			}
+			if err := insertToken(ctx, tx, t); err != nil {
+				return err
+			}
+		}
+		for i := range stored {
+			if i > 0 && stored[i].Tenant == stored[i-1].Tenant {
+				continue // one change is enough for all tokens
+			}
+			if set, err = s.changedTokens(ctx, tx, stored[i].Tenant); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return stored, set, err
+}
+
 // checkRoom returns an error if the name of the token is already used, or if there are too many valid tokens.
 func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
 	var same, owned, ofTenant, all int
@@ -103,7 +147,7 @@ func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
 		return err
 	}
 	err := tx.QueryRowContext(ctx, `SELECT count(CASE WHEN tenant = $1 AND owner = $2 THEN 1 END), count(CASE WHEN tenant = $1 THEN 1 END), count(*)
-		FROM identity_tokens WHERE ended > $3 AND revoked = 0`, want.Tenant, want.Owner, now).Scan(&owned, &ofTenant, &all)
+		FROM identity_tokens WHERE ended > $3 AND revoked = 0 AND issuer = ''`, want.Tenant, want.Owner, now).Scan(&owned, &ofTenant, &all)
 	switch {
 	case err != nil:
 		return err
@@ -127,11 +171,11 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, previous)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, '[]')`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, previous)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, '[]')`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()),
-		t.Expires.Sub(t.Created).Microseconds())
+		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL)
 	return err
 }
 
@@ -161,7 +205,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	if r.Name != "" {
 		return t.Name == r.Name
 	}
-	return t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
+	return t.Issuer == "" && t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
 }
 
 // RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. The
@@ -170,7 +214,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		revoked, set = nil, TokenSet{}
-		found, err := readTokens(ctx, tx, "WHERE name = $1 OR agent = $2 AND expires > $3 ORDER BY name", r.Name, r.Agent, sqlstore.Micros(tx.Now))
+		found, err := readTokens(ctx, tx, "WHERE name = $1 OR $2 <> '' AND agent = $2 AND expires > $3 ORDER BY name", r.Name, r.Agent, sqlstore.Micros(tx.Now))
 		if err != nil {
 			return err
 		}
@@ -229,6 +273,8 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 			return err
 		case len(found) == 0 || !r.AnyTenant && found[0].Tenant != r.OperatorTenant:
 			return ErrTokenUnknown
+		case found[0].Issuer != "":
+			return ErrSession
 		case !found[0].Revoked.IsZero() || !tx.Now.Before(found[0].Expires):
 			return ErrTokenEnded
 		}
@@ -283,12 +329,15 @@ func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret,
 }
 
 // changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
-// expired tokens, it first deletes the oldest of them.
+// expired tokens, it first deletes the oldest of them. It also deletes sessions that ended more than a day ago.
 func (s *Store) changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
 	now := sqlstore.Micros(tx.Now)
-	_, err := tx.ExecContext(ctx, `DELETE FROM identity_tokens WHERE tenant = $1 AND ended <= $2 AND name NOT IN
-		(SELECT name FROM identity_tokens WHERE tenant = $1 AND ended <= $2 ORDER BY ended DESC, name LIMIT $3)`, tenant, now, maxEndedTokens)
+	_, err := tx.ExecContext(ctx, `DELETE FROM identity_tokens WHERE tenant = $1 AND ended <= $2 AND issuer = '' AND name NOT IN
+		(SELECT name FROM identity_tokens WHERE tenant = $1 AND ended <= $2 AND issuer = '' ORDER BY ended DESC, name LIMIT $3)`, tenant, now, maxEndedTokens)
 	if err != nil {
+		return TokenSet{}, err
+	}
+	if _, err := tx.ExecContext(ctx, "DELETE FROM identity_tokens WHERE issuer <> '' AND ended <= $1", sqlstore.Micros(tx.Now.Add(-endedSessionLife))); err != nil {
 		return TokenSet{}, err
 	}
 	if err := s.nextVersion(ctx, tx); err != nil {
@@ -341,7 +390,11 @@ func (s *Store) tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, er
 	if set.Valid, err = readTokens(ctx, tx, "WHERE ended > $1 AND revoked = 0 ORDER BY name", now); err != nil {
 		return TokenSet{}, err
 	}
-	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 OR revoked <> 0 ORDER BY ended DESC, name LIMIT $2", now, maxEndedTokens)
+	if set.Blocks, err = readBlocks(ctx, tx, ""); err != nil {
+		return TokenSet{}, err
+	}
+	// Sessions are last, because a person whose session has ended needs no operator to sign in again.
+	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 OR revoked <> 0 ORDER BY CASE WHEN issuer = '' THEN 0 ELSE 1 END, ended DESC, name LIMIT $2", now, maxEndedTokens)
 	return set, err
 }
 
@@ -349,9 +402,9 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
 		var hash, previous, groups, servers string
-		var created, expires, used, revoked int64
+		var created, expires, used, revoked, role int64
 		if err := rows.Scan(&t.Name, &hash, &previous, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
-			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
+			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
 		raw, err := hex.DecodeString(hash)
@@ -368,10 +421,11 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 		if len(t.Previous) == 0 {
 			t.Previous = nil
 		}
+		t.Role = authv1.TokenRole(role)
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
 	}, `SELECT name, sha256, previous, tenant, subject, agent, owner, member_of, servers, created, expires,
-		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM identity_tokens `+where, args...)
+		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url FROM identity_tokens `+where, args...)
 	return out, err
 }

@@ -114,10 +114,15 @@ func (s *Server) Gateway() grpc.ClientConnInterface { return s.roles[authv1.Role
 // The connection is closed when the test ends.
 func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	t.Helper()
-	secret := ""
-	if token != "" {
-		secret = Secret(token)
+	if token == "" {
+		return s.WithSecret(t, "")
 	}
+	return s.WithSecret(t, Secret(token))
+}
+
+// WithSecret returns a connection whose calls send a token with the given secret.
+func (s *Server) WithSecret(t testing.TB, secret string) *grpc.ClientConn {
+	t.Helper()
 	conn, err := rpc.DialPerson(s.addr, secret, nil)
 	if err != nil {
 		t.Fatal(err)

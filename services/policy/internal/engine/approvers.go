@@ -16,6 +16,9 @@ type Approvers struct {
 	Callers []OwnedAgent
 	// OwnersMayApprove reports whether an agent's owner may approve or refuse the agent's calls.
 	OwnersMayApprove bool
+	// OthersMayDecide reports whether people who are not in Deciders may decide, because they can sign in at an issuer.
+	// The mesh does not know these people before they sign in.
+	OthersMayDecide bool
 }
 
 // OwnedAgent is an agent, together with the subject of the person for whom it works. Owner is empty if the agent has no
@@ -28,8 +31,12 @@ type OwnedAgent struct {
 
 // Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
 // under which the calls of some agents can't be approved. Each rule is checked independently of the others. The
-// document must have no other errors. The suggestions contain names of people.
+// document must have no other errors. The suggestions contain names of people. Check returns nothing if other people
+// may decide, because it can't count them.
 func (p *Approvers) Check(d *Document) []ParseError {
+	if p.OthersMayDecide {
+		return nil
+	}
 	var faults []ParseError
 	for i := range d.Rules {
 		if d.Rules[i].Action != ActionRequireApproval {

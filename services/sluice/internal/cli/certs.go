@@ -165,5 +165,5 @@ func (t *tool) token() *cobra.Command {
 			return err
 		},
 	}
-	return group("token", "Create, list, replace and revoke tokens of clients, and show generated tokens", t.createToken(), t.listTokens(), t.rotateToken(), t.revokeToken(), show)
+	return group("token", "Create, list, replace and revoke tokens of clients, and show generated tokens", t.createToken(), t.listTokens(), t.rotateToken(), t.revokeToken(), t.importTokens(), show)
 }

@@ -3,8 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,12 +61,40 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// tokenSource returns the name of the variable or file from which readToken gets the token.
-func tokenSource(f *config.File, name string) string {
+// credential is the secret of a token, and where the secret comes from, such as a variable or a file. The secret may be
+// empty.
+type credential struct{ secret, from string }
+
+// personCredential returns the token that a person's commands send: SLUICE_TOKEN, the session of `login` at this mesh,
+// or the generated operator token.
+func (t *tool) personCredential(f *config.File, at endpoint) (credential, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
-		return "SLUICE_TOKEN"
+		return credential{secret: text, from: "SLUICE_TOKEN"}, nil
 	}
-	return tokenFile(f, name)
+	ctx, cancel := requestContext(context.Background())
+	defer cancel()
+	session, err := readSession(ctx, f)
+	switch {
+	case errors.Is(err, errNoSession), err == nil && session.Mesh != at.mesh:
+		secret, err := t.readToken(f, operatorToken)
+		return credential{secret: secret, from: tokenFile(f, operatorToken)}, err
+	case err != nil:
+		return credential{}, fmt.Errorf("%w; sign in again with %s, or remove the session with %s", err, t.command("login"), t.command("logout"))
+	case !session.isValid(time.Now()):
+		return credential{}, fmt.Errorf("your session as %s ended at %s: sign in again with %s, or remove the session with %s", session.Subject, session.Expires.Local().Format(time.DateTime), t.command("login"), t.command("logout"))
+	}
+	return credential{secret: session.secret, from: sessionSource}, nil
+}
+
+// endpoint is the gRPC address of a mesh service.
+type endpoint struct {
+	// address is HOST:PORT, and from says where it comes from: a flag, a variable or the configuration.
+	address, from string
+	// tls is nil if the service does not use TLS.
+	tls *tls.Config
+	// mesh identifies the mesh: its certificate authority, or its address if it does not use TLS. A session is sent
+	// only to the mesh at which the person has signed in.
+	mesh string
 }
 
 // hasToken reports whether the configuration has tokens with the given role. If so, `up` generates no token with this
@@ -73,32 +103,56 @@ func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
-// dial connects to a mesh service as the operator. If --addr is set, dial uses that address. Otherwise, if the services
-// run in separate processes, it uses the service's address. Otherwise it uses the gRPC address of the configuration.
+// dial connects to a mesh service with the token that [tool.personCredential] returns.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
-	token, err := t.readToken(f, operatorToken)
+	at, err := t.endpointOf(f, role)
 	if err != nil {
 		return nil, err
 	}
-	target, server, from := f.GRPC, authv1.Role_ROLE_GATEWAY, cmp.Or(f.Name(), "the default")
+	with, err := t.personCredential(f, at)
+	if err != nil {
+		return nil, err
+	}
+	return t.dialWith(at, with)
+}
+
+// dialWith connects to a mesh service with a given token.
+func (t *tool) dialWith(at endpoint, with credential) (*grpc.ClientConn, error) {
+	t.lastRequest = requestTarget{address: at.address, addressFrom: at.from, tokenFrom: with.from}
+	if at.tls == nil && !loopback.Address(at.address) {
+		return nil, fmt.Errorf("the token is not sent to %s, because it is not on this machine and TLS is not configured: set tls.dir to the folder with ca.pem", at.address)
+	}
+	return rpc.DialPerson(at.address, with.secret, at.tls)
+}
+
+// endpointOf returns the address of a mesh service. If --addr is set, this is the address. Otherwise, if the services
+// run in separate processes, endpointOf returns the service's own address. Otherwise it returns the gRPC address of the
+// configuration.
+func (t *tool) endpointOf(f *config.File, role authv1.Role) (endpoint, error) {
+	at, server := endpoint{address: f.GRPC, from: cmp.Or(f.Name(), "the default")}, authv1.Role_ROLE_GATEWAY
 	if f.HasSeparateRoles() {
-		target, server = f.Roles[authn.RoleName(role)].Addr, role
+		at.address, server = f.Roles[authn.RoleName(role)].Addr, role
 	}
 	if t.addr != "" {
-		target, from = t.addr, t.addrFrom
+		at.address, at.from = t.addr, t.addrFrom
 	}
-	if isFreePort(target) {
-		return nil, t.errNotRunning()
+	if isFreePort(at.address) {
+		return endpoint{}, t.errNotRunning()
 	}
-	t.lastRequest = requestTarget{address: target, addressFrom: from, tokenFrom: tokenSource(f, operatorToken)}
-	cfg, err := clientTLS(f, server)
-	if err != nil {
-		return nil, err
+	var err error
+	if at.tls, err = clientTLS(f, server); err != nil {
+		return endpoint{}, err
 	}
-	if cfg == nil && !loopback.Address(target) {
-		return nil, fmt.Errorf("the token is not sent to %s, because it is not on this machine and TLS is not configured: set tls.dir to the folder with ca.pem", target)
+	at.mesh = "address:" + at.address
+	if at.tls != nil {
+		authority, err := os.ReadFile(filepath.Join(f.Path(f.TLS.Dir), pki.CAFile))
+		if err != nil {
+			return endpoint{}, err
+		}
+		sum := sha256.Sum256(authority)
+		at.mesh = "ca:" + hex.EncodeToString(sum[:])
 	}
-	return rpc.DialPerson(target, token, cfg)
+	return at, nil
 }
 
 // clientTLS returns the TLS configuration for a connection to a mesh service, or nil if the configuration has no TLS.

@@ -15,7 +15,8 @@ import (
 )
 
 func (t *tool) identity() *cobra.Command {
-	return group("identity", "Show how JWTs of issuers identify agents", t.identityExplain(), t.identityIssuers())
+	return group("identity", "Show how JWTs of issuers identify agents, and block callers", t.identityExplain(), t.identityIssuers(),
+		t.identityBlock(), t.identityUnblock(), t.identityBlocks())
 }
 
 // issuerRecord is an issuer in the JSON output.

@@ -46,8 +46,9 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 	// position.
 	named := []string{"config check", "policy import", "policy lint", "policy test", "journal verify"}
 	// The list own contains the commands that print no untrusted strings, or, like stdio, print output for a program.
-	// The command `init`, which reads files in HOME, is tested by package e2e/personal.
-	own := []string{"certs", "completion", "demo-server", "forward", "help", "hook install", "hook remove", "hook status", "init", "policy schema", "service install", "service remove", "service status", "setup", "start-mesh", "stdio", "token show", "up", "version"}
+	// The command `init`, which reads files in HOME, is tested by package e2e/personal. The command `logout` needs a
+	// stored session, which all other commands would use.
+	own := []string{"certs", "completion", "demo-server", "forward", "help", "hook install", "hook remove", "hook status", "init", "logout", "policy schema", "service install", "service remove", "service status", "setup", "start-mesh", "stdio", "token show", "up", "version"}
 	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
 			t.Errorf("this test does not run `%s`: add it to hostileCalls, or to own if it prints no untrusted text", name)
@@ -104,7 +105,7 @@ func hostileCalls() map[string][]string {
 		"policy explain --draft": {"policy.yaml", "--server", "raw", "--tool", "tool"}, "policy import": {"--server", "raw", "--from", "operator-yaml", "policy.yaml"},
 		"journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},
 		"policy apply": {"policy.yaml", "-y", "-m", "x"}, "policy rollback": {"00000000", "-y", "-m", "x"}, "policy revisions": nil, "policy revision": {"00000000"},
-		"identity explain": {"a"}, "identity issuers": nil, "token create": {"a"}, "token list": {"--all"}, "token revoke": {"a"}, "token rotate": {"a"},
+		"login": nil, "whoami": nil, "identity explain": {"a"}, "identity issuers": nil, "identity block": {"a"}, "identity unblock": {hostile}, "identity blocks": nil, "token create": {"a"}, "token import": {"a"}, "token list": {"--all"}, "token revoke": {"a"}, "token rotate": {"a"},
 		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""}, "__complete agents show": {""}, "__complete token revoke": {""}, "__complete policy rollback": {""},
 	}
 }

@@ -31,13 +31,13 @@ func endingTokens(all []tokenRecord, now time.Time) []tokenRecord {
 	type client struct{ tenant, agent, owner string }
 	stays := make(map[client]bool)
 	for _, one := range all {
-		if one.Revoked.IsZero() && one.Expires.Sub(now) >= one.noticeTime() {
+		if one.Issuer == "" && one.Revoked.IsZero() && one.Expires.Sub(now) >= one.noticeTime() {
 			stays[client{one.Tenant, one.Agent, one.Owner}] = true
 		}
 	}
 	return slices.DeleteFunc(all, func(one tokenRecord) bool {
 		left := one.Expires.Sub(now)
-		return one.Expires.IsZero() || !one.Revoked.IsZero() || left >= one.noticeTime() || left < -recentlyExpired || stays[client{one.Tenant, one.Agent, one.Owner}]
+		return one.Issuer != "" || one.Expires.IsZero() || !one.Revoked.IsZero() || left >= one.noticeTime() || left < -recentlyExpired || stays[client{one.Tenant, one.Agent, one.Owner}]
 	})
 }
 

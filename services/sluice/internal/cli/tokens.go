@@ -38,6 +38,7 @@ type tokenRecord struct {
 	Tenant     string    `json:"tenant"`
 	Subject    string    `json:"subject"`
 	Agent      string    `json:"agent,omitzero"`
+	Issuer     string    `json:"issuer,omitzero"`
 	Owner      string    `json:"owner,omitzero"`
 	Groups     []string  `json:"groups,omitempty"`
 	Servers    []string  `json:"servers,omitempty"`
@@ -58,7 +59,7 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 		return at.AsTime().Local()
 	}
 	return tokenRecord{
-		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(),
+		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Issuer: t.GetIssuer(), Owner: t.GetOwner(),
 		Groups: t.GetGroups(), Servers: t.GetServers(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
 		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(),
 	}
@@ -339,9 +340,10 @@ func (t *tool) listTokens() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the tokens, with their agents, owners, expiry and last use",
-		Long: `List the valid tokens, including those of the configuration, but never their secrets. The
-last use is exact to about a minute. It is not recorded for tokens of the configuration.`,
+		Short: "List the tokens, with their agents, people, expiry and last use",
+		Long: `List the valid tokens, including tokens of the configuration and sessions of people, but never
+the secrets. PERSON is the person who holds the token, or for whom the agent works. The last use
+is exact to about a minute, and is not recorded for tokens of the configuration.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
@@ -384,16 +386,24 @@ func (t *tool) printTokens(all []tokenRecord, ended bool) error {
 		if one.Configured {
 			created, used = "configuration", ""
 		}
-		rows[i] = []string{one.ID, one.Role, orDash(one.Agent), orDash(one.Owner), one.Tenant, created, cmp.Or(tokenTime(one.Expires), "never"), orDash(used)}
+		rows[i] = []string{one.ID, one.Role, orDash(one.Agent), orDash(one.person()), one.Tenant, created, cmp.Or(tokenTime(one.Expires), "never"), orDash(used)}
 		if ended {
 			rows[i] = append(rows[i], orDash(one.ended(now)))
 		}
 	}
-	head := []string{"ID", "ROLE", "AGENT", "OWNER", "TENANT", "CREATED", "EXPIRES", "LAST USED"}
+	head := []string{"ID", "ROLE", "AGENT", "PERSON", "TENANT", "CREATED", "EXPIRES", "LAST USED"}
 	if ended {
 		head = append(head, "ENDED")
 	}
 	return t.table(head, rows)
+}
+
+// person returns the subject of the person who holds the token, or for whom the agent works.
+func (t tokenRecord) person() string {
+	if t.Role == agentToken {
+		return t.Owner
+	}
+	return t.Subject
 }
 
 // tokenTime formats a time. It returns "" for the zero time.
@@ -451,6 +461,10 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 		}
 	} else {
 		for _, one := range all {
+			if one.Issuer != "" {
+				t.printf("ended: session %s of %s, who can sign in again", one.ID, one.Subject)
+				continue
+			}
 			t.printf("revoked: token %s of the agent %s, which can no longer call tools", one.ID, one.Agent)
 		}
 	}

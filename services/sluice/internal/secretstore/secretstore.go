@@ -32,8 +32,10 @@ const (
 	probeTimeout = 3 * time.Second
 	// keyServer takes the place of a server's name in the names of keys. No server has this name.
 	keyServer = ".keys"
-	probes    = ".probes"
-	folder    = "secrets"
+	// sessionServer takes the place of a server's name in the names of people's sessions.
+	sessionServer = ".sessions"
+	probes        = ".probes"
+	folder        = "secrets"
 	// temporary is the pattern for the names of files that are being written. No secret has such a name.
 	temporary = ".new-*"
 	keyBytes  = 32
@@ -185,7 +187,7 @@ func (s *Store) ExistingKey(ctx context.Context, name string) ([]byte, error) {
 	if err := checkKey(name); err != nil {
 		return nil, err
 	}
-	text, err := s.readKey(ctx, name)
+	text, err := s.read(ctx, keyServer, name)
 	switch {
 	case errors.Is(err, keychain.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s in %s: %w", name, s.kind, ErrNoKey)
@@ -206,11 +208,12 @@ func checkKey(name string) error {
 	return nil
 }
 
-func (s *Store) readKey(ctx context.Context, name string) (string, error) {
+// read returns the value that [Store.put] has stored with the same server and name.
+func (s *Store) read(ctx context.Context, server, name string) (string, error) {
 	if s.kind == Keychain {
-		return keychain.Get(ctx, keyServer+"/"+name)
+		return keychain.Get(ctx, server+"/"+name)
 	}
-	raw, err := os.ReadFile(filepath.Join(s.data, folder, keyServer, name))
+	raw, err := os.ReadFile(filepath.Join(s.data, folder, server, name))
 	return string(raw), err
 }
 
@@ -219,16 +222,51 @@ func (s *Store) DeleteKey(ctx context.Context, name string) error {
 	if err := checkKey(name); err != nil {
 		return err
 	}
+	return s.remove(ctx, keyServer, name)
+}
+
+// remove deletes the value that [Store.put] has stored with the same server and name. It succeeds if there is none.
+func (s *Store) remove(ctx context.Context, server, name string) error {
 	if s.kind == Keychain {
-		if err := keychain.Delete(ctx, keyServer+"/"+name); err != nil && !errors.Is(err, keychain.ErrNotFound) {
-			return fmt.Errorf("delete the key %s from the keychain: %w", name, err)
+		if err := keychain.Delete(ctx, server+"/"+name); err != nil && !errors.Is(err, keychain.ErrNotFound) {
+			return fmt.Errorf("delete %s/%s from the keychain: %w", server, name, err)
 		}
 		return nil
 	}
-	if err := os.Remove(filepath.Join(s.data, folder, keyServer, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("delete the key: %w", err)
+	if err := os.Remove(filepath.Join(s.data, folder, server, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete %s/%s: %w", server, name, err)
 	}
 	return nil
+}
+
+// PutSession stores the token of a person's session. It replaces a token with the same name. The name follows the same
+// rules as for [Store.Key].
+func (s *Store) PutSession(ctx context.Context, name, token string) error {
+	if err := checkKey(name); err != nil {
+		return err
+	}
+	_, err := s.put(ctx, sessionServer, name, token)
+	return err
+}
+
+// Session returns the token that [Store.PutSession] has stored in a store of the same kind.
+func (s *Store) Session(ctx context.Context, name string) (string, error) {
+	if err := checkKey(name); err != nil {
+		return "", err
+	}
+	token, err := s.read(ctx, sessionServer, name)
+	if err != nil {
+		return "", fmt.Errorf("read the session %s from %s: %w", name, s.kind, err)
+	}
+	return token, nil
+}
+
+// DeleteSession deletes the token of a session. It succeeds if there is none.
+func (s *Store) DeleteSession(ctx context.Context, name string) error {
+	if err := checkKey(name); err != nil {
+		return err
+	}
+	return s.remove(ctx, sessionServer, name)
 }
 
 // RemoveLeftovers removes the temporary files of killed processes, which contain secrets. No other process may store

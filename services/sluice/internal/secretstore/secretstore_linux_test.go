@@ -237,3 +237,36 @@ func opened(key, sealed []byte, purpose string) error {
 	_, err := secretstore.OpenSealed(key, sealed, purpose)
 	return err
 }
+
+// The token of a session is stored like a secret, and never in the configuration.
+func TestSession_IsStoredAndDeleted(t *testing.T) {
+	for _, kind := range []secretstore.Kind{secretstore.Files, secretstore.Keychain} {
+		t.Run(string(kind), func(t *testing.T) {
+			if kind == secretstore.Keychain {
+				withKeychain(t)
+			} else {
+				withoutKeychain(t)
+			}
+			s := open(t, t.TempDir(), kind)
+			for _, want := range []string{"one", "two"} {
+				if err := s.PutSession(t.Context(), "mesh", want); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := s.Session(t.Context(), "mesh"); err != nil || got != want {
+					t.Errorf("the session is %q, %v", got, err)
+				}
+			}
+			for range 2 {
+				if err := s.DeleteSession(t.Context(), "mesh"); err != nil {
+					t.Error(err)
+				}
+			}
+			if got, err := s.Session(t.Context(), "mesh"); err == nil {
+				t.Errorf("the deleted session is %q", got)
+			}
+			if err := s.PutSession(t.Context(), "../mesh", "x"); err == nil {
+				t.Error("a path is accepted as a name")
+			}
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/loopback"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
+)
+
+const (
+	callbackPath = "/callback"
+	// signedInPage and failedPage are what the browser shows after the sign-in.
+	signedInPage = "<!doctype html><meta charset=utf-8><title>Sluice</title><p>You can close this page and return to the terminal."
+	failedPage   = "<!doctype html><meta charset=utf-8><title>Sluice</title><p>The sign-in has failed. The terminal shows the reason."
+)
+
+// callback is the issuer's answer to an authorization request (RFC 6749, section 4.1.2).
+type callback struct {
+	code string
+	err  error
+}
+
+// authorizationCode lets the person sign in with a browser, and returns the authorization code. The issuer redirects
+// the browser to a server on loopback (RFC 8252, section 7.3), which runs until it has received the issuer's answer.
+func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, noBrowser bool) (*identityv1.AuthorizationCode, error) {
+	if err := checkPage(at.GetAuthorizationEndpoint()); err != nil {
+		return nil, err
+	}
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for the answer of the browser: %w", err)
+	}
+	redirect := "http://" + lis.Addr().String() + callbackPath
+	state, nonce, verifier := rand.Text(), rand.Text(), oauth2.GenerateVerifier()
+	answers := make(chan callback, 1)
+	server := &http.Server{Handler: callbackHandler(at, state, answers), ReadHeaderTimeout: requestTimeout}
+	go func() { _ = server.Serve(lis) }() // returns after Shutdown
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = server.Shutdown(ending) // first sends the page to the browser
+	}()
+	config := oauth2.Config{ClientID: at.GetClientId(), Scopes: at.GetScopes(), RedirectURL: redirect, Endpoint: oauth2.Endpoint{AuthURL: at.GetAuthorizationEndpoint()}}
+	page := config.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", nonce))
+	fmt.Fprintf(t.errOut, "Sign in on this page:\n%s\n", safetext.Line(page))
+	if !noBrowser {
+		openBrowser(ctx, page) // if this fails, the person opens the printed address
+	}
+	select {
+	case <-ctx.Done():
+		return nil, errors.New("the sign-in was not finished: sign in again")
+	case answer := <-answers:
+		if answer.err != nil {
+			return nil, answer.err
+		}
+		return &identityv1.AuthorizationCode{Code: answer.code, RedirectUri: redirect, CodeVerifier: verifier, Nonce: nonce}, nil
+	}
+}
+
+// callbackHandler returns a handler that sends the issuer's answer to a channel. The handler refuses requests without
+// the state of this sign-in, because any page in the browser can send such requests.
+func callbackHandler(at *identityv1.SignIn, state string, answers chan<- callback) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+callbackPath, func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		if subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(state)) != 1 {
+			http.Error(w, "this is not the answer to the current sign-in", http.StatusBadRequest)
+			return
+		}
+		answer := readCallback(at, query)
+		page := signedInPage
+		if answer.err != nil {
+			page = failedPage
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'")
+		_, _ = io.WriteString(w, page)
+		select {
+		case answers <- answer:
+		default: // an answer was received before
+		}
+	})
+	return mux
+}
+
+// readCallback reads an authorization response. A response of another issuer is refused (RFC 9207, section 2.4).
+func readCallback(at *identityv1.SignIn, query url.Values) callback {
+	from := query.Get("iss")
+	switch {
+	case from != "" && from != at.GetIssuerUrl(), from == "" && at.GetSendsIssuer():
+		return callback{err: fmt.Errorf("the answer was sent by %q instead of the issuer %q: sign in again", from, at.GetIssuerUrl())}
+	case query.Get("error") != "":
+		return callback{err: fmt.Errorf("the issuer has refused the sign-in: %s %s", safetext.Line(query.Get("error")), safetext.Line(query.Get("error_description")))}
+	case query.Get("code") == "":
+		return callback{err: errors.New("the issuer's answer contains no code: sign in again")}
+	}
+	return callback{code: query.Get("code")}
+}
+
+// checkPage returns an error unless the text is an https URL, or an http URL on loopback. A mesh that is not trusted
+// could otherwise make this program open files and other programs.
+func checkPage(text string) error {
+	page, err := url.Parse(text)
+	if err != nil || page.Host == "" || page.Scheme != "https" && (page.Scheme != "http" || !loopback.Host(page.Hostname())) {
+		return fmt.Errorf("the issuer has no page for a sign-in, or its address is not https: %q", safetext.Line(text))
+	}
+	return nil
+}
+
+// openBrowser opens a page in the person's browser, if there is one.
+func openBrowser(ctx context.Context, page string) {
+	command := []string{"xdg-open", page}
+	switch runtime.GOOS {
+	case "darwin":
+		command = []string{"open", page}
+	case "windows":
+		command = []string{"rundll32", "url.dll,FileProtocolHandler", page}
+	}
+	started := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) //nolint:gosec // checkPage has checked the page
+	if started.Start() == nil {
+		go func() { _ = started.Wait() }() // the browser stays open
+	}
+}
