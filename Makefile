@@ -60,6 +60,7 @@ RETRIES ?= 0
 .PHONY: test
 test: missing npm build ## Run every test that needs no Docker, with the race detector (RACE= omits it, STRESS=n adds n busy loops, RETRIES=n tests up to n failed packages once more)
 	@mkdir -p .cache
+	rm -f .cache/test-slots; mkfifo .cache/test-slots; exec 7<>.cache/test-slots; printf 12 >&7; \
 	trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; for loop in $$(seq $(STRESS)); do while :; do :; done & done; \
 		export SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 SLUICE_TEST_NO_BROWSER=$(if $(findstring chromium,$(MISSING)),1) \
 		SLUICE_TEST_NO_POSTGRES=$(if $(findstring initdb,$(MISSING)),1); came=0; \
@@ -70,14 +71,13 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 		exit $$came
 
 # -vet=off: `make lint` vets. -ldflags=-w: without debugging information, linking takes half of the time.
-# SLOTS: two packages are tested at a time, because many tests wait for events. If the system has flock(1), the next
-# packages are built meanwhile, and only one is tested while the processors are saturated. -parallel: each package runs
-# 3 tests at a time, or 4 tests that start whole meshes.
+# SLOTS: two packages are tested at a time, because many tests wait for events. The next packages are built meanwhile.
+# -parallel: each package runs 3 tests at a time, or 4 tests that start whole meshes.
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/arch internal/binding internal/canonicaljson internal/config internal/detect internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/dialect policy/internal/document policy/internal/engine policy/internal/locator policy/internal/propose policy/internal/store ratelimit/internal/window sluice/internal/clientconfig sluice/internal/configedit sluice/internal/hookevent sluice/internal/hooksetup wasmagent/internal/archive wasmagent/internal/files wasmagent/internal/inventory wasmagent/internal/models wasmagent/internal/wasmmeter
 BUILT := -vet=off -ldflags=-w
-SLOTS := $(if $(shell command -v flock),-p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test",-p 2)
+SLOTS := -p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test-slots"
 
 .PHONY: recording
 recording: build ## Record the picture of the first minute in README.md again
