@@ -167,11 +167,12 @@ func oauthError(err error) error {
 func shorten(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
 // verifyIDToken verifies an ID token (OpenID Connect Core, section 3.1.3.7) and maps its claims. nonce is the nonce of
-// the sign-in, or empty if the flow has none. The principal has the subject that the person's agents have as owner.
+// the sign-in, or empty if the flow has none. The principal has the subject that the person's agents have as owner. A token with the claim
+// `act` is refused, because an actor may not sign in as the person for whom it acts.
 func (s *Service) verifyIDToken(ctx context.Context, of *Issuer, token, nonce string) (*identityv1.Principal, error) {
 	mapping := proto.CloneOf(of.Mapping)
 	mapping.Resource, mapping.Audiences, mapping.MaxLife = "", []string{of.SignIn.ClientID}, durationpb.New(maxIDTokenLife)
-	mapping.AgentClaim, mapping.Agents, mapping.AgentNamedByClaim = "", nil, false
+	mapping.AgentClaim, mapping.Agents, mapping.AgentNamedByClaim, mapping.Delegation = "", nil, false, false
 	mapping.Subject, mapping.Owner = cmp.Or(mapping.GetOwner(), mapping.GetSubject()), ""
 	metadata, err := s.metadata.get(ctx, of.source)
 	if err != nil {

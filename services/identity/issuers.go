@@ -114,6 +114,7 @@ func mappingOf(resource string, from *config.Issuer) *identityv1.Issuer {
 	out := &identityv1.Issuer{
 		Name: from.Name, Issuer: from.Issuer, Resource: resource, Audiences: from.Audiences, Tenant: from.Tenant, Subject: from.Subject,
 		Owner: from.Owner, Algorithms: from.Algorithms, Leeway: durationpb.New(*from.Leeway), MaxLife: durationpb.New(from.MaxLife),
+		Delegation: from.Delegation == "act",
 	}
 	for _, claim := range slices.Sorted(maps.Keys(from.Require)) {
 		value := from.Require[claim]

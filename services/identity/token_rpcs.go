@@ -18,6 +18,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
@@ -94,8 +95,8 @@ func (s *Service) checkNewToken(caller *authn.Caller, t *store.Token, want *iden
 		return invalid("its role is not agent: tokens of people are set in the configuration (auth.tokens)")
 	case strings.TrimSpace(t.Agent) == "":
 		return invalid("it names no agent")
-	case strings.HasPrefix(t.Subject, "agent:"):
-		return invalid("the subject %q is that of an agent of the mesh: choose one that does not begin with agent:", t.Subject)
+	case principal.IsReserved(t.Subject):
+		return invalid("the subject %q is one that only the mesh makes: choose one that does not begin with agent:, act: or system:", t.Subject)
 	case !isPlain(t.Agent) || !isPlain(t.Subject) || !isPlain(t.Owner):
 		return invalid("the agent, the subject or the owner contains control characters")
 	case len(t.Groups) > maxOwnGroups:

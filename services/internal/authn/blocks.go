@@ -37,14 +37,14 @@ func newBlocks(from []*identityv1.BlockedCaller) blocks {
 	return b
 }
 
-// blocks reports whether a principal is blocked because of its subject, owner or client, or because of a principal on
-// whose behalf it acts.
+// blocks reports whether a principal is blocked because of its subject, owner, actor or client, or because of a principal
+// on whose behalf it acts.
 func (b *blocks) blocks(p *identityv1.Principal) bool {
 	if len(b.from) == 0 {
 		return false
 	}
 	isBlocked := func(name string) bool { return name != "" && b.subjects[tenantName{p.GetTenant(), name}] }
-	return isBlocked(p.GetSubject()) || isBlocked(p.GetOwner()) || p.GetClient() != "" && b.clients[tenantName{p.GetTenant(), p.GetClient()}] ||
+	return isBlocked(p.GetSubject()) || isBlocked(p.GetOwner()) || isBlocked(p.GetActor()) || p.GetClient() != "" && b.clients[tenantName{p.GetTenant(), p.GetClient()}] ||
 		slices.ContainsFunc(p.GetChain(), b.blocks)
 }
 

@@ -50,6 +50,9 @@ type Issuer struct {
 	// Owner is a template of the caller's owner, as in `subject`, or `subject` if the caller is a person's own agent.
 	// If it is absent, callers have no owner.
 	Owner string `yaml:"owner"`
+	// Delegation is `act` if tokens with the claim `act` (RFC 8693) are accepted, in which an agent acts for a person.
+	// Empty means that such tokens are refused.
+	Delegation string `yaml:"delegation"`
 	// Algorithms lists the accepted signature algorithms. Empty means RS256, PS256, ES256 and EdDSA.
 	Algorithms []string `yaml:"algorithms"`
 	// Leeway is the accepted difference between the clocks of the issuer and of the mesh, at most `2m`. Empty means `30s`.
@@ -260,8 +263,29 @@ func (i *Issuer) check(p *problems, path string) {
 			p.addf(path+".agent.unknown", "%q is not refuse or claim", i.Agent.Unknown)
 		}
 	}
+	i.checkDelegation(p, path)
 	i.checkTenants(p, path)
 	i.checkPeople(p, path)
+}
+
+// checkDelegation checks the keys that select the agent and the person of a token with the claim `act`.
+func (i *Issuer) checkDelegation(p *problems, path string) {
+	if i.Delegation == "" {
+		return
+	}
+	if i.Delegation != "act" {
+		p.addf(path+".delegation", "%q is not act", i.Delegation)
+		return
+	}
+	if !issuer.UsesOnly(i.Subject, "/sub") {
+		p.addf(path+".subject", "must contain no claim except {/sub}, because delegation names an actor by this claim")
+	}
+	if i.Owner != "" && i.Owner != i.Subject {
+		p.addf(path+".owner", "must be subject or absent, because with delegation the owner is the person for whom the agent acts")
+	}
+	if i.Agent != nil && i.Agent.Claim != issuer.ActorClaim {
+		p.addf(path+".agent.claim", "%q is not %s: with delegation, the actor is the agent", i.Agent.Claim, issuer.ActorClaim)
+	}
 }
 
 // scopeName matches a scope (RFC 6749, section 3.3).

@@ -79,6 +79,10 @@ func TestIssuers_ProblemsNameTheKey(t *testing.T) {
 		"{" + valid + ", tenant: A}":                                                          `auth.issuers[0].tenant: "A" is not a name`,
 		"{" + valid + ", tenants: {claim: /org}}":                                             "auth.issuers[0].tenants.map: is empty",
 		"{" + valid + ", tenant: a, tenants: {claim: /org, map: {a: a}}}":                     "auth.issuers[0].tenants: set either tenant or tenants",
+		"{" + valid + ", delegation: may_act}":                                                              `auth.issuers[0].delegation: "may_act" is not act`,
+		"{" + valid + ", delegation: act, subject: \"{/email}\"}":                                           "auth.issuers[0].subject: must contain no claim except {/sub}",
+		"{" + valid + ", delegation: act, owner: \"corp/{/manager}\"}":                                      "auth.issuers[0].owner: must be subject or absent",
+		"{" + valid + ", delegation: act, agent: {claim: /client_id}}":                                      `auth.issuers[0].agent.claim: "/client_id" is not /act/sub`,
 		"{" + valid + ", people: {operator: [sre]}}":                                                        "auth.issuers[0].people: has no effect without sign_in",
 		"{" + valid + ", sign_in: {client_id: cli}}":                                                        "auth.issuers[0].sign_in: lets no person sign in",
 		"{" + valid + ", people: {agent: [sre]}, sign_in: {client_id: cli}}":                                `auth.issuers[0].people.agent: "agent" is not one of viewer, approver, operator`,
@@ -126,6 +130,16 @@ func TestIssuers_SubjectsOfTwoIssuers(t *testing.T) {
 	} {
 		if got := parse(t, "auth: {issuers: ["+issuers+"]}"); len(got.Auth.Issuers) != 2 {
 			t.Errorf("%s: %d issuers", issuers, len(got.Auth.Issuers))
+		}
+	}
+}
+
+func TestIssuers_Delegation(t *testing.T) {
+	t.Parallel()
+	for _, more := range []string{"", ", owner: subject, agent: {claim: /act/sub, names: {id: bot}}", `, subject: "people/{/sub}", realm: staff`} {
+		f := parse(t, "auth: {issuers: [{name: corp, issuer: https://login.example.com, audiences: [api], delegation: act"+more+"}]}")
+		if got := f.Auth.Issuers[0].Delegation; got != "act" {
+			t.Errorf("%s: delegation is %q", more, got)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const maxHold = 10 * time.Minute
@@ -273,8 +275,8 @@ func (t Token) check(p *problems, path string) {
 			p.addf(path+"."+field.key, "%d bytes are more than %d", len(field.value), field.most)
 		}
 	}
-	if strings.HasPrefix(t.Subject, "agent:") {
-		p.addf(path+".subject", "%q is the name of an agent of the mesh: use a subject that does not begin with agent:", t.Subject)
+	if principal.IsReserved(t.Subject) {
+		p.addf(path+".subject", "%q is a subject that only the mesh makes: use a subject that does not begin with agent:, act: or system:", t.Subject)
 	}
 	switch {
 	case len(t.Servers) > maxTokenServers:

@@ -4,7 +4,8 @@
 // `{"sub":"ana","roles":["finance"]}` to the subject "corp/ana" with the group "finance".
 //
 // A token is refused if it has a claim of an unexpected type, a duplicate member, a header that refers to keys
-// elsewhere, or a confirmation key, which the mesh does not check.
+// elsewhere, or a confirmation key, which the mesh does not check. A token of an actor who acts for a person (RFC 8693)
+// is refused unless the issuer's configuration accepts delegation.
 package issuer
 
 import (
@@ -50,10 +51,12 @@ type issuer struct {
 	// subjectGroups contains the groups of subjects of the tenant "default", in addition to the groups of their tokens.
 	subjectGroups map[string]*identityv1.SubjectGroups
 	agent         agentMapping
-	algorithms    []jose.SignatureAlgorithm
-	leeway        time.Duration
-	maxLife       time.Duration
-	keys          []key
+	// delegation is true if tokens with the claim `act` are accepted.
+	delegation bool
+	algorithms []jose.SignatureAlgorithm
+	leeway     time.Duration
+	maxLife    time.Duration
+	keys       []key
 }
 
 // NewSet returns the set of the given issuers. It returns an error if an issuer contradicts its contract, or if two

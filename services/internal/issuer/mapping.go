@@ -9,6 +9,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
@@ -94,7 +95,7 @@ func (i *issuer) parseMapping(from *identityv1.Issuer) error {
 	if (i.tenant.fixed == "") == (i.tenant.claim.pointer == "") {
 		return errors.New("it needs either a tenant or a claim that selects the tenant")
 	}
-	return err
+	return errors.Join(err, i.parseDelegation(from))
 }
 
 // check returns a refusal unless the claim satisfies the requirement.
@@ -157,7 +158,7 @@ func (i *issuer) principal(claims object, servers []string, t *trace) (*identity
 	}
 	p := &identityv1.Principal{Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: i.name, Servers: servers}
 	for _, step := range []func(object, *identityv1.Principal, *trace) *Refusal{
-		i.setTenant, i.setSubject, i.setGroups, i.addSubjectGroups, i.setAgent, setClient, setScopes,
+		i.setTenant, i.setSubject, i.setGroups, i.addSubjectGroups, i.setAgent, setClient, setScopes, i.setActors,
 	} {
 		if refusal := step(claims, p, t); refusal != nil {
 			return nil, refusal
@@ -200,8 +201,8 @@ func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *R
 		if len(subject) > maxSubject {
 			return refuse(WrongClaim, "the subject or the owner has %d bytes, more than %d", len(subject), maxSubject)
 		}
-		if strings.HasPrefix(subject, "agent:") || strings.HasPrefix(subject, "system:") {
-			return refuse(WrongClaim, "the subject or the owner begins with agent: or system:, which the mesh uses for its own agents")
+		if principal.IsReserved(subject) {
+			return refuse(WrongClaim, "the subject or the owner begins with agent:, act: or system:, which only the mesh uses")
 		}
 	}
 	t.addf("subject", "%s", p.GetSubject())
@@ -279,20 +280,26 @@ func (i *issuer) setAgent(claims object, p *identityv1.Principal, t *trace) *Ref
 	if refusal != nil {
 		return refusal
 	}
-	name, known := i.agent.names[value]
-	switch {
-	case known:
-		p.Agent = name
-	case i.agent.namedByClaim:
-		p.Agent = value
-	default:
-		return refuse(WrongClaim, "the token's claim %s names an agent that the issuer's configuration does not list", at.pointer)
-	}
-	if len(p.GetAgent()) > maxAgent {
-		return refuse(WrongClaim, "the name of the agent has %d bytes, more than %d", len(p.GetAgent()), maxAgent)
+	if p.Agent, refusal = i.agent.nameOf(at.pointer, value); refusal != nil {
+		return refusal
 	}
 	t.addf("agent", "%s", p.GetAgent())
 	return nil
+}
+
+// nameOf returns the name of the agent that the value of a claim identifies.
+func (m *agentMapping) nameOf(pointer, value string) (string, *Refusal) {
+	name, known := m.names[value]
+	if !known {
+		name = value
+	}
+	switch {
+	case !known && !m.namedByClaim:
+		return "", refuse(WrongClaim, "the token's claim %s names an agent that the issuer's configuration does not list", pointer)
+	case len(name) > maxAgent:
+		return "", refuse(WrongClaim, "the name of the agent has %d bytes, more than %d", len(name), maxAgent)
+	}
+	return name, nil
 }
 
 // setClient sets the OAuth client: the claim client_id (RFC 9068, section 2.2), or azp (OpenID Connect Core, section 2)

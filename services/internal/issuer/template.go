@@ -3,6 +3,7 @@ package issuer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -35,6 +36,12 @@ func ParseSubject(text string) error {
 func HasPrefix(text, prefix string) bool {
 	t, err := parseTemplate(text)
 	return err == nil && strings.HasPrefix(t.prefix, prefix)
+}
+
+// UsesOnly reports whether a template contains no claim except the given one. The template must be valid.
+func UsesOnly(text, pointer string) bool {
+	t, err := parseTemplate(text)
+	return err == nil && !slices.ContainsFunc(t.placeholders, func(p placeholder) bool { return p.pointer != pointer })
 }
 
 func parseTemplate(text string) (template, error) {

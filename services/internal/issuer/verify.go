@@ -194,13 +194,16 @@ func IsServerName(name string) bool {
 }
 
 // checkTimes returns the time at which the token expires (claim `exp`). It also refuses claims that bind the token to
-// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800), an actor (`act`, RFC 8693), or an
-// event (`events`, RFC 8417).
+// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800), an event (`events`, RFC 8417), or, if
+// the issuer's configuration does not accept delegation, an actor (`act`, RFC 8693).
 func (i *issuer) checkTimes(claims object, now time.Time) (time.Time, *Refusal) {
-	for _, name := range []string{"cnf", "act", "events"} {
+	for _, name := range []string{"cnf", "events"} {
 		if claims[name] != nil {
 			return time.Time{}, refuse(WrongClaim, "the token has the claim %s, which the mesh does not check", name)
 		}
+	}
+	if claims["act"] != nil && !i.delegation {
+		return time.Time{}, refuse(WrongClaim, "the token is delegated (claim act), which the issuer's configuration does not accept")
 	}
 	var times [3]time.Time
 	for n, name := range []string{"exp", "iat", "nbf"} {

@@ -3,6 +3,8 @@ package principal
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
@@ -13,6 +15,19 @@ const Catalogue = "system:catalogue"
 
 // Agent is the prefix of the subjects of the mesh's own agents.
 const Agent = "agent:"
+
+// Delegate is the prefix of the subjects of agents that act for a person according to the claim `act` of a JWT (RFC 8693,
+// section 4.1).
+const Delegate = "act:"
+
+// reserved contains the prefixes of subjects that only the mesh makes.
+var reserved = []string{Agent, Delegate, "system:"}
+
+// IsReserved reports whether a subject begins with a prefix that only the mesh uses. No credential may name such a
+// subject, because the holder could imitate another caller.
+func IsReserved(subject string) bool {
+	return slices.ContainsFunc(reserved, func(prefix string) bool { return strings.HasPrefix(subject, prefix) })
+}
 
 // Key identifies a principal or a person, independent of token, session and run. The zero value identifies no
 // principal.

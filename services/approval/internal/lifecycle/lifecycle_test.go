@@ -51,8 +51,8 @@ func open(d *policyv1.Decision) *lifecycle.Record {
 	return lifecycle.Open(lifecycle.OpenRequest{
 		ID: "a1", DecisionID: "d1", Digest: []byte("digest"), Decision: d, Times: times,
 		Requester: &identityv1.Principal{
-			Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga", Session: "s", TokenId: "t", TokenCreatedBy: "olaf",
-			Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl", Owner: "cleo"}},
+			Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga", Session: "s", TokenId: "t", TokenCreatedBy: "olaf", Actor: "ada",
+			Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl", Owner: "cleo", Actor: "cora"}},
 		},
 		Call: &approvalv1.BoundCall{ServerIdentity: "http x", Call: &policyv1.Call{
 			Server: "pay", Name: "refund", DefinitionDigest: []byte("definition"), ParamsJson: `{"name":"refund"}`,
@@ -162,7 +162,8 @@ func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 }
 
 // Case A3. A vote counts only if the voter may decide on the call. The requester, the principals in the requester's
-// delegation chain, their owners, and the operator who created the requester's token may not decide.
+// delegation chain, the actors of their tokens, their owners, and the operator who created the requester's token may not
+// decide.
 func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
@@ -175,6 +176,13 @@ func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 		"the caller":                            {approveBallot(person("bot", "finance")), lifecycle.ErrSelf},
 		"its owner":                             {approveBallot(person("olga", "finance")), lifecycle.ErrOwner},
 		"a principal in its chain":              {approveBallot(person("carl", "finance")), lifecycle.ErrSelf},
+		"the actor of its token":                {approveBallot(person("ada", "finance")), lifecycle.ErrSelf},
+		"a prior actor of its token":            {approveBallot(person("cora", "finance")), lifecycle.ErrSelf},
+		"the actor, if owners may": {func() lifecycle.Ballot {
+			b := approveBallot(person("ada", "finance"))
+			b.OwnersMayDecide = true
+			return b
+		}(), lifecycle.ErrSelf},
 		"the owner of a principal in its chain": {approveBallot(person("cleo", "finance")), lifecycle.ErrOwner},
 		"an owner, if owners may": {func() lifecycle.Ballot {
 			b := approveBallot(person("olga", "finance"))

@@ -137,7 +137,7 @@ func (b *Ballot) checkView() error {
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
-		if voter.GetSubject() == who.GetSubject() {
+		if voter.GetSubject() == who.GetSubject() || voter.GetSubject() == who.GetActor() {
 			return nil, ErrSelf
 		}
 		if voter.GetSubject() == who.GetOwner() && !ownersMay {

@@ -147,7 +147,7 @@ func (s *Spec) Principal() *identityv1.Principal {
 		Tenant: s.Creator.GetTenant(), Subject: s.Creator.GetSubject(), Agent: s.Creator.GetAgent(), Owner: s.Creator.GetOwner(),
 		Groups: s.Creator.GetGroups(), Role: s.Creator.GetRole(), TokenId: s.Creator.GetTokenId(), TokenCreated: s.Creator.GetTokenCreated(),
 		TokenCreatedBy: s.Creator.GetTokenCreatedBy(), Issuer: s.Creator.GetIssuer(), Client: s.Creator.GetClient(),
-		Scopes: s.Creator.GetScopes(), Servers: s.Creator.GetServers(),
+		Scopes: s.Creator.GetScopes(), Servers: s.Creator.GetServers(), Actor: s.Creator.GetActor(),
 	}
 	p.Chain = append([]*identityv1.Principal{direct}, s.Creator.GetChain()...)
 	return p
