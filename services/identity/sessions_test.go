@@ -457,3 +457,15 @@ func TestCreateSession_BoundsSignInsOfAPerson(t *testing.T) {
 	_, err := s.client(t, "").CreateSession(t.Context(), code(0))
 	rpctest.WantStatus(t, err, codes.ResourceExhausted, "SIGN_IN_TOO_OFTEN")
 }
+
+// An actor can't sign in as the person for whom it acts, even if agents may act for people at the gateway.
+func TestCreateSession_RefusesTokensOfActors(t *testing.T) {
+	t.Parallel()
+	s := serveSignInWith(t, func(p *provider) string {
+		return strings.Replace(issuerText(p), "      people:", "      delegation: act\n      people:", 1)
+	})
+	s.signIn(t, 0)
+	s.provider.set(func(p *provider) { p.claims = map[string]any{"act": map[string]any{"sub": "bot"}} })
+	_, err := s.client(t, "").CreateSession(t.Context(), code(0))
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "SIGN_IN_REFUSED")
+}

@@ -180,6 +180,7 @@ func TestIssuers_RefusedJWTsReachNoServer(t *testing.T) {
 		"expired":           {mesh.MCP("raw"), p.token("first", map[string]any{"iat": time.Now().Add(-time.Hour).Unix(), "exp": time.Now().Add(-time.Minute).Unix()}), "expired"},
 		"an unknown client": {mesh.MCP("raw"), p.token("first", map[string]any{"client_id": "stranger"}), "/client_id"},
 		"bound to a key":    {mesh.MCP("raw"), p.token("first", map[string]any{"cnf": map[string]string{"jkt": "x"}}), "cnf"},
+		"delegated":         {mesh.MCP("raw"), p.token("first", map[string]any{"act": map[string]string{"sub": "bot"}}), "act"},
 	} {
 		got := stack.NewClient(t, test.url, test.token).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`)
 		challenge := got.Header.Get("WWW-Authenticate")

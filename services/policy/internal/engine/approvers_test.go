@@ -112,3 +112,27 @@ func TestApprovers_CheckNamesTheRule(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// TestApprovers_CheckFindsNothingIfOthersMayDecide checks that rules are accepted if people can sign in, because the mesh
+// does not know these people.
+func TestApprovers_CheckFindsNothingIfOthersMayDecide(t *testing.T) {
+	t.Parallel()
+	ana := newPrincipal("default", "ana", "finance")
+	d := engine.Document{Name: "d", Rules: []engine.Rule{
+		{Tool: "t", Action: engine.ActionRequireApproval, Quorum: 3, Approvers: []string{"legal"}}, {Tool: "u", Action: engine.ActionRequireApproval},
+	}}
+	compile(t, d)
+	for name, p := range map[string]engine.Approvers{
+		"no people":              {},
+		"too few people":         {Deciders: []engine.Principal{ana}},
+		"an agent of the person": {Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{{Principal: newPrincipal("default", "bot"), Owner: "ana"}}},
+	} {
+		if got := p.Check(&d); len(got) == 0 {
+			t.Errorf("%s: nothing was found, although no other people may decide", name)
+		}
+		p.OthersMayDecide = true
+		if got := p.Check(&d); len(got) != 0 {
+			t.Errorf("%s, and others may decide: found %+v", name, got)
+		}
+	}
+}
