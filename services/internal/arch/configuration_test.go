@@ -63,7 +63,7 @@ func TestConfigurationPage(t *testing.T) {
 
 func TestConfigurationPage_ExamplesLoad(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{configurationPage, "../../../docs/servers.md"} {
+	for _, page := range []string{configurationPage, "../../../docs/servers.md", "../../../docs/identity.md", "../../../docs/identity-recipes.md"} {
 		raw, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
