@@ -250,8 +250,8 @@ func loadRecipe(t *testing.T, text string, key *rsa.PrivateKey) *issuer.Set {
 	return set
 }
 
-// documentedToken returns the token of a provider, whose claims are in testdata/recipes. The times of the token are moved
-// so that it was issued now.
+// documentedToken returns the token of a provider, whose claims are in testdata/recipes. The times of the token are
+// moved so that it was issued now.
 func documentedToken(t *testing.T, heading string, changes claims, key *rsa.PrivateKey) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", "recipes", strings.ToLower(strings.ReplaceAll(heading, " ", "-"))+".json"))

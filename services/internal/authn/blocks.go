@@ -37,8 +37,8 @@ func newBlocks(from []*identityv1.BlockedCaller) blocks {
 	return b
 }
 
-// blocks reports whether a principal is blocked because of its subject, owner, actor or client, or because of a principal
-// on whose behalf it acts.
+// blocks reports whether a principal is blocked because of its subject, owner, actor or client, or because of a
+// principal on whose behalf it acts.
 func (b *blocks) blocks(p *identityv1.Principal) bool {
 	if len(b.from) == 0 {
 		return false

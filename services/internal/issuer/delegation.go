@@ -87,7 +87,7 @@ func (i *issuer) setActors(claims object, p *identityv1.Principal, t *trace) *Re
 }
 
 // setActor changes the principal of a person to that of an actor who acts for the person. The subject is different for
-// each issuer, actor and person, because the name of the issuer and the escaped claim `sub` of the actor contain no `/`.
+// each issuer, actor and person, because the name of the issuer and the escaped `sub` of the actor contain no `/`.
 func (i *issuer) setActor(p *identityv1.Principal, a actor) *Refusal {
 	p.Owner, p.Actor, p.Agent = p.GetSubject(), a.subject, a.agent
 	p.Subject = principal.Delegate + i.name + "/" + url.PathEscape(a.sub) + "/" + p.GetOwner()

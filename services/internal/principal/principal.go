@@ -16,8 +16,8 @@ const Catalogue = "system:catalogue"
 // Agent is the prefix of the subjects of the mesh's own agents.
 const Agent = "agent:"
 
-// Delegate is the prefix of the subjects of agents that act for a person according to the claim `act` of a JWT (RFC 8693,
-// section 4.1).
+// Delegate is the prefix of the subjects of agents that act for a person according to the claim `act` of a JWT
+// (RFC 8693, section 4.1).
 const Delegate = "act:"
 
 // reserved contains the prefixes of subjects that only the mesh makes.

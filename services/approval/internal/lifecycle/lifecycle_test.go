@@ -162,8 +162,8 @@ func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 }
 
 // Case A3. A vote counts only if the voter may decide on the call. The requester, the principals in the requester's
-// delegation chain, the actors of their tokens, their owners, and the operator who created the requester's token may not
-// decide.
+// delegation chain, the actors of their tokens, their owners, and the operator who created the requester's token may
+// not decide.
 func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")

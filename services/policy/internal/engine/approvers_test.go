@@ -113,8 +113,8 @@ func TestApprovers_CheckNamesTheRule(t *testing.T) {
 	}
 }
 
-// TestApprovers_CheckFindsNothingIfOthersMayDecide checks that rules are accepted if people can sign in, because the mesh
-// does not know these people.
+// TestApprovers_CheckFindsNothingIfOthersMayDecide checks that rules are accepted if people can sign in, because the
+// mesh does not know these people.
 func TestApprovers_CheckFindsNothingIfOthersMayDecide(t *testing.T) {
 	t.Parallel()
 	ana := newPrincipal("default", "ana", "finance")
