@@ -100,7 +100,7 @@ var recipes = map[string]recipe{
 			Groups: []string{"22223333-cccc-4444-dddd-5555eeee6666"}, Client: "11112222-bbbb-3333-cccc-4444dddd5555", Scopes: []string{"Mcp.Call"}, Issuer: "entra",
 		},
 		refused: map[string]claims{
-			"too many groups: omits groups": {"groups": nil, "_claim_names": claims{"groups": "src1"}, "_claim_sources": claims{"src1": claims{"endpoint": "https://graph.microsoft.com/v1.0/users/x/getMemberObjects"}}},
+			"too many groups: omits groups":                {"groups": nil, "_claim_names": claims{"groups": "src1"}, "_claim_sources": claims{"src1": claims{"endpoint": "https://graph.microsoft.com/v1.0/users/x/getMemberObjects"}}},
 			"too many groups, by the implicit flow: omits": {"groups": nil, "hasgroups": true},
 			"no groups: /groups":                           {"groups": nil},
 			"a token for Microsoft Graph: aud":             {"aud": "00000003-0000-0000-c000-000000000000"},
@@ -143,9 +143,9 @@ var recipes = map[string]recipe{
 			Groups: []string{"sre"}, Client: "my_client_id", Scopes: []string{"openid", "profile"}, Issuer: "auth0",
 		},
 		refused: map[string]claims{
-			"a token for userinfo: aud":             {"aud": "https://example.eu.auth0.com/userinfo"},
-			"no roles: /https:~1~1example.com":      {"https://example.com/roles": nil},
-			"another client: /azp names":            {"azp": "other"},
+			"a token for userinfo: aud":              {"aud": "https://example.eu.auth0.com/userinfo"},
+			"no roles: /https:~1~1example.com":       {"https://example.com/roles": nil},
+			"another client: /azp names":             {"azp": "other"},
 			"the issuer without the last slash: iss": {"iss": "https://example.eu.auth0.com"},
 		},
 	},

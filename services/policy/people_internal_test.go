@@ -13,11 +13,11 @@ func TestConfiguredPeople_OthersMayDecideIfPeopleSignInAsApprovers(t *testing.T)
 	const issuer = "{name: corp, issuer: \"https://login.example.com\", audiences: [api]"
 	const signIn = ", sign_in: {client_id: cli}"
 	for issuers, want := range map[string]bool{
-		"":              false,
+		"":           false,
 		issuer + "}": false,
-		issuer + signIn + ", people: {viewer: [all]}}":                              false,
-		issuer + signIn + ", people: {approver: [finance]}}":                        true,
-		issuer + signIn + ", people: {operator: [sre], viewer: [all]}}":             true,
+		issuer + signIn + ", people: {viewer: [all]}}":                                                                        false,
+		issuer + signIn + ", people: {approver: [finance]}}":                                                                  true,
+		issuer + signIn + ", people: {operator: [sre], viewer: [all]}}":                                                       true,
 		issuer + "}, {name: b, issuer: \"https://b.example\", audiences: [api]" + signIn + ", people: {approver: [finance]}}": true,
 	} {
 		text := "auth: {tokens: [{name: ana, token: a-token-of-at-least-32-characters, role: approver}, {name: bot, token: another-token-of-32-characters-x, role: agent, owner: ana}], issuers: [" + issuers + "]}"

@@ -166,7 +166,8 @@ type ApprovalServiceClient interface {
 	// counted once. If the vote is a denial, its digest is not checked. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's delegation chain;
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call, possibly on behalf of another person (claim `act`
+	//	                     of a JWT), or is in the caller's delegation chain;
 	//	                     OWNER_APPROVAL: the person owns the agent that made the call or an agent in the delegation
 	//	                     chain, or created the token of one of them, and the configuration does not let owners
 	//	                     decide;
@@ -512,7 +513,8 @@ type ApprovalServiceServer interface {
 	// counted once. If the vote is a denial, its digest is not checked. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's delegation chain;
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call, possibly on behalf of another person (claim `act`
+	//	                     of a JWT), or is in the caller's delegation chain;
 	//	                     OWNER_APPROVAL: the person owns the agent that made the call or an agent in the delegation
 	//	                     chain, or created the token of one of them, and the configuration does not let owners
 	//	                     decide;

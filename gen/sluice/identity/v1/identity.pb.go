@@ -65,7 +65,8 @@ type Principal struct {
 	// run. A run can only make limits stricter, because the principal's cap always applies, too.
 	Run string `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
 	// Delegation chain: the principals on whose behalf the principal acts, nearest first, at most 4. For example, it
-	// contains an agent's creator, followed by the creator's creator. A principal in a chain has no chain of its own.
+	// contains an agent's creator, followed by the creator's creator. For a JWT with nested claims `act` (RFC 8693,
+	// section 4.1), it contains the prior actors. A principal in a chain has no chain of its own.
 	Chain []*Principal `protobuf:"bytes,9,rep,name=chain,proto3" json:"chain,omitempty"`
 	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes. It is empty if no token was
 	// presented.
@@ -85,7 +86,11 @@ type Principal struct {
 	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a
 	// token. If the list is empty, the credential gives access to all servers.
-	Servers       []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Subject that the actor of a delegated JWT (claim `act`) has when it acts for itself, at most 256 bytes. A block of
+	// this subject applies to the principal, and a person with this subject can't approve the principal's calls. It is
+	// empty for other credentials.
+	Actor         string `protobuf:"bytes,21,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +235,13 @@ func (x *Principal) GetServers() []string {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *Principal) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
 }
 
 // Token describes a token without its secret.
@@ -2461,7 +2473,7 @@ var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xe4\x05\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\x84\x06\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -2481,7 +2493,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x06issuer\x18\r \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x12 \n" +
 	"\x06client\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\x12,\n" +
 	"\x06scopes\x18\x0f \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x01\x18\x01\"\ar\x05\x10\x01(\x80\x02R\x06scopes\x12;\n" +
-	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\"\xf9\x05\n" +
+	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x12\x1e\n" +
+	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\"\xf9\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +

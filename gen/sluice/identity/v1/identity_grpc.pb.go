@@ -89,10 +89,10 @@ type IdentityServiceClient interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs, and
-	// agents whose owner is the subject, even if they are created after the block. The RPC returns when all services
-	// apply the block, like RevokeToken. A caller that was blocked before stays blocked, so the request is safe to
-	// repeat. Errors:
+	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs,
+	// agents whose owner is the subject, and JWTs in which the subject acts for another person, even if they are created
+	// after the block. The RPC returns when all services apply the block, like RevokeToken. A caller that was blocked
+	// before stays blocked, so the request is safe to repeat. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" blocks a caller of another
 	//	                     tenant
@@ -345,10 +345,10 @@ type IdentityServiceServer interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs, and
-	// agents whose owner is the subject, even if they are created after the block. The RPC returns when all services
-	// apply the block, like RevokeToken. A caller that was blocked before stays blocked, so the request is safe to
-	// repeat. Errors:
+	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs,
+	// agents whose owner is the subject, and JWTs in which the subject acts for another person, even if they are created
+	// after the block. The RPC returns when all services apply the block, like RevokeToken. A caller that was blocked
+	// before stays blocked, so the request is safe to repeat. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" blocks a caller of another
 	//	                     tenant

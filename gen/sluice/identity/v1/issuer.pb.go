@@ -74,6 +74,10 @@ type Issuer struct {
 	// Groups of subjects of the tenant "default" in the configuration (`groups`). A caller has these groups in addition
 	// to the groups of its token.
 	SubjectGroups map[string]*SubjectGroups `protobuf:"bytes,21,rep,name=subject_groups,json=subjectGroups,proto3" json:"subject_groups,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// If true, tokens with the claim `act` (RFC 8693, section 4.1) are accepted: the actor is an agent that acts for the
+	// subject of the token. Then `subject` contains no claim except `/sub`, `owner` is empty or equal to `subject`, and
+	// `agent_claim` is empty or `/act/sub`. If false, tokens with this claim are refused.
+	Delegation    bool `protobuf:"varint,26,opt,name=delegation,proto3" json:"delegation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +259,13 @@ func (x *Issuer) GetSubjectGroups() map[string]*SubjectGroups {
 	return nil
 }
 
+func (x *Issuer) GetDelegation() bool {
+	if x != nil {
+		return x.Delegation
+	}
+	return false
+}
+
 // SubjectGroups contains the groups of a subject.
 type SubjectGroups struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -433,7 +444,7 @@ var File_sluice_identity_v1_issuer_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_issuer_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/identity/v1/issuer.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa3\n" +
+	"\x1fsluice/identity/v1/issuer.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc3\n" +
 	"\n" +
 	"\x06Issuer\x12,\n" +
 	"\x04name\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x04name\x12\"\n" +
@@ -464,7 +475,10 @@ const file_sluice_identity_v1_issuer_proto_rawDesc = "" +
 	"\x06leeway\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x06leeway\x12<\n" +
 	"\bmax_life\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x06\xbaH\x03\xc8\x01\x01R\amaxLife\x12;\n" +
 	"\x04keys\x18\x14 \x03(\v2\x1d.sluice.identity.v1.IssuerKeyB\b\xbaH\x05\x92\x01\x02\x10@R\x04keys\x12T\n" +
-	"\x0esubject_groups\x18\x15 \x03(\v2-.sluice.identity.v1.Issuer.SubjectGroupsEntryR\rsubjectGroups\x1a:\n" +
+	"\x0esubject_groups\x18\x15 \x03(\v2-.sluice.identity.v1.Issuer.SubjectGroupsEntryR\rsubjectGroups\x12\x1e\n" +
+	"\n" +
+	"delegation\x18\x1a \x01(\bR\n" +
+	"delegation\x1a:\n" +
 	"\fTenantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +

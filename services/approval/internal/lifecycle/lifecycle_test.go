@@ -172,12 +172,12 @@ func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 		ballot lifecycle.Ballot
 		want   error
 	}{
-		"a member":                              {approveBallot(person("ben", "finance")), nil},
-		"the caller":                            {approveBallot(person("bot", "finance")), lifecycle.ErrSelf},
-		"its owner":                             {approveBallot(person("olga", "finance")), lifecycle.ErrOwner},
-		"a principal in its chain":              {approveBallot(person("carl", "finance")), lifecycle.ErrSelf},
-		"the actor of its token":                {approveBallot(person("ada", "finance")), lifecycle.ErrSelf},
-		"a prior actor of its token":            {approveBallot(person("cora", "finance")), lifecycle.ErrSelf},
+		"a member":                   {approveBallot(person("ben", "finance")), nil},
+		"the caller":                 {approveBallot(person("bot", "finance")), lifecycle.ErrSelf},
+		"its owner":                  {approveBallot(person("olga", "finance")), lifecycle.ErrOwner},
+		"a principal in its chain":   {approveBallot(person("carl", "finance")), lifecycle.ErrSelf},
+		"the actor of its token":     {approveBallot(person("ada", "finance")), lifecycle.ErrSelf},
+		"a prior actor of its token": {approveBallot(person("cora", "finance")), lifecycle.ErrSelf},
 		"the actor, if owners may": {func() lifecycle.Ballot {
 			b := approveBallot(person("ada", "finance"))
 			b.OwnersMayDecide = true
