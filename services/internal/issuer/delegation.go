@@ -123,7 +123,7 @@ func (i *issuer) actorsOf(claims object) ([]actor, *Refusal) {
 // issuer, and have no effect (RFC 8693, section 4.1).
 func (i *issuer) actorOf(act object, pointer string) (out actor, refusal *Refusal) {
 	if iss := act["iss"]; iss != nil && iss != i.url {
-		return actor{}, refuse(WrongClaim, "the token's claim %s/iss names another issuer than the token", pointer)
+		return actor{}, refuse(WrongClaim, "the token's claim %s/iss is not the issuer of the token", pointer)
 	}
 	if out.sub, refusal = act.textAt(pointer+"/sub", valuepath.Path{"sub"}); refusal != nil {
 		return actor{}, refusal
