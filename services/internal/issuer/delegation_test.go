@@ -138,12 +138,14 @@ func TestDelegation_RefusesActorsThatCanNotBeMapped(t *testing.T) {
 		delegating(i)
 		i.AgentClaim, i.Agents = "/act/sub", map[string]string{"bot": "bot"}
 	}
+	named := func(i *identityv1.Issuer) { i.AgentClaim, i.AgentNamedByClaim = "/act/sub", true }
 	bare := func(i *identityv1.Issuer) { delegating(i); i.Subject = "{/sub}" }
 	for name, test := range map[string]struct {
 		change func(*identityv1.Issuer)
 		act    any
 	}{
 		"the issuer has no delegation":      {nil, act("bot")},
+		"no delegation, but named actors":   {named, act("bot")},
 		"act is a text":                     {delegating, "bot"},
 		"act is a list":                     {delegating, []any{act("bot")}},
 		"act is true":                       {delegating, true},
