@@ -26,6 +26,9 @@ type Config struct {
 	Source, Data string
 	// Apart is true if other services run in other processes, and may use the tokens of an earlier process for a while.
 	Apart bool
+	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty, SQLite uses a
+	// key file in the data directory, and PostgreSQL stores no connections.
+	SealKey string
 	// MaxStoreAge is how long the service confirms tokens while a PostgreSQL database is unavailable. After that time,
 	// no token is accepted.
 	MaxStoreAge time.Duration
@@ -41,13 +44,15 @@ type Identities struct {
 	Groups map[string][]string
 	// Issuers are the issuers whose JWTs identify agents.
 	Issuers []Issuer
+	// Servers are the servers at which the mesh signs in, by name.
+	Servers map[string]OAuthServer
 }
 
 // equal reports whether two Identities are the same.
 func (i Identities) equal(other Identities) bool {
 	same := func(a, b *identityv1.TokenRecord) bool { return proto.Equal(a, b) }
 	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal) &&
-		slices.EqualFunc(i.Issuers, other.Issuers, Issuer.equal)
+		slices.EqualFunc(i.Issuers, other.Issuers, Issuer.equal) && maps.EqualFunc(i.Servers, other.Servers, OAuthServer.equal)
 }
 
 // groupsOfTenant returns the groups that the configuration assigns to people and agents in a tenant.
@@ -81,8 +86,12 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("stores.identity: %w", err)
 	}
+	sealKey, err := f.Stores.IdentityKey.Resolve(f, env)
+	if err != nil {
+		return Config{}, fmt.Errorf("stores.identity_key: %w", err)
+	}
 	identities, err := identitiesOf(f, env)
-	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), MaxStoreAge: f.Stores.IdentityMaxAge, Apart: f.HasSeparateRoles()}, err
+	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), SealKey: sealKey, MaxStoreAge: f.Stores.IdentityMaxAge, Apart: f.HasSeparateRoles()}, err
 }
 
 // identitiesOf returns the groups, the tokens and the issuers in a configuration. References in tokens are resolved,
@@ -98,9 +107,10 @@ func identitiesOf(f *config.File, env config.Env) (Identities, error) {
 		}
 		out.Tokens = append(out.Tokens, &identityv1.TokenRecord{Sha256: hash, Token: f.TokenMessage(t)})
 	}
-	issuers, err := issuersOf(f, env)
-	out.Issuers = issuers
-	return out, errors.Join(append(errs, err)...)
+	var err1, err2 error
+	out.Issuers, err1 = issuersOf(f, env)
+	out.Servers, err2 = oauthServersOf(f, env)
+	return out, errors.Join(append(errs, err1, err2)...)
 }
 
 func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
@@ -126,11 +136,17 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 	return hash[:], nil
 }
 
+// errNoSealKey means that the tokens of connections can't be encrypted.
+var errNoSealKey = errors.New("servers with `credentials` need a key that encrypts their tokens in PostgreSQL: set stores.identity_key to the same 64 hexadecimal digits for all replicas, such as the output of `openssl rand -hex 32`, and restart the identity service")
+
 // Validate returns an error that lists all problems of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
 		errs = append(errs, errors.New("identity: a store is required: set stores.identity, and data for SQLite"))
+	}
+	if len(c.Servers) > 0 && c.SealKey == "" && c.Source != sqlstore.SQLite {
+		errs = append(errs, errNoSealKey)
 	}
 	if c.MaxStoreAge < 0 {
 		errs = append(errs, errors.New("identity: the maximum age of the store's state must not be negative"))

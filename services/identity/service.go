@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -63,6 +66,10 @@ type Service struct {
 	confirmed atomic.Int64
 	// lastRead is the time at which the last successful read of the store began. It is nil until the first read.
 	lastRead atomic.Pointer[time.Time]
+	// key encrypts the tokens of connections. It is nil if the store is PostgreSQL and no key is configured. refreshes
+	// combines concurrent requests for an access token.
+	key       *seal.Key
+	refreshes singleflight.Group
 	// metadata contains the metadata of issuers. limits limits the work for callers without a credential.
 	metadata metadataCache
 	limits   *signInLimits
@@ -102,6 +109,15 @@ func (s *Service) open(ctx context.Context) (err error) {
 	}
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
+	}
+	switch {
+	case s.cfg.SealKey != "":
+		s.key, err = seal.NewKey(s.cfg.SealKey)
+	case s.cfg.Source == sqlstore.SQLite:
+		s.key, err = seal.ReadOrCreate(filepath.Join(s.cfg.Data, "keys", "identity", "seal"))
+	}
+	if err != nil {
+		return fmt.Errorf("identity: stores.identity_key: %w", err)
 	}
 	state, err := s.store.ImportState(ctx)
 	if err != nil || state == store.NotImported {
@@ -146,6 +162,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	identityv1.RegisterIdentityServiceServer(r, s)
 	identityv1.RegisterSessionServiceServer(r, sessions{Service: s})
+	identityv1.RegisterConnectionServiceServer(r, connections{Service: s})
 }
 
 // Health implements rpc.HealthChecker.

@@ -13,6 +13,8 @@ import (
 const (
 	issuerKey     = attribute.Key("sluice.issuer")
 	signInOutcome = attribute.Key("sluice.sign_in.outcome")
+	// refreshError is absent if the refresh has succeeded.
+	refreshError = attribute.Key("error.type")
 )
 
 // otherIssuer is the value of issuerKey for all names that no issuer has.
@@ -22,13 +24,14 @@ const otherIssuer = "_OTHER"
 type metrics struct {
 	revocation   metric.Float64Histogram
 	signIns      metric.Int64Counter
+	refreshes    metric.Int64Counter
 	registration metric.Registration
 }
 
 // newMetrics creates the metrics. The age of the keys of each issuer is read from the token book.
 func newMetrics(meter metric.Meter, tokens *tokenBook) (*metrics, error) {
 	m := new(metrics)
-	var errs [4]error
+	var errs [5]error
 	m.revocation, errs[0] = meter.Float64Histogram("sluice.token.revocation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a revocation of tokens until no service accepts them"),
 		metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5))
@@ -44,6 +47,7 @@ func newMetrics(meter metric.Meter, tokens *tokenBook) (*metrics, error) {
 		return nil
 	}, age)
 	m.signIns, errs[3] = meter.Int64Counter("sluice.sign_ins", metric.WithUnit("{sign_in}"), metric.WithDescription("Sign-ins of people"))
+	m.refreshes, errs[4] = meter.Int64Counter("sluice.server.token.refreshes", metric.WithUnit("{refresh}"), metric.WithDescription("Refreshes of access tokens for servers"))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -60,6 +64,15 @@ func (m *metrics) recordSignIn(ctx context.Context, issuer string, isKnown bool,
 		issuer = otherIssuer
 	}
 	m.signIns.Add(ctx, 1, metric.WithAttributes(issuerKey.String(issuer), signInOutcome.String(outcome)))
+}
+
+// recordRefresh counts a refresh of an access token. The error is `unavailable`, `refused`, `store` or "".
+func (m *metrics) recordRefresh(ctx context.Context, errorType string) {
+	if errorType == "" {
+		m.refreshes.Add(ctx, 1)
+		return
+	}
+	m.refreshes.Add(ctx, 1, metric.WithAttributes(refreshError.String(errorType)))
 }
 
 func (m *metrics) recordRevocation(ctx context.Context, took time.Duration) {
