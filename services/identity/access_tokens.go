@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 )
 
 const (
-	// refreshBefore is how long before its expiry an access token is refreshed.
+	// refreshBefore is how long before its expiry an access token is refreshed, but at most a quarter of its lifetime.
 	refreshBefore = 30 * time.Second
 	// minTokenAge is the minimum age of an access token that is refreshed because the server has refused it. A server
 	// that refuses each token would otherwise cause one refresh for each call.
@@ -70,7 +71,7 @@ func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessT
 		if err != nil {
 			return nil, err
 		}
-		if !needsRefresh(&found, req.GetRefusedGeneration(), time.Now()) {
+		if !c.needsRefresh(&found, req.GetRefusedGeneration(), time.Now()) {
 			return packAccessToken(&found, granted), nil
 		}
 		refreshed, err := c.refresh(ctx, &found, granted)
@@ -115,11 +116,12 @@ func (c connections) usableGrant(of *store.Connection, to string) (*grant, error
 }
 
 // needsRefresh reports whether an access token expires soon, or was refused by the server.
-func needsRefresh(of *store.Connection, refused int64, now time.Time) bool {
+func (c connections) needsRefresh(of *store.Connection, refused int64, now time.Time) bool {
+	before := cmp.Or(c.cfg.RefreshBefore, min(refreshBefore, of.Expires.Sub(of.Refreshed)/4))
 	switch {
 	case !of.HasRefreshToken:
 		return !of.Expires.IsZero() && !now.Before(of.Expires)
-	case !of.Expires.IsZero() && of.Expires.Sub(now) < refreshBefore:
+	case !of.Expires.IsZero() && of.Expires.Sub(now) < before:
 		return true
 	default:
 		return refused == of.Generation && now.Sub(of.Refreshed) >= minTokenAge
@@ -206,7 +208,6 @@ func (c connections) saveRefresh(ctx context.Context, next *store.Connection, re
 		stored, err := c.store.FinishRefresh(ctx, *next, c.replica, c.sealerOf(next.Server, renewed))
 		switch {
 		case err == nil:
-			c.metrics.recordRefresh(ctx, "")
 			return &stored, nil
 		case errors.Is(err, store.ErrConnectionChanged): // an operator has connected or disconnected the server meanwhile
 			return nil, errRefreshPending
@@ -214,7 +215,6 @@ func (c connections) saveRefresh(ctx context.Context, next *store.Connection, re
 		select {
 		case <-ctx.Done():
 			c.deps.Log.ErrorContext(ctx, "the new tokens of a server could not be stored, and are lost; if its authorization server does not accept the old refresh token, an operator has to connect the server again", "server", next.Server, "error", err)
-			c.metrics.recordRefresh(ctx, "store")
 			return nil, err
 		case <-time.After(saveRetry):
 		}
@@ -225,11 +225,6 @@ func (c connections) saveRefresh(ctx context.Context, next *store.Connection, re
 // operator connects the server again.
 func (c connections) failRefresh(ctx context.Context, of *store.Connection, why error) {
 	ends := errors.Is(why, errLoginRequired)
-	outcome := "unavailable"
-	if ends {
-		outcome = "refused"
-	}
-	c.metrics.recordRefresh(ctx, outcome)
 	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "login_required", ends, "error", why)
 	saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshTimeout)
 	defer cancel()

@@ -29,6 +29,9 @@ type Config struct {
 	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty, SQLite uses a
 	// key file in the data directory, and PostgreSQL stores no connections.
 	SealKey string
+	// RefreshBefore is how long before its expiry an access token for a server is refreshed. Zero means 30 s, but at most
+	// a quarter of the token's lifetime.
+	RefreshBefore time.Duration
 	// MaxStoreAge is how long the service confirms tokens while a PostgreSQL database is unavailable. After that time,
 	// no token is accepted.
 	MaxStoreAge time.Duration

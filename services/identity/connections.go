@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
@@ -254,17 +255,20 @@ func (c connections) openGrant(of *store.Connection) (*grant, error) {
 	return granted, json.Unmarshal(raw, granted)
 }
 
-// ListConnections implements identityv1.ConnectionServiceServer.
-func (c connections) ListConnections(ctx context.Context, _ *identityv1.ListConnectionsRequest) (*identityv1.ListConnectionsResponse, error) {
+// all returns the connections to all servers at which the mesh signs in, sorted by server.
+func (c connections) all(ctx context.Context) (out []*store.Connection, err error) {
+	servers := c.tokens.identities().Servers
+	if len(servers) == 0 {
+		return nil, nil
+	}
 	all, err := c.store.Connections(ctx)
 	if err != nil {
-		return nil, connectionStatus(err)
+		return nil, err
 	}
 	byServer := make(map[string]*store.Connection, len(all))
 	for i := range all {
 		byServer[all[i].Server] = &all[i]
 	}
-	servers, resp := c.tokens.identities().Servers, new(identityv1.ListConnectionsResponse)
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		found := byServer[name]
 		if found == nil {
@@ -273,7 +277,30 @@ func (c connections) ListConnections(ctx context.Context, _ *identityv1.ListConn
 		if granted, err := c.openGrant(found); err != nil || granted.Client.Server != servers[name].URL {
 			found.LoginRequired = true
 		}
-		packed := packConnection(found)
+		out = append(out, found)
+	}
+	return out, nil
+}
+
+// countStates returns the number of connections in each state.
+func (c connections) countStates(ctx context.Context) (map[string]int64, error) {
+	all, err := c.all(ctx)
+	states := make(map[string]int64)
+	for _, one := range all {
+		states[enum.Name(stateOf(one))]++
+	}
+	return states, err
+}
+
+// ListConnections implements identityv1.ConnectionServiceServer.
+func (c connections) ListConnections(ctx context.Context, _ *identityv1.ListConnectionsRequest) (*identityv1.ListConnectionsResponse, error) {
+	all, err := c.all(ctx)
+	if err != nil {
+		return nil, connectionStatus(err)
+	}
+	resp := new(identityv1.ListConnectionsResponse)
+	for _, one := range all {
+		packed := packConnection(one)
 		if !authn.CallerOf(ctx).OperatesInstallation() {
 			packed.ConnectedBy, packed.Problem = "", ""
 		}
@@ -282,13 +309,16 @@ func (c connections) ListConnections(ctx context.Context, _ *identityv1.ListConn
 	return resp, nil
 }
 
-func packConnection(c *store.Connection) *identityv1.Connection {
-	state := identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
+func stateOf(c *store.Connection) identityv1.ConnectionState {
 	if c.LoginRequired {
-		state = identityv1.ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED
+		return identityv1.ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED
 	}
+	return identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
+}
+
+func packConnection(c *store.Connection) *identityv1.Connection {
 	return &identityv1.Connection{
-		Server: c.Server, State: state, Issuer: c.Issuer, Scopes: strings.Fields(c.Scopes), Connected: packTime(c.Connected), ConnectedBy: c.ConnectedBy,
+		Server: c.Server, State: stateOf(c), Issuer: c.Issuer, Scopes: strings.Fields(c.Scopes), Connected: packTime(c.Connected), ConnectedBy: c.ConnectedBy,
 		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem,
 	}
 }

@@ -95,6 +95,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	if err := s.metrics.observeConnections(deps.Meter, connections{Service: s}.countStates); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
 }
 

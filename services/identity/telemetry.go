@@ -13,8 +13,7 @@ import (
 const (
 	issuerKey     = attribute.Key("sluice.issuer")
 	signInOutcome = attribute.Key("sluice.sign_in.outcome")
-	// refreshError is absent if the refresh has succeeded.
-	refreshError = attribute.Key("error.type")
+	connectionState = attribute.Key("sluice.connection.state")
 )
 
 // otherIssuer is the value of issuerKey for all names that no issuer has.
@@ -24,14 +23,15 @@ const otherIssuer = "_OTHER"
 type metrics struct {
 	revocation   metric.Float64Histogram
 	signIns      metric.Int64Counter
-	refreshes    metric.Int64Counter
 	registration metric.Registration
+	// connections is the registration of the number of connections. It is nil until the store is open.
+	connections metric.Registration
 }
 
 // newMetrics creates the metrics. The age of the keys of each issuer is read from the token book.
 func newMetrics(meter metric.Meter, tokens *tokenBook) (*metrics, error) {
 	m := new(metrics)
-	var errs [5]error
+	var errs [4]error
 	m.revocation, errs[0] = meter.Float64Histogram("sluice.token.revocation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a revocation of tokens until no service accepts them"),
 		metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5))
@@ -47,7 +47,6 @@ func newMetrics(meter metric.Meter, tokens *tokenBook) (*metrics, error) {
 		return nil
 	}, age)
 	m.signIns, errs[3] = meter.Int64Counter("sluice.sign_ins", metric.WithUnit("{sign_in}"), metric.WithDescription("Sign-ins of people"))
-	m.refreshes, errs[4] = meter.Int64Counter("sluice.server.token.refreshes", metric.WithUnit("{refresh}"), metric.WithDescription("Refreshes of access tokens for servers"))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -66,17 +65,30 @@ func (m *metrics) recordSignIn(ctx context.Context, issuer string, isKnown bool,
 	m.signIns.Add(ctx, 1, metric.WithAttributes(issuerKey.String(issuer), signInOutcome.String(outcome)))
 }
 
-// recordRefresh counts a refresh of an access token. The error is `unavailable`, `refused`, `store` or "".
-func (m *metrics) recordRefresh(ctx context.Context, errorType string) {
-	if errorType == "" {
-		m.refreshes.Add(ctx, 1)
-		return
+// observeConnections reports the number of connections in each state. The function count returns these numbers.
+func (m *metrics) observeConnections(meter metric.Meter, count func(context.Context) (map[string]int64, error)) error {
+	number, err := meter.Int64ObservableGauge("sluice.server.connections",
+		metric.WithUnit("{connection}"), metric.WithDescription("Servers at which the mesh signs in"))
+	if err != nil {
+		return err
 	}
-	m.refreshes.Add(ctx, 1, metric.WithAttributes(refreshError.String(errorType)))
+	m.connections, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		states, err := count(ctx)
+		for state, n := range states {
+			o.ObserveInt64(number, n, metric.WithAttributes(connectionState.String(state)))
+		}
+		return err
+	}, number)
+	return err
 }
 
 func (m *metrics) recordRevocation(ctx context.Context, took time.Duration) {
 	m.revocation.Record(ctx, took.Seconds())
 }
 
-func (m *metrics) close() error { return m.registration.Unregister() }
+func (m *metrics) close() error {
+	if m.connections == nil {
+		return m.registration.Unregister()
+	}
+	return errors.Join(m.registration.Unregister(), m.connections.Unregister())
+}

@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// useBefore is how long before its expiry a token is used for the last time.
-	useBefore = 30 * time.Second
+	// useBefore is how long before its expiry a token is used for the last time, but at most a quarter of the time that it
+	// has left when the gateway gets it.
+	useBefore = 20 * time.Second
 	// maxAge is how long a token is used before the gateway asks whether it is still the newest one. An operator may
 	// have deleted or replaced the connection.
 	maxAge = 30 * time.Second
@@ -35,7 +36,8 @@ type Token struct {
 	// Text is sent as `Authorization: Bearer`.
 	Text       string
 	generation int64
-	expires    time.Time // zero if it is not known
+	// useUntil is the time after which the gateway asks for another token.
+	useUntil time.Time
 }
 
 // Source returns the access tokens for one server. It is safe for concurrent use.
@@ -46,9 +48,9 @@ type Source struct {
 
 	mu   sync.Mutex
 	last Token
-	// asked is the time at which the identity service has returned the last token. failed is the time of the last error.
-	asked, failed time.Time
-	err           error
+	// failed is the time of the last error.
+	failed time.Time
+	err    error
 }
 
 // New returns the source of access tokens for a server of the configuration, which are sent to the given URL.
@@ -60,7 +62,7 @@ func New(client identityv1.ConnectionServiceClient, server, url string) *Source 
 func (s *Source) Token(ctx context.Context) (Token, error) {
 	s.mu.Lock()
 	last, now := s.last, time.Now()
-	isUsable := last.Text != "" && now.Sub(s.asked) < maxAge && (last.expires.IsZero() || now.Add(useBefore).Before(last.expires))
+	isUsable := last.Text != "" && now.Before(last.useUntil)
 	failed := s.err
 	if now.Sub(s.failed) >= failurePause {
 		failed = nil
@@ -115,12 +117,14 @@ func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 		s.err, s.failed, s.last = err, time.Now(), Token{}
 		return Token{}, err
 	}
-	next := Token{Text: resp.GetAccessToken(), generation: resp.GetGeneration()}
+	now := time.Now()
+	next := Token{Text: resp.GetAccessToken(), generation: resp.GetGeneration(), useUntil: now.Add(maxAge)}
 	if resp.GetExpires() != nil {
-		next.expires = resp.GetExpires().AsTime()
+		left := resp.GetExpires().AsTime().Sub(now)
+		next.useUntil = now.Add(min(maxAge, left-min(useBefore, left/4)))
 	}
 	if next.generation >= s.last.generation {
-		s.last, s.asked, s.err = next, time.Now(), nil
+		s.last, s.err = next, nil
 	}
 	return next, nil
 }
