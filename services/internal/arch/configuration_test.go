@@ -31,7 +31,7 @@ auth:
   issuers: [{name: name, issuer: "https://x", audiences: [x], tenants: {claim: /x, map: {x: x}}, groups: {claim: /x}, agent: {claim: /x}, people: {viewer: [x]}, sign_in: {client_id: y}}]
 servers:
   name: {stdio: {command: [x]}}
-  http: {http: {url: "http://x"}}
+  http: {http: {url: "https://x"}, credentials: {as: shared, oauth: {}}}
   grpc: {grpc: {target: "x:1"}}
 hooks: [{client: codex}]
 agents:
