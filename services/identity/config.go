@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
@@ -142,14 +144,28 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 // errNoSealKey means that the tokens of connections can't be encrypted.
 var errNoSealKey = errors.New("servers with `credentials` need a key that encrypts their tokens in PostgreSQL: set stores.identity_key to the same 64 hexadecimal digits for all replicas, such as the output of `openssl rand -hex 32`, and restart the identity service")
 
+// sealKey returns the key that encrypts the tokens of connections. With SQLite, it creates the file of the key if it
+// does not exist.
+func (c *Config) sealKey() (*seal.Key, error) {
+	switch {
+	case c.SealKey != "":
+		key, err := seal.NewKey(c.SealKey)
+		if err != nil {
+			return nil, fmt.Errorf("stores.identity_key: %w", err)
+		}
+		return key, nil
+	case c.Source == sqlstore.SQLite:
+		return seal.ReadOrCreate(filepath.Join(c.Data, "keys", "identity", "seal"))
+	default:
+		return nil, errNoSealKey
+	}
+}
+
 // Validate returns an error that lists all problems of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
 		errs = append(errs, errors.New("identity: a store is required: set stores.identity, and data for SQLite"))
-	}
-	if len(c.Servers) > 0 && c.SealKey == "" && c.Source != sqlstore.SQLite {
-		errs = append(errs, errNoSealKey)
 	}
 	if c.MaxStoreAge < 0 {
 		errs = append(errs, errors.New("identity: the maximum age of the store's state must not be negative"))

@@ -46,8 +46,8 @@ func (s *Service) rescan(ctx context.Context, scan *configurationScan) {
 		}
 		return
 	}
-	if err == nil && len(now.Servers) > 0 && s.key == nil {
-		err = errNoSealKey
+	if err == nil && len(now.Servers) > 0 {
+		_, err = s.sealKey()
 	}
 	if err == nil {
 		err = s.tokens.configure(now)

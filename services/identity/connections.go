@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,8 @@ const (
 	attemptLife = 15 * time.Minute
 	// startTimeout is the timeout for finding the authorization server and for registering a client.
 	startTimeout = 25 * time.Second
+	// maxAttempt is the maximum size of an attempt that is not encrypted, in bytes.
+	maxAttempt = 16<<10 - 64
 	// attemptPurpose is the purpose of sealed attempts.
 	attemptPurpose = "attempt"
 )
@@ -103,6 +106,10 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	if err != nil {
 		return nil, err
 	}
+	key, err := c.sealKey()
+	if err != nil {
+		return nil, err
+	}
 	state, verifier := rand.Text(), oauth2.GenerateVerifier()
 	raw, err := json.Marshal(attempt{
 		Name: req.GetServer(), Client: *client, Redirect: req.GetRedirectUri(), Verifier: verifier, Operator: caller.Person.GetTokenId(), Started: time.Now(),
@@ -110,23 +117,23 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	if err != nil {
 		return nil, err
 	}
+	if len(raw) > maxAttempt {
+		return nil, fmt.Errorf("%w: the metadata of its authorization server contain too long texts", errServerUnusable)
+	}
 	return &identityv1.StartConnectionResponse{
 		AuthorizationUrl: client.authorizationURL(req.GetRedirectUri(), state, verifier), State: state, Issuer: client.Issuer,
-		SendsIssuer: client.SendsIssuer, Attempt: c.key.Seal(raw, attemptPurpose),
+		SendsIssuer: client.SendsIssuer, Attempt: key.Seal(raw, attemptPurpose),
 	}, nil
 }
 
 // openAttempt decrypts an attempt, and refuses it if it can't be finished any more.
 func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, error) {
-	if c.key == nil { // no server has credentials
-		return nil, errAttemptEnded
-	}
-	raw, err := c.key.Open(sealed, attemptPurpose)
-	if err != nil {
-		return nil, errAttemptEnded
-	}
 	var opened attempt
-	if err := json.Unmarshal(raw, &opened); err != nil {
+	key, err := c.sealKey()
+	if err == nil {
+		sealed, err = key.Open(sealed, attemptPurpose)
+	}
+	if err != nil || json.Unmarshal(sealed, &opened) != nil {
 		return nil, errAttemptEnded
 	}
 	of, err := c.serverNamed(opened.Name)
@@ -216,7 +223,8 @@ func tokenEndpointError(err, refused error) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%w: %w", errServerAway, err)
-	case answer.ErrorCode == "" || answer.ErrorCode == "server_error" || answer.ErrorCode == "temporarily_unavailable" || answer.ErrorCode == "slow_down":
+	case answer.ErrorCode == "" || slices.Contains([]string{"server_error", "temporarily_unavailable", "slow_down"}, answer.ErrorCode),
+		answer.Response.StatusCode >= http.StatusInternalServerError || answer.Response.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: the token endpoint has answered %s", errServerAway, answer.Response.Status)
 	default:
 		return fmt.Errorf("%w: %s", refused, shorten(answer.ErrorCode+" "+answer.ErrorDescription))
@@ -234,11 +242,12 @@ func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 
 // sealerOf returns a function that encrypts a grant for a server and a generation.
 func (c connections) sealerOf(server string, granted *grant) store.Sealer {
-	raw, err := json.Marshal(granted)
-	if err != nil {
-		panic(err) // a struct of strings
+	raw, err1 := json.Marshal(granted)
+	key, err2 := c.sealKey()
+	if err := errors.Join(err1, err2); err != nil {
+		return func(int64) ([]byte, error) { return nil, err }
 	}
-	return func(generation int64) []byte { return c.key.Seal(raw, grantPurpose(server, generation)) }
+	return func(generation int64) ([]byte, error) { return key.Seal(raw, grantPurpose(server, generation)), nil }
 }
 
 func grantPurpose(server string, generation int64) string {
@@ -247,7 +256,11 @@ func grantPurpose(server string, generation int64) string {
 
 // openGrant decrypts the grant of a connection.
 func (c connections) openGrant(of *store.Connection) (*grant, error) {
-	raw, err := c.key.Open(of.Sealed, grantPurpose(of.Server, of.Generation))
+	key, err := c.sealKey()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := key.Open(of.Sealed, grantPurpose(of.Server, of.Generation))
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc"

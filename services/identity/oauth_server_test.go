@@ -117,7 +117,9 @@ func (s *oauthServer) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case s.tokenStatus != 0:
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(s.tokenStatus)
+		_, _ = w.Write([]byte(`{"error":"too_many_requests"}`)) // the client notices if the response is not complete
 		return
 	case s.errorCode != "":
 		fail(w, s.errorCode)

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,9 +66,10 @@ type Service struct {
 	confirmed atomic.Int64
 	// lastRead is the time at which the last successful read of the store began. It is nil until the first read.
 	lastRead atomic.Pointer[time.Time]
-	// key encrypts the tokens of connections. It is nil if the store is PostgreSQL and no key is configured. refreshes
-	// combines concurrent requests for an access token.
-	key       *seal.Key
+	// sealKey returns the key that encrypts the tokens of connections. It creates the key if it does not exist. It returns
+	// [errNoSealKey] if the store is PostgreSQL and no key is configured. refreshes combines concurrent requests for an
+	// access token.
+	sealKey   func() (*seal.Key, error)
 	refreshes singleflight.Group
 	// metadata contains the metadata of issuers. limits limits the work for callers without a credential.
 	metadata metadataCache
@@ -81,7 +82,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now()}
+	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now(), sealKey: sync.OnceValues(cfg.sealKey)}
 	s.tokens = newTokenBook(deps.Tokens, cfg.Identities, s.fetchKeys)
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)
@@ -113,14 +114,10 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
 	}
-	switch {
-	case s.cfg.SealKey != "":
-		s.key, err = seal.NewKey(s.cfg.SealKey)
-	case s.cfg.Source == sqlstore.SQLite:
-		s.key, err = seal.ReadOrCreate(filepath.Join(s.cfg.Data, "keys", "identity", "seal"))
-	}
-	if err != nil {
-		return fmt.Errorf("identity: stores.identity_key: %w", err)
+	if len(s.cfg.Servers) > 0 {
+		if _, err := s.sealKey(); err != nil {
+			return fmt.Errorf("identity: %w", err)
+		}
 	}
 	state, err := s.store.ImportState(ctx)
 	if err != nil || state == store.NotImported {

@@ -82,6 +82,9 @@ func TestConnect_AgentsCallAServerThatRequiresOAuth(t *testing.T) {
 			if got := stack.NewClient(t, front.MCP("far"), stack.AgentToken).Post(stack.InitializeRequest); !strings.Contains(string(got.Body), "sluice connect far") {
 				t.Errorf("before the sign-in: %d %s", got.Status, got.Body)
 			}
+			if ran := operate(t, front, "doctor"); !strings.Contains(ran.Stdout, "connect far") {
+				t.Errorf("doctor does not name the command: %+v", ran)
+			}
 			connected := stack.DecodeOutput[connection](t, connectFar(t, front))
 			if connected.State != "connected" || !connected.HasRefreshToken {
 				t.Fatalf("the connection is %+v", connected)

@@ -39,7 +39,7 @@ type Connection struct {
 }
 
 // Sealer encrypts the contents of a connection for a generation.
-type Sealer func(generation int64) []byte
+type Sealer func(generation int64) ([]byte, error)
 
 // Connect stores a connection, which replaces the old one of the server. Its generation, its contents and its times
 // are set. The error can be [sqlstore.ErrUnavailable].
@@ -54,7 +54,9 @@ func (s *Store) Connect(ctx context.Context, want Connection, seal Sealer) (stor
 		if len(old) > 0 {
 			stored.Generation = old[0].Generation + 1
 		}
-		stored.Sealed = seal(stored.Generation)
+		if stored.Sealed, err = seal(stored.Generation); err != nil {
+			return err
+		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM identity_connections WHERE server = $1", want.Server); err != nil {
 			return err
 		}
@@ -136,7 +138,9 @@ func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica stri
 		stored = with
 		stored.Generation, stored.Refreshed = with.Generation+1, tx.Now
 		stored.LoginRequired, stored.Problem = false, ""
-		stored.Sealed = seal(stored.Generation)
+		if stored.Sealed, err = seal(stored.Generation); err != nil {
+			return err
+		}
 		return changeLeased(tx.ExecContext(ctx, `UPDATE identity_connections SET generation = $4, sealed = $5, scopes = $6, has_refresh_token = $7,
 			refreshed = $8, expires = $9, problem = '', lease = '', lease_until = 0 WHERE server = $1 AND generation = $2 AND lease = $3`,
 			with.Server, with.Generation, replica, stored.Generation, stored.Sealed, stored.Scopes, number(stored.HasRefreshToken),

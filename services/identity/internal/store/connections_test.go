@@ -13,7 +13,7 @@ import (
 
 // sealed returns a sealer that writes the generation.
 func sealed(text string) store.Sealer {
-	return func(generation int64) []byte { return fmt.Appendf(nil, "%s %d", text, generation) }
+	return func(generation int64) ([]byte, error) { return fmt.Appendf(nil, "%s %d", text, generation), nil }
 }
 
 func connect(t *testing.T, s *store.Store, server string) store.Connection {

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +12,9 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // connectionRecord is the sign-in of the mesh at a server in the JSON output.
@@ -47,6 +51,10 @@ func (t *tool) withConnections(ctx context.Context, do func(context.Context, ide
 	if err != nil {
 		return err
 	}
+	return t.withConnectionsOf(ctx, f, do)
+}
+
+func (t *tool) withConnectionsOf(ctx context.Context, f *config.File, do func(context.Context, identityv1.ConnectionServiceClient) error) error {
 	conn, err := t.dial(f, authv1.Role_ROLE_IDENTITY)
 	if err != nil {
 		return err
@@ -200,4 +208,33 @@ func (t *tool) printConnections(all []connectionRecord) error {
 		}
 	}
 	return nil
+}
+
+// checkConnections checks whether the mesh is signed in at the servers that require OAuth. If the identity service does
+// not respond, another check reports this.
+func (t *tool) checkConnections(ctx context.Context, f *config.File) (out []checkResult) {
+	hasCredentials := func(s config.Server) bool { return s.Credentials != nil }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(f.Servers)), hasCredentials) {
+		return nil
+	}
+	_ = t.withConnectionsOf(ctx, f, func(ctx context.Context, client identityv1.ConnectionServiceClient) error {
+		resp, err := client.ListConnections(ctx, new(identityv1.ListConnectionsRequest))
+		for _, c := range resp.GetConnections() {
+			of, problem := "server "+c.GetServer(), safetext.Line(c.GetProblem())
+			switch {
+			case c.GetState() != identityv1.ConnectionState_CONNECTION_STATE_CONNECTED && problem == "":
+				out = append(out, checkResult{stateProblem, of, "the mesh is not signed in at the server, so calls are refused", "sign in with " + t.command("connect "+shellWords(c.GetServer()))})
+			case c.GetState() != identityv1.ConnectionState_CONNECTION_STATE_CONNECTED:
+				out = append(out, checkResult{stateProblem, of, "the sign-in of the mesh has ended, so calls are refused: " + problem, "sign in again with " + t.command("connect "+shellWords(c.GetServer()))})
+			case problem != "":
+				out = append(out, checkResult{stateWarning, of, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())})
+			case !c.GetHasRefreshToken() && c.GetExpires() != nil:
+				out = append(out, checkResult{stateWarning, of, "its access token expires at " + tokenTime(c.GetExpires().AsTime().Local()) + ", and there is no refresh token", "sign in again before that with " + t.command("connect "+shellWords(c.GetServer()))})
+			default:
+				out = append(out, checkResult{State: stateOK, Subject: of, Result: "the mesh is signed in"})
+			}
+		}
+		return err
+	})
+	return out
 }
