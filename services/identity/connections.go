@@ -206,7 +206,7 @@ func checkTokenAnswer(answer *oauth2.Token) error {
 	const most = 16 << 10
 	switch {
 	case !strings.EqualFold(answer.Type(), "bearer"):
-		return fmt.Errorf("%w: the authorization server has issued a token of another type than Bearer", errServerUnusable)
+		return fmt.Errorf("%w: the authorization server has issued a token whose type is not Bearer", errServerUnusable)
 	case len(answer.AccessToken) > most || len(answer.RefreshToken) > most:
 		return fmt.Errorf("%w: the authorization server has issued a token of more than %d bytes", errServerUnusable, most)
 	case strings.ContainsFunc(answer.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }):

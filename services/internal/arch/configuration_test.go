@@ -110,7 +110,7 @@ func sampleConfiguration(t *testing.T) config.File {
 		t.Fatal(err)
 	}
 	server := f.Servers["name"]
-	server.HTTP, server.GRPC = f.Servers["http"].HTTP, f.Servers["grpc"].GRPC
+	server.HTTP, server.Credentials, server.GRPC = f.Servers["http"].HTTP, f.Servers["http"].Credentials, f.Servers["grpc"].GRPC
 	f.Auth.Tokens[0].SHA256 = ""
 	f.Servers = map[string]config.Server{"name": server}
 	f.Roles = map[string]config.Role{"name": {}}

@@ -163,7 +163,7 @@ the settings of your account there.`,
 			if t.json() {
 				return t.printJSON(map[string]string{"disconnected": given[0]})
 			}
-			t.printf("disconnected: the tokens for %s are deleted", given[0])
+			t.printf("disconnected: the tokens for %s are deleted", safetext.Line(given[0]))
 			return nil
 		},
 	}
