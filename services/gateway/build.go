@@ -73,6 +73,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		Catalogue:  policyv1.NewCatalogServiceClient(policy),
 		RateLimit:  ratelimitv1.NewRateLimitServiceClient(limiter),
 		Approval:   approvalv1.NewApprovalServiceClient(approvals),
+		Connections: identityv1.NewConnectionServiceClient(issuers),
 		Agents:     agents,
 		Peers:      peers,
 		Meter:      mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),

@@ -26,9 +26,11 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
@@ -77,6 +79,8 @@ type Deps struct {
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval is the approval service, which stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
+	// Connections is the service that stores the access tokens for servers.
+	Connections identityv1.ConnectionServiceClient
 	// Agents is a connection to the wasmagent service. A server whose target is that service has the service's methods
 	// as its tools. Calls on the connection are made on behalf of the principal that was set with [authn.OnBehalfOf].
 	Agents grpc.ClientConnInterface
@@ -135,7 +139,7 @@ type Service struct {
 // New opens the data directory, starts listening on the MCP address, and returns the gateway. The gateway serves
 // requests only while Run is running.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Connections == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
 	}
 	if err := cfg.Validate(); err != nil {
@@ -210,10 +214,14 @@ type connector func(Server) (upstream.Transport, error)
 func (s *Service) connector(name string, server Server, files map[string][]string) (connector, error) {
 	if server.URL != "" {
 		return func(server Server) (upstream.Transport, error) {
-			return streamable.New(streamable.Config{
+			cfg := streamable.Config{
 				Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
 				Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
-			}, s.deps.Log)
+			}
+			if server.SignsIn {
+				cfg.Tokens = accesstoken.New(s.deps.Connections, name, server.URL)
+			}
+			return streamable.New(cfg, s.deps.Log)
 		}, nil
 	}
 	if server.Target != "" {

@@ -6,6 +6,11 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	s.CheckCallers(t, "sluice.identity.v1",
+		"sluice.identity.v1.ConnectionService.DeleteConnection",
+		"sluice.identity.v1.ConnectionService.FinishConnection",
+		"sluice.identity.v1.ConnectionService.GetAccessToken",
+		"sluice.identity.v1.ConnectionService.ListConnections",
+		"sluice.identity.v1.ConnectionService.StartConnection",
 		"sluice.identity.v1.IdentityService.AcknowledgeTokens",
 		"sluice.identity.v1.IdentityService.BlockCaller",
 		"sluice.identity.v1.IdentityService.CreateToken",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
@@ -26,6 +28,12 @@ type Config struct {
 	Source, Data string
 	// Apart is true if other services run in other processes, and may use the tokens of an earlier process for a while.
 	Apart bool
+	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty, SQLite uses a
+	// key file in the data directory, and PostgreSQL stores no connections.
+	SealKey string
+	// RefreshBefore is how long before its expiry an access token for a server is refreshed. Zero means 30 s, but at most
+	// a quarter of the token's lifetime.
+	RefreshBefore time.Duration
 	// MaxStoreAge is how long the service confirms tokens while a PostgreSQL database is unavailable. After that time,
 	// no token is accepted.
 	MaxStoreAge time.Duration
@@ -41,13 +49,15 @@ type Identities struct {
 	Groups map[string][]string
 	// Issuers are the issuers whose JWTs identify agents.
 	Issuers []Issuer
+	// Servers are the servers at which the mesh signs in, by name.
+	Servers map[string]OAuthServer
 }
 
 // equal reports whether two Identities are the same.
 func (i Identities) equal(other Identities) bool {
 	same := func(a, b *identityv1.TokenRecord) bool { return proto.Equal(a, b) }
 	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal) &&
-		slices.EqualFunc(i.Issuers, other.Issuers, Issuer.equal)
+		slices.EqualFunc(i.Issuers, other.Issuers, Issuer.equal) && maps.EqualFunc(i.Servers, other.Servers, OAuthServer.equal)
 }
 
 // groupsOfTenant returns the groups that the configuration assigns to people and agents in a tenant.
@@ -81,8 +91,12 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("stores.identity: %w", err)
 	}
+	sealKey, err := f.Stores.IdentityKey.Resolve(f, env)
+	if err != nil {
+		return Config{}, fmt.Errorf("stores.identity_key: %w", err)
+	}
 	identities, err := identitiesOf(f, env)
-	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), MaxStoreAge: f.Stores.IdentityMaxAge, Apart: f.HasSeparateRoles()}, err
+	return Config{Identities: identities, Source: source, Data: f.Path(f.Data), SealKey: sealKey, MaxStoreAge: f.Stores.IdentityMaxAge, Apart: f.HasSeparateRoles()}, err
 }
 
 // identitiesOf returns the groups, the tokens and the issuers in a configuration. References in tokens are resolved,
@@ -98,9 +112,10 @@ func identitiesOf(f *config.File, env config.Env) (Identities, error) {
 		}
 		out.Tokens = append(out.Tokens, &identityv1.TokenRecord{Sha256: hash, Token: f.TokenMessage(t)})
 	}
-	issuers, err := issuersOf(f, env)
-	out.Issuers = issuers
-	return out, errors.Join(append(errs, err)...)
+	var err1, err2 error
+	out.Issuers, err1 = issuersOf(f, env)
+	out.Servers, err2 = oauthServersOf(f, env)
+	return out, errors.Join(append(errs, err1, err2)...)
 }
 
 func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
@@ -124,6 +139,26 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 	}
 	hash := authn.HashSecret(secret)
 	return hash[:], nil
+}
+
+// errNoSealKey means that the tokens of connections can't be encrypted.
+var errNoSealKey = errors.New("servers with `credentials` need a key that encrypts their tokens in PostgreSQL: set stores.identity_key to the same 64 hexadecimal digits for all replicas, such as the output of `openssl rand -hex 32`, and restart the identity service")
+
+// sealKey returns the key that encrypts the tokens of connections. With SQLite, it creates the file of the key if it
+// does not exist.
+func (c *Config) sealKey() (*seal.Key, error) {
+	switch {
+	case c.SealKey != "":
+		key, err := seal.NewKey(c.SealKey)
+		if err != nil {
+			return nil, fmt.Errorf("stores.identity_key: %w", err)
+		}
+		return key, nil
+	case c.Source == sqlstore.SQLite:
+		return seal.ReadOrCreate(filepath.Join(c.Data, "keys", "identity", "seal"))
+	default:
+		return nil, errNoSealKey
+	}
 }
 
 // Validate returns an error that lists all problems of the configuration.

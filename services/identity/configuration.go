@@ -46,6 +46,9 @@ func (s *Service) rescan(ctx context.Context, scan *configurationScan) {
 		}
 		return
 	}
+	if err == nil && len(now.Servers) > 0 {
+		_, err = s.sealKey()
+	}
 	if err == nil {
 		err = s.tokens.configure(now)
 	}
@@ -57,5 +60,5 @@ func (s *Service) rescan(ctx context.Context, scan *configurationScan) {
 		return
 	}
 	scan.problem = ""
-	s.deps.Log.InfoContext(ctx, "the tokens, groups or issuers of the configuration have changed", "tokens", len(now.Tokens), "groups", len(now.Groups), "issuers", len(now.Issuers))
+	s.deps.Log.InfoContext(ctx, "the tokens, groups, issuers or credentials of servers of the configuration have changed", "tokens", len(now.Tokens), "groups", len(now.Groups), "issuers", len(now.Issuers), "oauth_servers", len(now.Servers))
 }

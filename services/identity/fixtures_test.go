@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc"
@@ -28,6 +29,10 @@ type options struct {
 	reload func() (identity.Identities, error)
 	// issuers are the issuers of the configuration.
 	issuers []identity.Issuer
+	// servers are the servers at which the mesh signs in.
+	servers map[string]identity.OAuthServer
+	// refreshBefore is how long before its expiry an access token is refreshed. Zero means the default.
+	refreshBefore time.Duration
 	// data is the data directory. If it is empty, a new directory is used.
 	data string
 	// source is the store's URL. If it is empty, the store is SQLite.
@@ -100,7 +105,7 @@ func build(t testing.TB, opts options) (*identity.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := identity.New(t.Context(), identity.Config{
-		Identities: identity.Identities{Tokens: opts.tokens, Groups: opts.groups, Issuers: opts.issuers}, Source: cmp.Or(opts.source, "sqlite"), Data: opts.data,
+		Identities: identity.Identities{Tokens: opts.tokens, Groups: opts.groups, Issuers: opts.issuers, Servers: opts.servers}, Source: cmp.Or(opts.source, "sqlite"), Data: opts.data, RefreshBefore: opts.refreshBefore,
 	}, identity.Deps{Tokens: tokens, Policy: opts.policy, Meter: noop.Meter{}, Log: log, Reload: opts.reload})
 	if err != nil {
 		t.Fatal(err)

@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
@@ -63,6 +66,11 @@ type Service struct {
 	confirmed atomic.Int64
 	// lastRead is the time at which the last successful read of the store began. It is nil until the first read.
 	lastRead atomic.Pointer[time.Time]
+	// sealKey returns the key that encrypts the tokens of connections. It creates the key if it does not exist. It returns
+	// [errNoSealKey] if the store is PostgreSQL and no key is configured. refreshes combines concurrent requests for an
+	// access token.
+	sealKey   func() (*seal.Key, error)
+	refreshes singleflight.Group
 	// metadata contains the metadata of issuers. limits limits the work for callers without a credential.
 	metadata metadataCache
 	limits   *signInLimits
@@ -74,7 +82,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now()}
+	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now(), sealKey: sync.OnceValues(cfg.sealKey)}
 	s.tokens = newTokenBook(deps.Tokens, cfg.Identities, s.fetchKeys)
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)
@@ -86,6 +94,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 		return nil, err
 	}
 	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.metrics.observeConnections(deps.Meter, connections{Service: s}.countStates); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -102,6 +113,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 	}
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
+	}
+	if len(s.cfg.Servers) > 0 {
+		if _, err := s.sealKey(); err != nil {
+			return fmt.Errorf("identity: %w", err)
+		}
 	}
 	state, err := s.store.ImportState(ctx)
 	if err != nil || state == store.NotImported {
@@ -146,6 +162,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	identityv1.RegisterIdentityServiceServer(r, s)
 	identityv1.RegisterSessionServiceServer(r, sessions{Service: s})
+	identityv1.RegisterConnectionServiceServer(r, connections{Service: s})
 }
 
 // Health implements rpc.HealthChecker.

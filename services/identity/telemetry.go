@@ -11,8 +11,9 @@ import (
 
 // These are the keys of the attributes. docs/telemetry.md lists all their values.
 const (
-	issuerKey     = attribute.Key("sluice.issuer")
-	signInOutcome = attribute.Key("sluice.sign_in.outcome")
+	issuerKey       = attribute.Key("sluice.issuer")
+	signInOutcome   = attribute.Key("sluice.sign_in.outcome")
+	connectionState = attribute.Key("sluice.connection.state")
 )
 
 // otherIssuer is the value of issuerKey for all names that no issuer has.
@@ -23,6 +24,8 @@ type metrics struct {
 	revocation   metric.Float64Histogram
 	signIns      metric.Int64Counter
 	registration metric.Registration
+	// connections is the registration of the number of connections. It is nil until the store is open.
+	connections metric.Registration
 }
 
 // newMetrics creates the metrics. The age of the keys of each issuer is read from the token book.
@@ -62,8 +65,30 @@ func (m *metrics) recordSignIn(ctx context.Context, issuer string, isKnown bool,
 	m.signIns.Add(ctx, 1, metric.WithAttributes(issuerKey.String(issuer), signInOutcome.String(outcome)))
 }
 
+// observeConnections reports the number of connections in each state. The function count returns these numbers.
+func (m *metrics) observeConnections(meter metric.Meter, count func(context.Context) (map[string]int64, error)) error {
+	number, err := meter.Int64ObservableGauge("sluice.server.connections",
+		metric.WithUnit("{connection}"), metric.WithDescription("Servers at which the mesh signs in"))
+	if err != nil {
+		return err
+	}
+	m.connections, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		states, err := count(ctx)
+		for state, n := range states {
+			o.ObserveInt64(number, n, metric.WithAttributes(connectionState.String(state)))
+		}
+		return err
+	}, number)
+	return err
+}
+
 func (m *metrics) recordRevocation(ctx context.Context, took time.Duration) {
 	m.revocation.Record(ctx, took.Seconds())
 }
 
-func (m *metrics) close() error { return m.registration.Unregister() }
+func (m *metrics) close() error {
+	if m.connections == nil {
+		return m.registration.Unregister()
+	}
+	return errors.Join(m.registration.Unregister(), m.connections.Unregister())
+}

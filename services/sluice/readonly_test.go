@@ -18,6 +18,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
@@ -103,7 +104,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	edge, err := gateway.New(t.Context(), gcfg, gateway.Deps{
 		Tokens: tokens, Policy: policyv1.NewPolicyServiceClient(w), Catalogue: policyv1.NewCatalogServiceClient(w), RateLimit: ratelimitv1.NewRateLimitServiceClient(w), Approval: approvalv1.NewApprovalServiceClient(w),
-		Agents: conn, Peers: map[string]healthv1.HealthClient{},
+		Connections: identityv1.NewConnectionServiceClient(w), Agents: conn, Peers: map[string]healthv1.HealthClient{},
 		Meter: metricnoop.Meter{}, Tracer: noop.NewTracerProvider().Tracer(""), Propagator: propagation.TraceContext{}, Log: log, Env: os.LookupEnv,
 	})
 	must(err)

@@ -185,7 +185,7 @@ func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	t.Cleanup(keys.Close)
 	s := stack.StartInProcess(t, stack.Options{
 		Tokens:  fmt.Sprintf("  issuers: [{name: corp, issuer: https://login.example.com, key_set: %q, audiences: [api]}]\n", keys.URL),
-		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  far: {http: {url: \"http://127.0.0.1:1/mcp\"}, credentials: {as: shared, oauth: {}}}", up.URL),
 		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow, redact: {arguments: {detect: email}}}\n  pay: {action: require_approval}\n" + observed,
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q}\napprovals: {hold: 1s}", collector.URL),
 	})

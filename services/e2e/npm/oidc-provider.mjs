@@ -3,6 +3,9 @@
 // themselves (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
 // The client "sluice" is for `sluice login`: its ID tokens contain the groups.
 //
+// The environment variable ACCESS_TOKEN_TTL is the lifetime of access tokens, in seconds. Refresh tokens are replaced
+// with each use.
+//
 // The first line of standard output is the URL of the provider. The program ends when standard input ends.
 import { generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
@@ -31,11 +34,12 @@ const provider = new Provider(url, {
     registration: { enabled: true },
     resourceIndicators: {
       enabled: true,
-      getResourceServerInfo: (_context, resource) => ({ scope: 'tools', audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: 300, jwt: { sign: { alg: 'RS256' } } }),
+      getResourceServerInfo: (_context, resource) => ({ scope: 'tools', audience: resource, accessTokenFormat: 'jwt', accessTokenTTL: Number(process.env.ACCESS_TOKEN_TTL ?? 300), jwt: { sign: { alg: 'RS256' } } }),
       useGrantedResource: () => true,
     },
   },
   findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id, groups: ['developers'] }) }),
+  rotateRefreshToken: true,
   jwks: { keys: [{ ...privateKey.export({ format: 'jwk' }), kid: 'first', use: 'sig', alg: 'RS256' }] },
   scopes: ['openid', 'offline_access', 'groups', 'tools'],
 });

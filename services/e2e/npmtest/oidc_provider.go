@@ -16,7 +16,7 @@ import (
 
 // StartOIDCProvider starts the OpenID provider of the set [npm.OIDCProvider] and returns its URL. It runs until the
 // test ends. The file oidc-provider.mjs describes its users and clients.
-func StartOIDCProvider(t testing.TB) (url string) {
+func StartOIDCProvider(t testing.TB, env ...string) (url string) {
 	t.Helper()
 	program, err := npm.OIDCProviderScript()
 	if err != nil {
@@ -31,6 +31,7 @@ func StartOIDCProvider(t testing.TB) (url string) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), path)
+	cmd.Env = append(os.Environ(), env...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

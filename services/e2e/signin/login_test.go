@@ -25,6 +25,12 @@ func login(t *testing.T, mesh *stack.Process, args ...string) (stdout string, er
 	cmd := exec.CommandContext(ctx, stack.Program(t, "sluice"), append([]string{"login", "-o", "json"}, args...)...)
 	cmd.Env = append(os.Environ(), "SLUICE_CONFIG="+mesh.Config, "DBUS_SESSION_BUS_ADDRESS=unix:path=/nonexistent")
 	cmd.Dir = mesh.Dir
+	return runInBrowser(ctx, cmd)
+}
+
+// runInBrowser runs a command until it exits, and acts as the person, who opens the page that the command prints. It
+// returns the standard output of the command.
+func runInBrowser(ctx context.Context, cmd *exec.Cmd) (stdout string, err error) {
 	var out, said strings.Builder
 	cmd.Stdout = &out
 	errs, err := cmd.StderrPipe()

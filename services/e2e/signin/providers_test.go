@@ -23,6 +23,8 @@ type provider struct {
 	url string
 	// clientID identifies the clients. If it is empty, the clients register themselves.
 	clientID string
+	// connectClientID identifies the mesh when it signs in at a server. If it is empty, the mesh registers itself.
+	connectClientID string
 	// audience is the claim `aud` of the access tokens. If it is empty, it is the resource that the client requests.
 	audience string
 	// subject is the claim `sub` of the person.
@@ -48,11 +50,11 @@ func providers() map[string]func(*testing.T) provider {
 // startZitadel starts the OpenID provider of github.com/zitadel/oidc with its example storage in memory.
 func startZitadel(t *testing.T) provider {
 	t.Helper()
-	const clientID = "native"
+	const clientID, connectClient = "native", "connect"
 	login := storage.NativeClient(loginClient, loginCallback)
 	server := httptest.NewUnstartedServer(nil)
 	url := "http://" + server.Listener.Addr().String()
-	clients := map[string]*storage.Client{clientID: storage.NativeClient(clientID, unusedCallback, "http://localhost/oauth/callback"), loginClient: login}
+	clients := map[string]*storage.Client{clientID: storage.NativeClient(clientID, unusedCallback, "http://localhost/oauth/callback"), loginClient: login, connectClient: storage.NativeClient(connectClient, loginCallback)}
 	users := storage.NewStorageWithClients(storage.NewUserStore(url), clients)
 	server.Config.Handler = exampleop.SetupServer(url, jwtStorage{users}, slog.New(slog.DiscardHandler), false)
 	server.Start()
@@ -60,7 +62,7 @@ func startZitadel(t *testing.T) provider {
 		http.DefaultClient.CloseIdleConnections()
 		server.Close()
 	})
-	return provider{url: url, clientID: clientID, audience: clientID, subject: "id2", loginScope: "profile"}
+	return provider{url: url, clientID: clientID, connectClientID: connectClient, audience: clientID + ", " + connectClient, subject: "id2", loginScope: "profile"}
 }
 
 // jwtStorage makes access tokens JWTs, and adds a group to access tokens and ID tokens.

@@ -31,7 +31,7 @@ auth:
   issuers: [{name: name, issuer: "https://x", audiences: [x], tenants: {claim: /x, map: {x: x}}, groups: {claim: /x}, agent: {claim: /x}, people: {viewer: [x]}, sign_in: {client_id: y}}]
 servers:
   name: {stdio: {command: [x]}}
-  http: {http: {url: "http://x"}}
+  http: {http: {url: "https://x"}, credentials: {as: shared, oauth: {}}}
   grpc: {grpc: {target: "x:1"}}
 hooks: [{client: codex}]
 agents:
@@ -110,7 +110,7 @@ func sampleConfiguration(t *testing.T) config.File {
 		t.Fatal(err)
 	}
 	server := f.Servers["name"]
-	server.HTTP, server.GRPC = f.Servers["http"].HTTP, f.Servers["grpc"].GRPC
+	server.HTTP, server.Credentials, server.GRPC = f.Servers["http"].HTTP, f.Servers["http"].Credentials, f.Servers["grpc"].GRPC
 	f.Auth.Tokens[0].SHA256 = ""
 	f.Servers = map[string]config.Server{"name": server}
 	f.Roles = map[string]config.Role{"name": {}}

@@ -12,7 +12,8 @@ var gatewayLayers = [][]string{
 	{"arguments", "broadcast", "forms", "httpclient", "limits", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
 	{"jsonrpc", "meters", "refusal"}, // messages and refusals
 	{"aggregate", "bodyreader", "httpserver", "question", "redaction", "spans", "toolreport"}, // built on messages
-	{"upstream"}, // connections to servers
+	{"upstream"},    // connections to servers
+	{"accesstoken"}, // the tokens that these connections need
 	{"paramheaders", "session", "upstream/grpctools", "upstream/hosted", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions with clients
 	{"discovery"},                        // the features that each server lists
 	{"servers", "visibility"},            // the configured servers, and the features that callers may see

@@ -216,6 +216,10 @@ type Stores struct {
 	// 1 h. After that time, no token is accepted. Until then, a replica without a connection to the database does not
 	// know of revocations.
 	IdentityMaxAge time.Duration `yaml:"identity_max_age"`
+	// IdentityKey encrypts the tokens with which the mesh calls servers (`servers.NAME.credentials`): 64 hexadecimal
+	// digits, the same for all replicas. With `sqlite`, it may be absent: then the identity service creates a key file in
+	// the data directory.
+	IdentityKey Secret `yaml:"identity_key"`
 	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, in the same form as `policy`.

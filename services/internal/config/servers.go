@@ -23,6 +23,9 @@ type Server struct {
 	// MaxTimeout is the maximum duration of a call whose server reports progress: `timeout` to 24 h. Each progress message
 	// restarts `timeout`. The default is ten times `timeout`, but at most 1 h, and at least `timeout`.
 	MaxTimeout time.Duration `yaml:"max_timeout"`
+	// Credentials says how the mesh signs in at a server over HTTP that requires OAuth. If it is absent, the gateway
+	// sends only `http.headers`.
+	Credentials *Credentials `yaml:"credentials"`
 	// Record specifies what is stored about calls in addition to the journal.
 	Record Record `yaml:"record"`
 	// Pin specifies how the definitions of the server's tools are pinned: `first_use`, `review` or `off`. Empty means

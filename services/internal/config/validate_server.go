@@ -50,6 +50,9 @@ func (s Server) check(p *problems, path, name string) {
 	if kinds != 1 {
 		p.addf(path, "set exactly one of http, stdio and grpc")
 	}
+	if s.Credentials != nil {
+		s.Credentials.check(p, path+".credentials", &s)
+	}
 	if s.Unwrap != "" && s.Unwrap != "claude-flow" {
 		p.addf(path+".unwrap", "%q is not one of claude-flow", s.Unwrap)
 	}

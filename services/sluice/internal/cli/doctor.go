@@ -100,6 +100,7 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	out = append(out, checkObserved(f, h.observedParts)...)
 	out = append(out, t.checkTokens(h.ending, time.Now())...)
 	out = append(out, t.checkIssuers(ctx, f)...)
+	out = append(out, t.checkConnections(ctx, f)...)
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {

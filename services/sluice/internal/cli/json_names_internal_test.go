@@ -66,7 +66,7 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 			// propose fails early because the fake mesh has no calls. A test in e2e/policy checks the JSON of propose
 			// and of the commands that change the policy. The command login fails because the fake mesh reports that it
 			// can't reach the issuer. A test in e2e/signin checks the JSON of login.
-			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export", "policy apply", "policy rollback", "policy propose", "login"}
+			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export", "policy apply", "policy rollback", "policy propose", "login", "connect"}
 			if names == 0 && !slices.Contains(quiet, name) {
 				t.Errorf("nothing was printed: %s", errOut.String())
 			}

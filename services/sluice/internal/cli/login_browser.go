@@ -34,54 +34,75 @@ type callback struct {
 	err  error
 }
 
-// authorizationCode lets the person sign in with a browser, and returns the authorization code. The issuer redirects
-// the browser to a server on loopback (RFC 8252, section 7.3), which runs until it has received the issuer's answer.
+// authorizationRequest is an authorization request that a browser sends to an issuer (RFC 6749, section 4.1.1).
+type authorizationRequest struct {
+	// page is the URL to open, and state the parameter `state` in it.
+	page, state string
+	// issuer identifies the issuer. sendsIssuer is true if the issuer sends the parameter `iss` (RFC 9207).
+	issuer      string
+	sendsIssuer bool
+}
+
+// authorizationCode lets the person sign in with a browser, and returns the authorization code.
 func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, noBrowser bool) (*identityv1.AuthorizationCode, error) {
-	if err := checkPage(at.GetAuthorizationEndpoint()); err != nil {
-		return nil, err
-	}
+	out := &identityv1.AuthorizationCode{CodeVerifier: oauth2.GenerateVerifier(), Nonce: rand.Text()}
+	code, err := t.openPage(ctx, noBrowser, func(redirect string) (authorizationRequest, error) {
+		out.RedirectUri = redirect
+		if err := checkPage(at.GetAuthorizationEndpoint()); err != nil {
+			return authorizationRequest{}, err
+		}
+		state := rand.Text()
+		config := oauth2.Config{ClientID: at.GetClientId(), Scopes: at.GetScopes(), RedirectURL: redirect, Endpoint: oauth2.Endpoint{AuthURL: at.GetAuthorizationEndpoint()}}
+		page := config.AuthCodeURL(state, oauth2.S256ChallengeOption(out.GetCodeVerifier()), oauth2.SetAuthURLParam("nonce", out.GetNonce()))
+		return authorizationRequest{page: page, state: state, issuer: at.GetIssuerUrl(), sendsIssuer: at.GetSendsIssuer()}, nil
+	})
+	out.Code = code
+	return out, err
+}
+
+// openPage opens the page of an authorization request, and returns the authorization code. The function begin returns the
+// request for a redirect URI. The issuer redirects the browser to a server on loopback (RFC 8252, section 7.3), which
+// runs until it has received the issuer's answer.
+func (t *tool) openPage(ctx context.Context, noBrowser bool, begin func(redirect string) (authorizationRequest, error)) (code string, err error) {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("listen for the answer of the browser: %w", err)
+		return "", fmt.Errorf("listen for the answer of the browser: %w", err)
 	}
-	redirect := "http://" + lis.Addr().String() + callbackPath
-	state, nonce, verifier := rand.Text(), rand.Text(), oauth2.GenerateVerifier()
+	request, err := begin("http://" + lis.Addr().String() + callbackPath)
+	if err != nil {
+		return "", errors.Join(err, lis.Close())
+	}
 	answers := make(chan callback, 1)
-	server := &http.Server{Handler: callbackHandler(at, state, answers), ReadHeaderTimeout: requestTimeout}
+	server := &http.Server{Handler: callbackHandler(&request, answers), ReadHeaderTimeout: requestTimeout}
 	go func() { _ = server.Serve(lis) }() // returns after Shutdown
 	defer func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = server.Shutdown(ending) // first sends the page to the browser
 	}()
-	config := oauth2.Config{ClientID: at.GetClientId(), Scopes: at.GetScopes(), RedirectURL: redirect, Endpoint: oauth2.Endpoint{AuthURL: at.GetAuthorizationEndpoint()}}
-	page := config.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", nonce))
-	fmt.Fprintf(t.errOut, "Sign in on this page:\n%s\n", safetext.Line(page))
+	fmt.Fprintf(t.errOut, "Sign in on this page:\n%s\n", safetext.Line(request.page))
 	if !noBrowser {
-		openBrowser(ctx, page) // if this fails, the person opens the printed address
+		openBrowser(ctx, request.page) // if this fails, the person opens the printed address
 	}
 	select {
 	case <-ctx.Done():
-		return nil, errors.New("the sign-in was not finished: sign in again")
+		return "", errors.New("the sign-in was not finished: sign in again")
 	case answer := <-answers:
-		if answer.err != nil {
-			return nil, answer.err
-		}
-		return &identityv1.AuthorizationCode{Code: answer.code, RedirectUri: redirect, CodeVerifier: verifier, Nonce: nonce}, nil
+		return answer.code, answer.err
 	}
 }
 
 // callbackHandler returns a handler that sends the issuer's answer to a channel. The handler refuses requests without
 // the state of this sign-in, because any page in the browser can send such requests.
-func callbackHandler(at *identityv1.SignIn, state string, answers chan<- callback) http.Handler {
+func callbackHandler(request *authorizationRequest, answers chan<- callback) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+callbackPath, func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
-		if subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(state)) != 1 {
+		if subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(request.state)) != 1 {
 			http.Error(w, "this is not the answer to the current sign-in", http.StatusBadRequest)
 			return
 		}
-		answer := readCallback(at, query)
+		answer := readCallback(request, query)
 		page := signedInPage
 		if answer.err != nil {
 			page = failedPage
@@ -98,11 +119,11 @@ func callbackHandler(at *identityv1.SignIn, state string, answers chan<- callbac
 }
 
 // readCallback reads an authorization response. A response of another issuer is refused (RFC 9207, section 2.4).
-func readCallback(at *identityv1.SignIn, query url.Values) callback {
+func readCallback(request *authorizationRequest, query url.Values) callback {
 	from := query.Get("iss")
 	switch {
-	case from != "" && from != at.GetIssuerUrl(), from == "" && at.GetSendsIssuer():
-		return callback{err: fmt.Errorf("the answer was sent by %q instead of the issuer %q: sign in again", from, at.GetIssuerUrl())}
+	case from != "" && from != request.issuer, from == "" && request.sendsIssuer:
+		return callback{err: fmt.Errorf("the answer was sent by %q instead of the issuer %q: sign in again", from, request.issuer)}
 	case query.Get("error") != "":
 		return callback{err: fmt.Errorf("the issuer has refused the sign-in: %s %s", safetext.Line(query.Get("error")), safetext.Line(query.Get("error_description")))}
 	case query.Get("code") == "":

@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
 // Only a response with the state of the sign-in counts, and only if it was sent by the issuer.
@@ -31,7 +29,7 @@ func TestCallbackHandler_AcceptsOnlyTheAnswerOfTheIssuer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			answers := make(chan callback, 1)
-			handler := callbackHandler(&identityv1.SignIn{IssuerUrl: "https://idp", SendsIssuer: c.sendsIssuer}, "s", answers)
+			handler := callbackHandler(&authorizationRequest{state: "s", issuer: "https://idp", sendsIssuer: c.sendsIssuer}, answers)
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, callbackPath+"?"+c.query, nil))
 			if w.Code != c.status {
@@ -71,7 +69,7 @@ func TestCallbackHandler_ShowsNoCode(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
 	query := url.Values{"state": {"s"}, "code": {"secret-code"}}
-	callbackHandler(new(identityv1.SignIn), "s", make(chan callback, 1)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, callbackPath+"?"+query.Encode(), nil))
+	callbackHandler(&authorizationRequest{state: "s"}, make(chan callback, 1)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, callbackPath+"?"+query.Encode(), nil))
 	if strings.Contains(w.Body.String(), "secret-code") || w.Header().Get("Content-Security-Policy") == "" {
 		t.Errorf("%v %s", w.Header(), w.Body)
 	}

@@ -153,7 +153,7 @@ Start with:  ` + t.self + ` up`,
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		t.initCommand(), t.up(), t.status(), t.doctor(), t.stop(), t.resume(), t.call(), t.stdio(), t.startMesh(), t.hook(), t.service(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.report(), t.journal(), t.configCommand(),
-		t.certs(), t.setup(), t.login(), t.logout(), t.whoami(), t.token(), t.identity(), t.demoServer(), t.forward(), t.version(),
+		t.certs(), t.setup(), t.login(), t.logout(), t.whoami(), t.connect(), t.disconnect(), t.connections(), t.token(), t.identity(), t.demoServer(), t.forward(), t.version(),
 	)
 	return root
 }

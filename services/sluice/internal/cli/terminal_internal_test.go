@@ -105,7 +105,7 @@ func hostileCalls() map[string][]string {
 		"policy explain --draft": {"policy.yaml", "--server", "raw", "--tool", "tool"}, "policy import": {"--server", "raw", "--from", "operator-yaml", "policy.yaml"},
 		"journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},
 		"policy apply": {"policy.yaml", "-y", "-m", "x"}, "policy rollback": {"00000000", "-y", "-m", "x"}, "policy revisions": nil, "policy revision": {"00000000"},
-		"login": nil, "whoami": nil, "identity explain": {"a"}, "identity issuers": nil, "identity block": {"a"}, "identity unblock": {hostile}, "identity blocks": nil, "token create": {"a"}, "token import": {"a"}, "token list": {"--all"}, "token revoke": {"a"}, "token rotate": {"a"},
+		"login": nil, "whoami": nil, "connect": {"a"}, "disconnect": {hostile}, "connections": nil, "identity explain": {"a"}, "identity issuers": nil, "identity block": {"a"}, "identity unblock": {hostile}, "identity blocks": nil, "token create": {"a"}, "token import": {"a"}, "token list": {"--all"}, "token revoke": {"a"}, "token rotate": {"a"},
 		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""}, "__complete agents show": {""}, "__complete token revoke": {""}, "__complete policy rollback": {""},
 	}
 }

@@ -55,6 +55,8 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
 	kind := contentType(resp)
 	switch {
+	case s.tokens != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
+		return s.tokens.RefusedCause(resp.StatusCode), false
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		return fmt.Sprintf("the server refuses the gateway: HTTP %d; look at its headers (%s.headers)", resp.StatusCode, key), true
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
@@ -88,14 +90,14 @@ func (s *Transport) shownAddress(location string) string {
 		return ""
 	}
 	host := strconv.QuoteToASCII(at.Host)
-	if s.addressScrubber.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
+	if s.secrets.Load().address.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
 		return ""
 	}
 	return at.Scheme + "://" + at.Host + s.shownPath(at)
 }
 
 func (s *Transport) shownPath(at *url.URL) string {
-	if s.addressScrubber.Log(at.Path) != at.Path {
+	if s.secrets.Load().address.Log(at.Path) != at.Path {
 		return "/" + cut
 	}
 	var out strings.Builder

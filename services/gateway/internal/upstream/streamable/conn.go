@@ -174,7 +174,7 @@ func (c *conn) end(ctx context.Context, state *negotiated) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.client.Send(ctx, c.server.remove, c.fields(nil, state, upstream.Request{}), nil)
+	resp, err := c.server.send(ctx, true, nil, c.server.remove, c.fields(nil, state, upstream.Request{}), nil)
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

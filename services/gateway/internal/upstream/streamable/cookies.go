@@ -3,7 +3,6 @@ package streamable
 import (
 	"cmp"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -26,18 +25,19 @@ const (
 // the session's backend. Cookies are sent only to the configured host and only in this session. They are stored only in
 // memory. A nil *cookies stores none. It is safe for concurrent use.
 type cookies struct {
-	at      *url.URL
-	secrets []string
+	server *Transport
 
 	mu       sync.Mutex
 	current  []*http.Cookie // oldest first
 	replaced []string       // the last replaced values, which answers may still contain
-	// clean redacts the server's secrets and the cookies' values, which may be credentials.
-	clean *redact.Redactor
+	// clean redacts the server's secrets, which were cleaned when clean was made, and the cookies' values, which may be
+	// credentials. It is nil if the cookies have changed since.
+	clean   *redact.Redactor
+	cleaned *secrets
 }
 
 func (s *Transport) newCookies() *cookies {
-	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
+	return &cookies{server: s}
 }
 
 // store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and Secure
@@ -71,7 +71,7 @@ func (c *cookies) store(answer http.Header) {
 		}
 		c.current = append(c.current, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it is only sent back to the server that set it
 	}
-	c.clean = redact.New(nil, slices.Concat(c.secrets, c.values()))
+	c.clean = nil
 }
 
 // values returns all values that an answer must not contain. The caller holds the lock.
@@ -101,10 +101,10 @@ const maxAge = 365 * 24 * 60 * 60
 
 // isFor reports whether a cookie may be sent to the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
 func (c *cookies) isFor(set *http.Cookie) bool {
-	host, domain := strings.ToLower(c.at.Hostname()), strings.ToLower(strings.TrimPrefix(set.Domain, "."))
-	path, at := set.Path, cmp.Or(c.at.EscapedPath(), "/")
+	host, domain := strings.ToLower(c.server.url.Hostname()), strings.ToLower(strings.TrimPrefix(set.Domain, "."))
+	path, at := set.Path, cmp.Or(c.server.url.EscapedPath(), "/")
 	covers := !strings.HasPrefix(path, "/") || at == path || strings.HasPrefix(at, path) && (strings.HasSuffix(path, "/") || at[len(path)] == '/')
-	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.at.Scheme == "https")
+	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.server.url.Scheme == "https")
 }
 
 // field returns a request's Cookie header: the configured cookies, followed by the session's cookies.
@@ -128,7 +128,15 @@ func (c *cookies) field(configured string) httpclient.Field {
 }
 
 func (c *cookies) scrubber() *redact.Redactor {
+	now := c.server.secrets.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	values := c.values()
+	if len(values) == 0 {
+		return now.clean
+	}
+	if c.clean == nil || c.cleaned != now {
+		c.clean, c.cleaned = redact.New(nil, slices.Concat(now.configured, now.tokens, values)), now
+	}
 	return c.clean
 }

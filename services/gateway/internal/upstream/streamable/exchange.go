@@ -99,7 +99,7 @@ func (c *conn) fields(fields []httpclient.Field, state *negotiated, req upstream
 
 func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	if state.cookies == nil {
-		return c.server.clean
+		return c.server.secrets.Load().clean
 	}
 	return state.cookies.scrubber()
 }
@@ -118,7 +118,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 	var space [5]httpclient.Field
 	permit := req.Permit // the closure then does not capture the whole request
 	begin := func() error { return upstream.Renew(permit) }
-	resp, err := c.server.client.SendWhen(ctx, begin, c.server.post, c.fields(space[:0], state, req), req.Body())
+	resp, err := c.server.send(ctx, req.Once, begin, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
 	case err == nil:
 		state.cookies.store(resp.Header)

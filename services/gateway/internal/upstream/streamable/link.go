@@ -65,7 +65,7 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()
 	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
-	resp, err := s.client.Send(l.all, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
+	resp, err := s.send(l.all, false, nil, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
 	if err != nil {
 		l.end(err)
 		return nil, s.neverSent(err)
@@ -216,7 +216,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	if version := l.version.Load(); version != nil {
 		state.version = *version
 	}
-	resp, err := l.server.client.SendWhen(ctx, req.MayBegin, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
+	resp, err := l.server.send(ctx, req.Once, req.MayBegin, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
 	switch {
 	case err == nil:
 		l.cookies.store(resp.Header)

@@ -59,7 +59,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.client.Send(ctx, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
+	resp, err := c.server.send(ctx, false, nil, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)
@@ -127,7 +127,7 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
 	// An event id that contains a secret is removed, because no client may receive the secret.
-	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
+	if c.server.secrets.Load().clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
 		event.ID = ""
 	}
 	if len(data) > 0 {

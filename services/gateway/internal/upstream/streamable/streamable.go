@@ -17,13 +17,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Config describes a server that is reached over Streamable HTTP.
@@ -45,6 +45,8 @@ type Config struct {
 	ProxyHint string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
+	// Tokens are the access tokens that are sent with every request. It is nil if the server does not require OAuth.
+	Tokens *accesstoken.Source
 }
 
 // Only the gateway sets these headers. Configured values for them are ignored.
@@ -66,12 +68,12 @@ type Transport struct {
 	// url and headers are the configured values. They are used for the endpoints of servers with HTTP+SSE.
 	url     *url.URL
 	headers http.Header
-	clean   *redact.Redactor
-	// secrets are the values that clean redacts. cookie is the configured value of the header Cookie, which may be empty.
-	secrets []string
+	// secrets are the values that answers must not contain. cookie is the configured value of the header Cookie, which
+	// may be empty.
+	secrets atomic.Pointer[secrets]
 	cookie  string
-	// addressScrubber redacts the parts of a server's redirect address that are shown.
-	addressScrubber *redact.Redactor
+	// tokens are the access tokens, or nil if the server does not require OAuth.
+	tokens *accesstoken.Source
 	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server supports HTTP+SSE.
 	links sync.WaitGroup
 	// all is the context of all operations of the transport. stop cancels it when the transport is closed.
@@ -120,9 +122,9 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	}
 	all, stop := context.WithCancel(context.Background())
 	s := &Transport{
-		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie,
-		clean: redact.New(nil, cfg.Secrets), addressScrubber: redact.NewForAllForms(cfg.Secrets), log: log, client: way,
+		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, cookie: cookie, tokens: cfg.Tokens, log: log, client: way,
 	}
+	s.secrets.Store(newSecrets(cfg.Secrets, nil))
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}

@@ -1,0 +1,171 @@
+package accesstoken_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// service is a connection service with tokens of a given lifetime. It is safe for concurrent use.
+type service struct {
+	identityv1.ConnectionServiceClient
+
+	mu       sync.Mutex
+	life     time.Duration // 0 if the expiry is not known
+	expires  time.Time
+	current  int64
+	requests int
+	err      error
+	// takes is how long a request takes.
+	takes time.Duration
+}
+
+func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest, _ ...grpc.CallOption) (*identityv1.GetAccessTokenResponse, error) {
+	select {
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-time.After(s.takes):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests++
+	if s.err != nil {
+		return nil, s.err
+	}
+	if s.current == 0 || req.GetRefusedGeneration() == s.current || s.life != 0 && !time.Now().Before(s.expires) {
+		s.current, s.expires = s.current+1, time.Now().Add(s.life)
+	}
+	resp := &identityv1.GetAccessTokenResponse{AccessToken: fmt.Sprint("token ", s.current), Generation: s.current}
+	if s.life != 0 {
+		resp.Expires = timestamppb.New(s.expires)
+	}
+	return resp, nil
+}
+
+// Concurrent calls share one request. The token is used for 30 s, or until shortly before its expiry.
+func TestToken_IsUsedForSomeTime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ life, used time.Duration }{
+		"unknown expiry": {0, 30 * time.Second}, "an hour": {time.Hour, 30 * time.Second}, "36 s": {36 * time.Second, 27 * time.Second}, "8 s": {8 * time.Second, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				from := &service{life: c.life, takes: time.Millisecond}
+				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+				use := func() {
+					var calls sync.WaitGroup
+					for range 20 {
+						calls.Go(func() {
+							if got, err := s.Token(t.Context()); err != nil || got.Text == "" {
+								t.Errorf("%+v, %v", got, err)
+							}
+						})
+					}
+					calls.Wait()
+				}
+				use()
+				time.Sleep(c.used - 100*time.Millisecond)
+				use()
+				if from.requests != 1 {
+					t.Errorf("there were %d requests before the token was used for %v", from.requests, c.used)
+				}
+				time.Sleep(200 * time.Millisecond)
+				use()
+				if from.requests != 2 {
+					t.Errorf("there were %d requests after the token was used for %v", from.requests, c.used)
+				}
+			})
+		})
+	}
+}
+
+// After an error there is a pause of a second, in which calls get the same error.
+func TestToken_ErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	for text, err := range map[string]error{
+		"try again later": status.Error(codes.Unavailable, "away"), "same configuration": status.Error(codes.NotFound, "unknown"),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			from := &service{err: err}
+			s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+			for range 10 {
+				_, err := s.Token(t.Context())
+				if cause := upstream.CauseOf(err); cause == nil || !strings.Contains(cause.Text, text) {
+					t.Errorf("the error is %v with the cause %+v", err, cause)
+				}
+			}
+			if from.requests != 1 {
+				t.Errorf("there were %d requests in a second", from.requests)
+			}
+			from.err = nil
+			time.Sleep(time.Second)
+			if got, err := s.Token(t.Context()); err != nil || got.Text == "" {
+				t.Errorf("after the pause: %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A refused token is replaced once for all requests that have sent it.
+func TestReplace_ConcurrentRequestsShareTheNewToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &service{takes: time.Millisecond}
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		first, err := s.Token(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for range 20 {
+			calls.Go(func() {
+				if next, isNew, err := s.Replace(t.Context(), first); err != nil || !isNew || next.Text != "token 2" {
+					t.Errorf("%+v, %v, %v", next, isNew, err)
+				}
+			})
+		}
+		calls.Wait()
+		if next, isNew, err := s.Replace(t.Context(), first); err != nil || !isNew || next.Text != "token 2" || from.requests != 2 {
+			t.Errorf("a later request: %+v, %v, %v after %d requests", next, isNew, err, from.requests)
+		}
+	})
+}
+
+// A caller that ends does not end the request for the others.
+func TestToken_CallerLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &service{takes: 10 * time.Second}
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		leaving, leave := context.WithCancel(t.Context())
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			if _, err := s.Token(leaving); !errors.Is(err, context.Canceled) {
+				t.Errorf("the caller that leaves gets %v", err)
+			}
+		})
+		synctest.Wait()
+		calls.Go(func() {
+			if got, err := s.Token(t.Context()); err != nil || got.Text != "token 1" {
+				t.Errorf("the other caller gets %+v, %v", got, err)
+			}
+		})
+		leave()
+		calls.Wait()
+	})
+}

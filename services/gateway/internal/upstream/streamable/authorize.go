@@ -1,0 +1,78 @@
+package streamable
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
+)
+
+// headerAuthorization is the header with the access token (RFC 6750, section 2.1).
+const headerAuthorization = "Authorization"
+
+// maxOldTokens is the number of replaced access tokens that are still redacted, because late answers may contain them.
+const maxOldTokens = 2
+
+// secrets contains the values that a server's answers must not contain. It is immutable.
+type secrets struct {
+	// configured are the secrets of the configuration, and tokens the last access tokens, newest first.
+	configured, tokens []string
+	// clean redacts all of them in answers. address redacts the parts of a redirect address that are shown.
+	clean, address *redact.Redactor
+}
+
+func newSecrets(configured, tokens []string) *secrets {
+	all := slices.Concat(configured, tokens)
+	return &secrets{configured: configured, tokens: tokens, clean: redact.New(nil, all), address: redact.NewForAllForms(all)}
+}
+
+// hide adds an access token to the values that answers must not contain.
+func (s *Transport) hide(token string) {
+	for {
+		now := s.secrets.Load()
+		if slices.Contains(now.tokens, token) {
+			return
+		}
+		tokens := append([]string{token}, now.tokens[:min(len(now.tokens), maxOldTokens)]...)
+		if s.secrets.CompareAndSwap(now, newSecrets(now.configured, tokens)) {
+			return
+		}
+	}
+}
+
+// send sends a request, with an access token if the server requires OAuth. If the server answers 401, it has not
+// executed the request. Then send replaces the token and sends the request once more, unless once is true. Its
+// parameters are those of [httpclient.Client.SendWhen].
+func (s *Transport) send(ctx context.Context, once bool, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
+	if s.tokens == nil {
+		return s.client.SendWhen(ctx, begin, head, fields, body)
+	}
+	token, err := s.tokens.Token(ctx)
+	if err != nil {
+		return nil, notSentError{err}
+	}
+	s.hide(token.Text)
+	resp, err := s.client.SendWhen(ctx, begin, head, append(fields, bearer(token.Text)), body)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || once {
+		return resp, err
+	}
+	next, isNew, err := s.tokens.Replace(ctx, token)
+	if err != nil || !isNew {
+		return resp, nil //nolint:nilerr // the answer of the server says more
+	}
+	closeBody(resp)
+	s.hide(next.Text)
+	return s.client.SendWhen(ctx, begin, head, append(fields, bearer(next.Text)), body)
+}
+
+func bearer(token string) httpclient.Field {
+	return httpclient.Field{Name: headerAuthorization, Value: "Bearer " + token}
+}
+
+// notSentError is the error of a request for which there is no access token.
+type notSentError struct{ error }
+
+// Unwrap returns [httpclient.ErrNeverSent] and the reason why there is no token.
+func (e notSentError) Unwrap() []error { return []error{httpclient.ErrNeverSent, e.error} }

@@ -1,0 +1,375 @@
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/oauth2"
+	"google.golang.org/grpc/codes"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
+	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// attemptLife is how long an operator may take to sign in at a server.
+	attemptLife = 15 * time.Minute
+	// startTimeout is the timeout for finding the authorization server and for registering a client.
+	startTimeout = 25 * time.Second
+	// maxAttempt is the maximum size of an attempt that is not encrypted, in bytes.
+	maxAttempt = 16<<10 - 64
+	// attemptPurpose is the purpose of sealed attempts.
+	attemptPurpose = "attempt"
+)
+
+var (
+	errServerUnknown  = errors.New("the configuration has no server of this name with `credentials`")
+	errConnectTenant  = errors.New("only operators of the tenant \"default\" can connect servers, because all tenants use them")
+	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, another operator has started it, or the configuration of the server has changed")
+	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
+	errLoginRequired  = errors.New("the mesh is not signed in at the server")
+	errRefreshPending = errors.New("another replica is refreshing the access token")
+)
+
+// connections implements identityv1.ConnectionServiceServer. It is safe for concurrent use.
+type connections struct {
+	identityv1.UnimplementedConnectionServiceServer
+	*Service
+}
+
+// attempt is a sign-in at a server that an operator has started. The operator's program stores it encrypted.
+type attempt struct {
+	Name     string      `json:"name"`
+	Client   oauthClient `json:"client"`
+	Redirect string      `json:"redirect"`
+	Verifier string      `json:"verifier"`
+	// Operator identifies the token of the operator.
+	Operator string    `json:"operator"`
+	Started  time.Time `json:"started"`
+}
+
+// grant is what a connection stores encrypted.
+type grant struct {
+	Client       oauthClient `json:"client"`
+	AccessToken  string      `json:"accessToken"`
+	RefreshToken string      `json:"refreshToken,omitzero"`
+}
+
+// serverNamed returns a server of the configuration at which the mesh signs in.
+func (c connections) serverNamed(name string) (OAuthServer, error) {
+	of, ok := c.tokens.identities().Servers[name]
+	if !ok {
+		return OAuthServer{}, fmt.Errorf("%q: %w", name, errServerUnknown)
+	}
+	return of, nil
+}
+
+// StartConnection implements identityv1.ConnectionServiceServer.
+func (c connections) StartConnection(ctx context.Context, req *identityv1.StartConnectionRequest) (*identityv1.StartConnectionResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	resp, err := c.start(ctx, req)
+	if err != nil {
+		c.deps.Log.WarnContext(ctx, "the sign-in at a server could not be started", "server", req.GetServer(), "error", err)
+		return nil, connectionStatus(err)
+	}
+	return resp, nil
+}
+
+func (c connections) start(ctx context.Context, req *identityv1.StartConnectionRequest) (*identityv1.StartConnectionResponse, error) {
+	caller := authn.CallerOf(ctx)
+	if !caller.OperatesInstallation() {
+		return nil, errConnectTenant
+	}
+	of, err := c.serverNamed(req.GetServer())
+	if err != nil {
+		return nil, err
+	}
+	if !isLoopbackRedirect(req.GetRedirectUri()) {
+		return nil, fmt.Errorf("%w: the redirect URI is not http on 127.0.0.1 or ::1 (RFC 8252, section 7.3)", errCodeRefused)
+	}
+	client, err := newOAuthClient(ctx, of, req.GetRedirectUri())
+	if err != nil {
+		return nil, err
+	}
+	key, err := c.sealKey()
+	if err != nil {
+		return nil, err
+	}
+	state, verifier := rand.Text(), oauth2.GenerateVerifier()
+	raw, err := json.Marshal(attempt{
+		Name: req.GetServer(), Client: *client, Redirect: req.GetRedirectUri(), Verifier: verifier, Operator: caller.Person.GetTokenId(), Started: time.Now(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxAttempt {
+		return nil, fmt.Errorf("%w: the metadata of its authorization server contain too long texts", errServerUnusable)
+	}
+	return &identityv1.StartConnectionResponse{
+		AuthorizationUrl: client.authorizationURL(req.GetRedirectUri(), state, verifier), State: state, Issuer: client.Issuer,
+		SendsIssuer: client.SendsIssuer, Attempt: key.Seal(raw, attemptPurpose),
+	}, nil
+}
+
+// openAttempt decrypts an attempt, and refuses it if it can't be finished any more.
+func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, error) {
+	var opened attempt
+	key, err := c.sealKey()
+	if err == nil {
+		sealed, err = key.Open(sealed, attemptPurpose)
+	}
+	if err != nil || json.Unmarshal(sealed, &opened) != nil {
+		return nil, errAttemptEnded
+	}
+	of, err := c.serverNamed(opened.Name)
+	if err != nil {
+		return nil, err
+	}
+	if opened.Operator != authn.CallerOf(ctx).Person.GetTokenId() || time.Since(opened.Started) > attemptLife || of.URL != opened.Client.Server {
+		return nil, errAttemptEnded
+	}
+	return &opened, nil
+}
+
+// FinishConnection implements identityv1.ConnectionServiceServer.
+func (c connections) FinishConnection(ctx context.Context, req *identityv1.FinishConnectionRequest) (*identityv1.FinishConnectionResponse, error) {
+	caller := authn.CallerOf(ctx)
+	if !caller.OperatesInstallation() {
+		return nil, connectionStatus(errConnectTenant)
+	}
+	begun, err := c.openAttempt(ctx, req.GetAttempt())
+	if err != nil {
+		return nil, connectionStatus(err)
+	}
+	answer, err := c.exchange(ctx, begun, req.GetCode())
+	if err != nil {
+		c.deps.Log.WarnContext(ctx, "the sign-in at a server has failed", "server", begun.Name, "error", err)
+		return nil, connectionStatus(err)
+	}
+	granted := grant{Client: begun.Client, AccessToken: answer.AccessToken, RefreshToken: answer.RefreshToken}
+	stored, err := c.store.Connect(ctx, store.Connection{
+		Server: begun.Name, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "",
+		ConnectedByTenant: caller.Tenant(), ConnectedBy: caller.Person.GetSubject(), Expires: answer.Expiry,
+	}, c.sealerOf(begun.Name, &granted))
+	if err != nil {
+		return nil, connectionStatus(err)
+	}
+	c.deps.Log.InfoContext(ctx, "an operator has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "operator", caller.Person.GetSubject(), "expires", stored.Expires)
+	return &identityv1.FinishConnectionResponse{Connection: packConnection(&stored)}, nil
+}
+
+// exchange exchanges the authorization code of an attempt for tokens.
+func (c connections) exchange(ctx context.Context, begun *attempt, code string) (*oauth2.Token, error) {
+	ctx, end, err := c.oauthContext(ctx, begun.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	answer, err := begun.Client.config(begun.Redirect).Exchange(ctx, code, append(begun.Client.resourceOption(), oauth2.VerifierOption(begun.Verifier))...)
+	if err != nil {
+		return nil, tokenEndpointError(err, errCodeRefused)
+	}
+	return answer, checkTokenAnswer(answer)
+}
+
+// oauthContext returns a context for requests to the token endpoint of a server's authorization server. The caller must
+// call the returned function after its last request.
+func (c connections) oauthContext(ctx context.Context, name string) (context.Context, func(), error) {
+	of, err := c.serverNamed(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := of.httpClient()
+	if err != nil {
+		return nil, nil, err
+	}
+	return context.WithValue(ctx, oauth2.HTTPClient, client), client.CloseIdleConnections, nil
+}
+
+// checkTokenAnswer refuses tokens that the gateway can't send.
+func checkTokenAnswer(answer *oauth2.Token) error {
+	const most = 16 << 10
+	switch {
+	case !strings.EqualFold(answer.Type(), "bearer"):
+		return fmt.Errorf("%w: the authorization server has issued a token whose type is not Bearer", errServerUnusable)
+	case len(answer.AccessToken) > most || len(answer.RefreshToken) > most:
+		return fmt.Errorf("%w: the authorization server has issued a token of more than %d bytes", errServerUnusable, most)
+	case strings.ContainsFunc(answer.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return fmt.Errorf("%w: the access token contains characters that are not allowed in a header", errServerUnusable)
+	default:
+		return nil
+	}
+}
+
+// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). refused is the error if the
+// authorization server has refused the request.
+func tokenEndpointError(err, refused error) error {
+	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: %w", errServerAway, err)
+	case answer.ErrorCode == "" || slices.Contains([]string{"server_error", "temporarily_unavailable", "slow_down"}, answer.ErrorCode),
+		answer.Response.StatusCode >= http.StatusInternalServerError || answer.Response.StatusCode == http.StatusTooManyRequests:
+		return fmt.Errorf("%w: the token endpoint has answered %s", errServerAway, answer.Response.Status)
+	default:
+		return fmt.Errorf("%w: %s", refused, shorten(answer.ErrorCode+" "+answer.ErrorDescription))
+	}
+}
+
+// grantedScopes returns the scopes of an answer, separated by spaces. An answer without them grants what was requested
+// (RFC 6749, section 5.1).
+func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
+	if text, ok := answer.Extra("scope").(string); ok && text != "" {
+		return strings.ToValidUTF8(text[:min(len(text), maxAskedScopes)], "")
+	}
+	return strings.Join(client.Scopes, " ")
+}
+
+// sealerOf returns a function that encrypts a grant for a server and a generation.
+func (c connections) sealerOf(server string, granted *grant) store.Sealer {
+	raw, err1 := json.Marshal(granted)
+	key, err2 := c.sealKey()
+	if err := errors.Join(err1, err2); err != nil {
+		return func(int64) ([]byte, error) { return nil, err }
+	}
+	return func(generation int64) ([]byte, error) { return key.Seal(raw, grantPurpose(server, generation)), nil }
+}
+
+func grantPurpose(server string, generation int64) string {
+	return "grant/" + server + "/" + strconv.FormatInt(generation, 10)
+}
+
+// openGrant decrypts the grant of a connection.
+func (c connections) openGrant(of *store.Connection) (*grant, error) {
+	key, err := c.sealKey()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := key.Open(of.Sealed, grantPurpose(of.Server, of.Generation))
+	if err != nil {
+		return nil, err
+	}
+	granted := new(grant)
+	return granted, json.Unmarshal(raw, granted)
+}
+
+// all returns the connections to all servers at which the mesh signs in, sorted by server.
+func (c connections) all(ctx context.Context) (out []*store.Connection, err error) {
+	servers := c.tokens.identities().Servers
+	if len(servers) == 0 {
+		return nil, nil
+	}
+	all, err := c.store.Connections(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byServer := make(map[string]*store.Connection, len(all))
+	for i := range all {
+		byServer[all[i].Server] = &all[i]
+	}
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		found := byServer[name]
+		if found == nil {
+			found = &store.Connection{Server: name, LoginRequired: true}
+		}
+		if granted, err := c.openGrant(found); err != nil || granted.Client.Server != servers[name].URL {
+			found.LoginRequired = true
+		}
+		out = append(out, found)
+	}
+	return out, nil
+}
+
+// countStates returns the number of connections in each state.
+func (c connections) countStates(ctx context.Context) (map[string]int64, error) {
+	all, err := c.all(ctx)
+	states := make(map[string]int64)
+	for _, one := range all {
+		states[enum.Name(stateOf(one))]++
+	}
+	return states, err
+}
+
+// ListConnections implements identityv1.ConnectionServiceServer.
+func (c connections) ListConnections(ctx context.Context, _ *identityv1.ListConnectionsRequest) (*identityv1.ListConnectionsResponse, error) {
+	all, err := c.all(ctx)
+	if err != nil {
+		return nil, connectionStatus(err)
+	}
+	resp := new(identityv1.ListConnectionsResponse)
+	for _, one := range all {
+		packed := packConnection(one)
+		if !authn.CallerOf(ctx).OperatesInstallation() {
+			packed.ConnectedBy, packed.Problem = "", ""
+		}
+		resp.Connections = append(resp.Connections, packed)
+	}
+	return resp, nil
+}
+
+func stateOf(c *store.Connection) identityv1.ConnectionState {
+	if c.LoginRequired {
+		return identityv1.ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED
+	}
+	return identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
+}
+
+func packConnection(c *store.Connection) *identityv1.Connection {
+	return &identityv1.Connection{
+		Server: c.Server, State: stateOf(c), Issuer: c.Issuer, Scopes: strings.Fields(c.Scopes), Connected: packTime(c.Connected), ConnectedBy: c.ConnectedBy,
+		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem,
+	}
+}
+
+// DeleteConnection implements identityv1.ConnectionServiceServer.
+func (c connections) DeleteConnection(ctx context.Context, req *identityv1.DeleteConnectionRequest) (*identityv1.DeleteConnectionResponse, error) {
+	caller := authn.CallerOf(ctx)
+	if !caller.OperatesInstallation() {
+		return nil, connectionStatus(errConnectTenant)
+	}
+	if err := c.store.Disconnect(ctx, req.GetServer()); err != nil {
+		return nil, connectionStatus(err)
+	}
+	c.deps.Log.InfoContext(ctx, "an operator has deleted a connection", "server", req.GetServer(), "operator", caller.Person.GetSubject())
+	return new(identityv1.DeleteConnectionResponse), nil
+}
+
+// connectionStatus adds a gRPC code and a reason to an error about a connection.
+func connectionStatus(err error) error {
+	for _, known := range []struct {
+		err    error
+		code   codes.Code
+		reason string
+	}{
+		{errServerUnknown, codes.NotFound, "SERVER_UNKNOWN"},
+		{store.ErrConnectionUnknown, codes.NotFound, "CONNECTION_UNKNOWN"},
+		{errConnectTenant, codes.PermissionDenied, "TENANT_REFUSED"},
+		{errAttemptEnded, codes.FailedPrecondition, "CONNECTION_ATTEMPT_ENDED"},
+		{errCodeRefused, codes.FailedPrecondition, "AUTHORIZATION_REFUSED"},
+		{errLoginRequired, codes.FailedPrecondition, "LOGIN_REQUIRED"},
+		{errServerUnusable, codes.FailedPrecondition, "AUTHORIZATION_SERVER_UNUSABLE"},
+		{errServerAway, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errRefreshPending, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{seal.ErrOpen, codes.FailedPrecondition, "LOGIN_REQUIRED"},
+	} {
+		if errors.Is(err, known.err) {
+			return &rpc.Error{Code: known.code, Reason: known.reason, Err: err}
+		}
+	}
+	return &rpc.Error{Code: codes.Unavailable, Reason: "CATALOGUE_STORE_AWAY", Err: fmt.Errorf("the connection could not be read or changed: %w: %w", sqlstore.ErrUnavailable, err)}
+}

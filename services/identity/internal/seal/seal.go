@@ -1,0 +1,92 @@
+// Package seal encrypts data with a key that is stored in a file, apart from the data.
+package seal
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// keySize is the size of a key in bytes (AES-256).
+const keySize = 32
+
+// ErrOpen means that data were sealed with another key, for another purpose, or were changed.
+var ErrOpen = errors.New("the encrypted data can't be decrypted with the key of this mesh")
+
+// A Key encrypts data. It is safe for concurrent use.
+type Key struct{ aead cipher.AEAD }
+
+// NewKey returns the key that a text contains as 64 hexadecimal digits.
+func NewKey(text string) (*Key, error) {
+	raw, err := hex.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(raw) != keySize {
+		return nil, errors.New("the key is not 64 hexadecimal digits: create one with `openssl rand -hex 32`")
+	}
+	block, err := aes.NewCipher(raw)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &Key{aead: aead}, nil
+}
+
+// ReadOrCreate returns the key in a file that only its owner can read. If the file does not exist, it is created with a
+// random key.
+func ReadOrCreate(path string) (*Key, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = create(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the key that encrypts access tokens: %w", err)
+	}
+	key, err := NewKey(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+// create writes a random key to a new file. The file is complete when it has its name, also after a power failure.
+func create(path string) ([]byte, error) {
+	raw := make([]byte, keySize)
+	_, _ = rand.Read(raw) // never fails
+	text := []byte(hex.EncodeToString(raw) + "\n")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), ".key-*") // with mode 0600
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(file.Name()) //nolint:errcheck // it has its final name, or an error is returned
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return nil, err
+	}
+	return text, os.Rename(file.Name(), path)
+}
+
+// Seal encrypts data for a purpose, which [Key.Open] must repeat.
+func (k *Key) Seal(data []byte, purpose string) []byte {
+	return k.aead.Seal(nil, nil, data, []byte(purpose))
+}
+
+// Open decrypts sealed data. The error is [ErrOpen].
+func (k *Key) Open(sealed []byte, purpose string) ([]byte, error) {
+	data, err := k.aead.Open(nil, nil, sealed, []byte(purpose))
+	if err != nil {
+		return nil, ErrOpen
+	}
+	return data, nil
+}

@@ -1,0 +1,333 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+
+	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
+	"github.com/sluice-mesh/sluice/services/internal/loopback"
+)
+
+const (
+	// authorizationTimeout is the timeout of one request to a server or to its authorization server.
+	authorizationTimeout = 10 * time.Second
+	// maxAskedScopes is the maximum length of the scopes that a server asks for, in bytes.
+	maxAskedScopes = 2048
+	// offlineAccess is the scope for a refresh token (OpenID Connect Core, section 11).
+	offlineAccess = "offline_access"
+	// clientName is the name with which the mesh registers itself at authorization servers.
+	clientName = "Sluice"
+)
+
+var (
+	// errServerUnusable means that the mesh can't sign in at a server, because of what the server or its authorization
+	// server has answered.
+	errServerUnusable = errors.New("the mesh can't sign in at the server")
+	// errServerAway means that a server or its authorization server has not answered.
+	errServerAway = errors.New("the server or its authorization server has not answered")
+)
+
+// oauthClient is the mesh as an OAuth client of one authorization server. It is stored encrypted.
+type oauthClient struct {
+	// Server is the URL of the MCP server. Access tokens are sent only there.
+	Server string `json:"server"`
+	// Issuer identifies the authorization server.
+	Issuer string `json:"issuer"`
+	// AuthorizationEndpoint and TokenEndpoint are the URLs of the authorization server.
+	AuthorizationEndpoint string `json:"authorizationEndpoint"`
+	TokenEndpoint         string `json:"tokenEndpoint"`
+	// SendsIssuer is true if authorization responses contain the parameter `iss`.
+	SendsIssuer bool `json:"sendsIssuer"`
+	// ClientID, ClientSecret and InHeader say how the client authenticates.
+	ClientID     string `json:"clientId"`
+	ClientSecret string `json:"clientSecret,omitzero"`
+	InHeader     bool   `json:"inHeader,omitzero"`
+	// Resource is the parameter `resource` (RFC 8707), or "" if it is not sent.
+	Resource string `json:"resource,omitzero"`
+	// Scopes are the requested scopes.
+	Scopes []string `json:"scopes,omitempty"`
+}
+
+// config returns the OAuth configuration of the client.
+func (c *oauthClient) config(redirect string) *oauth2.Config {
+	style := oauth2.AuthStyleInParams
+	if c.InHeader {
+		style = oauth2.AuthStyleInHeader
+	}
+	return &oauth2.Config{
+		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: redirect, Scopes: c.Scopes,
+		Endpoint: oauth2.Endpoint{AuthURL: c.AuthorizationEndpoint, TokenURL: c.TokenEndpoint, AuthStyle: style},
+	}
+}
+
+// authorizationURL returns the page on which the operator signs in.
+func (c *oauthClient) authorizationURL(redirect, state, verifier string) string {
+	options := append(c.resourceOption(), oauth2.S256ChallengeOption(verifier))
+	if slices.Contains(c.Scopes, offlineAccess) { // OpenID Connect Core, section 11
+		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
+	}
+	return c.config(redirect).AuthCodeURL(state, options...)
+}
+
+// resourceOption returns the parameter `resource` of a request.
+func (c *oauthClient) resourceOption() []oauth2.AuthCodeOption {
+	if c.Resource == "" {
+		return nil
+	}
+	return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("resource", c.Resource)}
+}
+
+// newOAuthClient returns the mesh as an OAuth client of a server. It asks the server for its authorization server, and
+// registers a client there if the configuration has none.
+func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oauthClient, error) {
+	client, err := of.httpClient()
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	challenge, err := of.challenge(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	resource, err := of.resource(ctx, client, challenge)
+	if err != nil {
+		return nil, err
+	}
+	server, err := of.authorizationServer(ctx, client, resource)
+	if err != nil {
+		return nil, err
+	}
+	out := &oauthClient{
+		Server: of.URL, Issuer: server.Issuer, AuthorizationEndpoint: server.AuthorizationEndpoint, TokenEndpoint: server.TokenEndpoint,
+		SendsIssuer: server.AuthorizationResponseIssParameterSupported, Scopes: of.scopes(challenge, resource),
+	}
+	if len(of.Scopes) == 0 && slices.Contains(server.ScopesSupported, offlineAccess) && !slices.Contains(out.Scopes, offlineAccess) {
+		out.Scopes = append(slices.Clone(out.Scopes), offlineAccess)
+	}
+	if !of.OmitResource {
+		out.Resource = resource.Resource
+	}
+	return out, of.register(ctx, client, server, out, redirect)
+}
+
+// httpClient returns a client for requests to the server and to its authorization server. It follows no redirects. The
+// metadata of a server could otherwise take it to addresses inside the network that the server itself can't reach, so
+// it dials loopback only if the server is there.
+func (s *OAuthServer) httpClient() (*http.Client, error) {
+	cas, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate authorities of the system: %w", err)
+	}
+	if s.CA != "" && !cas.AppendCertsFromPEM([]byte(s.CA)) {
+		return nil, fmt.Errorf("%w: the file of its certificate authorities (http.ca) contains no certificate", errServerUnusable)
+	}
+	at, err := url.Parse(s.URL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
+	}
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: at})
+	mayBeLoopback := loopback.Host(at.Hostname()) || err == nil && proxy != nil // the proxy may be on this machine
+	dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		return checkDial(address, mayBeLoopback)
+	}}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: authorizationTimeout, ResponseHeaderTimeout: authorizationTimeout, ForceAttemptHTTP2: true,
+	}
+	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect, Timeout: authorizationTimeout}, nil
+}
+
+// checkDial refuses addresses that no server or authorization server has: link-local addresses, at which clouds offer
+// credentials, and loopback addresses unless the server itself is on this machine.
+func checkDial(address string, mayBeLoopback bool) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errServerUnusable, err)
+	}
+	ip := at.Addr().Unmap()
+	if ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.IsLoopback() && !mayBeLoopback {
+		return fmt.Errorf("%w: it names the address %s, which is a link-local, multicast, unspecified or loopback address", errServerUnusable, ip)
+	}
+	return nil
+}
+
+// challenge returns the server's answer to a request without a token: the parameters of `WWW-Authenticate: Bearer`. It
+// is empty if the server has sent none.
+func (s *OAuthServer) challenge(ctx context.Context, client *http.Client) (map[string]string, error) {
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice","version":"1"}}}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader(initialize))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errServerAway, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // the body is not read
+	if resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests {
+		return nil, fmt.Errorf("%w: the server has answered %s", errServerAway, resp.Status)
+	}
+	challenges, err := oauthex.ParseWWWAuthenticate(resp.Header.Values("WWW-Authenticate"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: the header WWW-Authenticate of its answer %d can't be read", errServerUnusable, resp.StatusCode)
+	}
+	for _, one := range challenges {
+		if one.Scheme == "bearer" {
+			return one.Params, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // a server without a challenge may have metadata at a well-known address
+}
+
+// resource returns the metadata of the server as a protected resource (RFC 9728). A server of MCP 2025-03-26 has no such
+// metadata, and is its own authorization server.
+func (s *OAuthServer) resource(ctx context.Context, client *http.Client, challenge map[string]string) (*oauthex.ProtectedResourceMetadata, error) {
+	at, err := url.Parse(s.URL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
+	}
+	root := at.Scheme + "://" + at.Host
+	places := []string{root + "/.well-known/oauth-protected-resource" + at.EscapedPath(), root + "/.well-known/oauth-protected-resource"}
+	if named := challenge["resource_metadata"]; named != "" {
+		places = append([]string{named}, places...)
+	}
+	var problems []error
+	for _, place := range places {
+		// Servers also name their origin instead of their MCP endpoint as the resource.
+		for _, resource := range []string{s.URL, root, root + "/"} {
+			if err := s.checkURL(place); err != nil {
+				problems = append(problems, err)
+				break
+			}
+			metadata, err := oauthex.GetProtectedResourceMetadata(ctx, place, resource, client)
+			if err == nil && len(metadata.AuthorizationServers) > 0 {
+				return metadata, nil
+			}
+			problems = append(problems, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", errServerAway, ctx.Err())
+	}
+	if challenge["resource_metadata"] != "" {
+		return nil, fmt.Errorf("%w: its metadata (RFC 9728) can't be used: %w", errServerUnusable, errors.Join(problems...))
+	}
+	return &oauthex.ProtectedResourceMetadata{Resource: s.URL, AuthorizationServers: []string{root}}, nil
+}
+
+// authorizationServer returns the metadata of the server's authorization server.
+func (s *OAuthServer) authorizationServer(ctx context.Context, client *http.Client, of *oauthex.ProtectedResourceMetadata) (*oauthex.AuthServerMeta, error) {
+	issuer := of.AuthorizationServers[0]
+	switch {
+	case s.Issuer != "" && !slices.Contains(of.AuthorizationServers, s.Issuer):
+		return nil, fmt.Errorf("%w: its authorization servers are %s, but not %s (credentials.oauth.issuer)", errServerUnusable, strings.Join(of.AuthorizationServers, ", "), s.Issuer)
+	case s.Issuer != "":
+		issuer = s.Issuer
+	}
+	if err := s.checkURL(issuer); err != nil {
+		return nil, err
+	}
+	metadata, err := auth.GetAuthServerMetadata(ctx, issuer, client)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", errServerAway, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: the metadata of its authorization server %s can't be used: %w", errServerUnusable, issuer, err)
+	case metadata == nil:
+		return nil, fmt.Errorf("%w: its authorization server %s has no metadata (RFC 8414)", errServerUnusable, issuer)
+	case !slices.Contains(metadata.CodeChallengeMethodsSupported, "S256"):
+		return nil, fmt.Errorf("%w: its authorization server %s does not support PKCE with S256", errServerUnusable, issuer)
+	}
+	for name, at := range map[string]string{"authorization_endpoint": metadata.AuthorizationEndpoint, "token_endpoint": metadata.TokenEndpoint} {
+		if err := s.checkURL(at); err != nil {
+			return nil, fmt.Errorf("%s of the authorization server: %w", name, err)
+		}
+	}
+	return metadata, nil
+}
+
+// checkURL refuses URLs that are not https. A server on loopback may name http URLs on loopback.
+func (s *OAuthServer) checkURL(text string) error {
+	if err := issuerkeys.CheckURL(text); err != nil {
+		return fmt.Errorf("%w: %w", errServerUnusable, err)
+	}
+	own, err1 := url.Parse(s.URL)
+	at, err2 := url.Parse(text)
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("%w: %w", errServerUnusable, err)
+	}
+	if loopback.Host(at.Hostname()) && !loopback.Host(own.Hostname()) {
+		return fmt.Errorf("%w: it names the address %q on this machine", errServerUnusable, text)
+	}
+	return nil
+}
+
+// scopes returns the scopes to request: the configured ones, those that the server has asked for, or those that its
+// metadata list (MCP 2025-11-25, Scope Selection Strategy).
+func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedResourceMetadata) []string {
+	asked := challenge["scope"]
+	switch {
+	case len(s.Scopes) > 0:
+		return s.Scopes
+	case asked != "" && len(asked) <= maxAskedScopes:
+		return strings.Fields(asked)
+	case len(strings.Join(of.ScopesSupported, " ")) <= maxAskedScopes:
+		return of.ScopesSupported
+	default:
+		return nil
+	}
+}
+
+// register sets the client's identifier and secret. Without a configured client, it registers a client (RFC 7591).
+func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oauthex.AuthServerMeta, out *oauthClient, redirect string) error {
+	methods := at.TokenEndpointAuthMethodsSupported
+	usesBasic := len(methods) == 0 || slices.Contains(methods, "client_secret_basic")
+	if s.ClientID != "" {
+		out.ClientID, out.ClientSecret, out.InHeader = s.ClientID, s.ClientSecret, s.ClientSecret != "" && usesBasic
+		return nil
+	}
+	if at.RegistrationEndpoint == "" {
+		return fmt.Errorf("%w: its authorization server %s registers no clients: register one there with the redirect URI http://127.0.0.1/callback, and set credentials.oauth.client_id", errServerUnusable, at.Issuer)
+	}
+	if err := s.checkURL(at.RegistrationEndpoint); err != nil {
+		return fmt.Errorf("registration_endpoint of the authorization server: %w", err)
+	}
+	method := "none"
+	if !slices.Contains(methods, method) {
+		method = "client_secret_post"
+		if usesBasic {
+			method = "client_secret_basic"
+		}
+	}
+	registered, err := oauthex.RegisterClient(ctx, at.RegistrationEndpoint, &oauthex.ClientRegistrationMetadata{
+		RedirectURIs: []string{redirect}, ClientName: clientName, ApplicationType: "native", Scope: strings.Join(out.Scopes, " "),
+		GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"}, TokenEndpointAuthMethod: method,
+	}, client)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", errServerAway, err)
+	case err != nil:
+		return fmt.Errorf("%w: its authorization server %s has not registered the mesh as a client: %w", errServerUnusable, at.Issuer, err)
+	}
+	out.ClientID, out.ClientSecret = registered.ClientID, registered.ClientSecret
+	out.InHeader = out.ClientSecret != "" && (registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic")
+	return nil
+}
