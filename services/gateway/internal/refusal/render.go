@@ -20,6 +20,9 @@ type decision struct {
 	RetryAfterMs   int64  `json:"retryAfterMs,omitzero"`
 	SessionKey     string `json:"sessionKey,omitzero"`
 	PolicyRevision string `json:"policyRevision,omitzero"`
+	// NeededScopes and MissingScopes are absent unless scopes are missing.
+	NeededScopes  []string `json:"neededScopes,omitzero"`
+	MissingScopes []string `json:"missingScopes,omitzero"`
 	// Approval is absent if the refusal has no approval.
 	Approval *approval `json:"approval,omitzero"`
 }
@@ -153,6 +156,8 @@ func (r *Refusal) decision() decision {
 		RetryAfterMs:   millis(r.retryAfter()),
 		SessionKey:     sessionKeys[r.SessionKey],
 		PolicyRevision: r.PolicyRevision,
+		NeededScopes:   r.NeededScopes,
+		MissingScopes:  r.MissingScopes,
 	}
 }
 
