@@ -41,6 +41,7 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 		"idempotent": func(r *engine.Rule) { r.Idempotent = true },
 		"timeout":    func(r *engine.Rule) { r.Timeout = time.Second },
 		"forward":    func(r *engine.Rule) { r.Strict = true },
+		"needs_scope": func(r *engine.Rule) { r.NeedsScope = []string{"a"} },
 	} {
 		changed := approval
 		change(&changed)

@@ -211,6 +211,7 @@ func drawPrincipal(t *rapid.T) engine.Principal {
 		Owner:  rapid.SampledFrom([]string{"", "", "ana", "olga"}).Draw(t, "owner"),
 		Groups: drawSome(t, "groups", someGroups, 2),
 		Run:    rapid.SampledFrom([]string{"", "1"}).Draw(t, "run"),
+		Scopes: rapid.SampledFrom([][]string{{"s1", "s2"}, {"s1", "s2"}, {"s1"}, nil}).Draw(t, "scopes"),
 	}
 }
 

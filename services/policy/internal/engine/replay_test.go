@@ -174,6 +174,8 @@ func TestReplay_NamesWhatIsMissing(t *testing.T) {
 		"groups of a match":                    {rules: []engine.Rule{rule(engine.ActionAllow, func(r *engine.Rule) { r.Match.Groups = []string{"ops"} })}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
 		"groups of a condition":                {rules: []engine.Rule{rule(engine.ActionDeny, when(`"ops" in caller.groups`))}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
 		"scopes of a condition":                {rules: []engine.Rule{rule(engine.ActionDeny, when(`"ops" in caller.scopes`))}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
+		"scopes that a rule needs":             {rules: []engine.Rule{rule(engine.ActionAllow, func(r *engine.Rule) { r.NeedsScope = []string{"ops"} })}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
+		"scopes of a token of the mesh":        {rules: []engine.Rule{rule(engine.ActionAllow, func(r *engine.Rule) { r.NeedsScope = []string{"ops"} })}, want: "deny, up to deny"},
 		"groups of a chain":                    {rules: []engine.Rule{rule(engine.ActionDeny, when(`caller.chain.exists(p, "ops" in p["groups"])`))}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
 		"groups of others":                     {rules: []engine.Rule{allow, rule(engine.ActionDeny, func(r *engine.Rule) { r.Match.Groups, r.Match.Principal = []string{"ops"}, []string{"ben"} })}, unknown: engine.UnknownGroups, want: "allow, up to allow"},
 		"a class that no rule reads":           {rules: []engine.Rule{allow}, unknown: engine.UnknownClass, want: "allow, up to allow"},
