@@ -190,11 +190,11 @@ func DefaultConfig() Config {
 // the keychain are resolved later, when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
-		Listen:      f.Listen,
-		CertFile:    f.Path(f.ListenTLS.Cert),
-		KeyFile:     f.Path(f.ListenTLS.Key),
-		Hosts:       f.AcceptedHosts(),
-		Resource:    f.Resource(),
+		Listen:   f.Listen,
+		CertFile: f.Path(f.ListenTLS.Cert),
+		KeyFile:  f.Path(f.ListenTLS.Key),
+		Hosts:    f.AcceptedHosts(),
+		Resource: f.Resource(),
 
 		StepUpClients: f.Auth.ScopeStepUp,
 

@@ -94,7 +94,8 @@ type Auth struct {
 	Issuers []Issuer `yaml:"issuers"`
 	// ScopeStepUp lists identifiers of OAuth clients, at most 64. A call by such a client that is refused because a scope
 	// is missing (`needs_scope`) gets HTTP 403 with `error="insufficient_scope"`, so that the client requests the scope.
-	// All other clients get a result with the names of the scopes. List only clients that handle this response.
+	// All other clients get a result with the names of the scopes. List only clients that handle this response. A change
+	// needs a restart.
 	ScopeStepUp []string `yaml:"scope_step_up"`
 }
 

@@ -62,39 +62,59 @@ func TestIssuers_ProblemsNameTheKey(t *testing.T) {
 	const valid = "name: corp, issuer: https://login.example.com, audiences: [api]"
 	second := func(text string) string { return "{" + valid + "}, {" + text + "}" }
 	for issuers, want := range map[string]string{
-		"{name: Corp, issuer: https://login.example.com, audiences: [api]}":                   `auth.issuers[0].name: "Corp" is not a name`,
-		"{name: corp, issuer: http://login.example.com, audiences: [api]}":                    `auth.issuers[0].issuer: "http://login.example.com" is not https`,
-		"{name: corp, issuer: login.example.com, audiences: [api]}":                           `auth.issuers[0].issuer: "login.example.com" is not a URL`,
-		"{name: corp, issuer: https://login.example.com}":                                     "auth.issuers[0].audiences: is missing",
-		"{" + valid + ", algorithms: [HS256]}":                                                `auth.issuers[0].algorithms[0]: "HS256" is not one of RS256`,
-		"{" + valid + ", leeway: 1h}":                                                         "auth.issuers[0].leeway: 1h0m0s is not between",
-		"{" + valid + ", max_life: 720h}":                                                     "auth.issuers[0].max_life: 720h0m0s is not between",
-		"{" + valid + ", subject: \"{sub}\"}":                                                 "auth.issuers[0].subject: the JSON Pointer",
-		"{" + valid + ", subject: ana}":                                                       "auth.issuers[0].subject: the template contains no claim",
-		"{" + valid + ", owner: ana}":                                                         "auth.issuers[0].owner: the template contains no claim",
-		"{" + valid + ", require: {email_verified: true}}":                                    "auth.issuers[0].require.email_verified: the JSON Pointer",
-		"{" + valid + ", require: {/n: 1}}":                                                   "wanted true, false, a text or a list of texts",
-		"{" + valid + ", groups: {claim: roles}}":                                             "auth.issuers[0].groups.claim: the JSON Pointer",
-		"{" + valid + ", agent: {claim: /azp, unknown: x}}":                                   `auth.issuers[0].agent.unknown: "x" is not refuse or claim`,
-		"{" + valid + ", tenant: A}":                                                          `auth.issuers[0].tenant: "A" is not a name`,
-		"{" + valid + ", tenants: {claim: /org}}":                                             "auth.issuers[0].tenants.map: is empty",
-		"{" + valid + ", tenant: a, tenants: {claim: /org, map: {a: a}}}":                     "auth.issuers[0].tenants: set either tenant or tenants",
-		"{" + valid + ", people: {operator: [sre]}}":                                                        "auth.issuers[0].people: has no effect without sign_in",
-		"{" + valid + ", sign_in: {client_id: cli}}":                                                        "auth.issuers[0].sign_in: lets no person sign in",
-		"{" + valid + ", people: {agent: [sre]}, sign_in: {client_id: cli}}":                                `auth.issuers[0].people.agent: "agent" is not one of viewer, approver, operator`,
-		"{" + valid + ", people: {viewer: []}, sign_in: {client_id: cli}}":                                  "auth.issuers[0].people.viewer: is empty",
-		"{" + valid + ", people: {viewer: [a]}, sign_in: {}}":                                               "auth.issuers[0].sign_in.client_id: is missing",
-		"{" + valid + ", people: {viewer: [a]}, sign_in: {client_id: api}}":                                 `auth.issuers[0].sign_in.client_id: "api" is also one of audiences`,
-		"{" + valid + ", people: {viewer: [a]}, sign_in: {client_id: cli, session: 48h}}":                   "auth.issuers[0].sign_in.session: 48h0m0s is not between",
-		"{" + valid + ", people: {viewer: [a]}, sign_in: {client_id: cli, scopes: [\"a b\"]}}":              `auth.issuers[0].sign_in.scopes[1]: "a b" is not a scope`,
-		second("name: corp, issuer: https://other.example.com, audiences: [api]"):             `auth.issuers[1].name: "corp" is the name of two issuers`,
-		second("name: other, issuer: https://login.example.com, audiences: [api]"):            "auth.issuers[1].issuer: ",
-		second("name: b, issuer: https://b.example, audiences: [api], subject: \"{/email}\""): "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
-		second("name: b, issuer: https://b.example, audiences: [api], owner: \"{/mgr}\""):     "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
+		"{name: Corp, issuer: https://login.example.com, audiences: [api]}":                    `auth.issuers[0].name: "Corp" is not a name`,
+		"{name: corp, issuer: http://login.example.com, audiences: [api]}":                     `auth.issuers[0].issuer: "http://login.example.com" is not https`,
+		"{name: corp, issuer: login.example.com, audiences: [api]}":                            `auth.issuers[0].issuer: "login.example.com" is not a URL`,
+		"{name: corp, issuer: https://login.example.com}":                                      "auth.issuers[0].audiences: is missing",
+		"{" + valid + ", algorithms: [HS256]}":                                                 `auth.issuers[0].algorithms[0]: "HS256" is not one of RS256`,
+		"{" + valid + ", leeway: 1h}":                                                          "auth.issuers[0].leeway: 1h0m0s is not between",
+		"{" + valid + ", max_life: 720h}":                                                      "auth.issuers[0].max_life: 720h0m0s is not between",
+		"{" + valid + ", subject: \"{sub}\"}":                                                  "auth.issuers[0].subject: the JSON Pointer",
+		"{" + valid + ", subject: ana}":                                                        "auth.issuers[0].subject: the template contains no claim",
+		"{" + valid + ", owner: ana}":                                                          "auth.issuers[0].owner: the template contains no claim",
+		"{" + valid + ", require: {email_verified: true}}":                                     "auth.issuers[0].require.email_verified: the JSON Pointer",
+		"{" + valid + ", require: {/n: 1}}":                                                    "wanted true, false, a text or a list of texts",
+		"{" + valid + ", groups: {claim: roles}}":                                              "auth.issuers[0].groups.claim: the JSON Pointer",
+		"{" + valid + ", agent: {claim: /azp, unknown: x}}":                                    `auth.issuers[0].agent.unknown: "x" is not refuse or claim`,
+		"{" + valid + ", tenant: A}":                                                           `auth.issuers[0].tenant: "A" is not a name`,
+		"{" + valid + ", tenants: {claim: /org}}":                                              "auth.issuers[0].tenants.map: is empty",
+		"{" + valid + ", tenant: a, tenants: {claim: /org, map: {a: a}}}":                      "auth.issuers[0].tenants: set either tenant or tenants",
+		"{" + valid + ", people: {operator: [sre]}}":                                           "auth.issuers[0].people: has no effect without sign_in",
+		"{" + valid + ", sign_in: {client_id: cli}}":                                           "auth.issuers[0].sign_in: lets no person sign in",
+		"{" + valid + ", people: {agent: [sre]}, sign_in: {client_id: cli}}":                   `auth.issuers[0].people.agent: "agent" is not one of viewer, approver, operator`,
+		"{" + valid + ", people: {viewer: []}, sign_in: {client_id: cli}}":                     "auth.issuers[0].people.viewer: is empty",
+		"{" + valid + ", people: {viewer: [a]}, sign_in: {}}":                                  "auth.issuers[0].sign_in.client_id: is missing",
+		"{" + valid + ", people: {viewer: [a]}, sign_in: {client_id: api}}":                    `auth.issuers[0].sign_in.client_id: "api" is also one of audiences`,
+		"{" + valid + ", people: {viewer: [a]}, sign_in: {client_id: cli, session: 48h}}":      "auth.issuers[0].sign_in.session: 48h0m0s is not between",
+		"{" + valid + ", people: {viewer: [a]}, sign_in: {client_id: cli, scopes: [\"a b\"]}}": `auth.issuers[0].sign_in.scopes[1]: "a b" is not a scope`,
+		second("name: corp, issuer: https://other.example.com, audiences: [api]"):              `auth.issuers[1].name: "corp" is the name of two issuers`,
+		second("name: other, issuer: https://login.example.com, audiences: [api]"):             "auth.issuers[1].issuer: ",
+		second("name: b, issuer: https://b.example, audiences: [api], subject: \"{/email}\""):  "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
+		second("name: b, issuer: https://b.example, audiences: [api], owner: \"{/mgr}\""):      "auth.issuers[1].realm: the issuers \"corp\" and \"b\" could give one subject or owner to two people",
 	} {
 		_, err := config.Parse("sluice.yaml", []byte("auth: {issuers: ["+issuers+"]}"), func(string) (string, bool) { return "", false })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n got %v\nwant %s", issuers, err, want)
+		}
+	}
+}
+
+func TestScopeStepUp_ListsClients(t *testing.T) {
+	t.Parallel()
+	const issuers = "issuers: [{name: corp, issuer: https://login.example.com, audiences: [api]}]"
+	f := parse(t, "auth: {"+issuers+", scope_step_up: [cli, 'https://client.example/metadata']}")
+	if got := f.Auth.ScopeStepUp; !slices.Equal(got, []string{"cli", "https://client.example/metadata"}) {
+		t.Errorf("the clients are %q", got)
+	}
+	for text, want := range map[string]string{
+		"scope_step_up: [cli]":                                            "auth.scope_step_up: has no effect without issuers",
+		issuers + ", scope_step_up: [cli, cli]":                           `auth.scope_step_up[1]: "cli" is listed twice`,
+		issuers + ", scope_step_up: ['']":                                 "auth.scope_step_up[0]: is empty or longer than 256 bytes",
+		issuers + ", scope_step_up: [" + strings.Repeat("x, ", 64) + "x]": "auth.scope_step_up: 65 clients are more than 64",
+	} {
+		_, err := config.Parse("sluice.yaml", []byte("auth: {"+text+"}"), func(string) (string, bool) { return "", false })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
 		}
 	}
 }

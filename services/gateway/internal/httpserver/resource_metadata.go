@@ -116,8 +116,8 @@ func (s *Server) acceptsJWT(r *http.Request) bool {
 	return s.deps.Tokens.Issuers() > 0 && strings.HasPrefix(r.URL.Path, "/mcp")
 }
 
-// serverOf returns the name of the server in the path of a request. It returns "" if the path is that of all servers, or
-// if the name is not valid, because such a name could end a quoted string in a challenge.
+// serverOf returns the name of the server in the path of a request. It returns "" if the path is that of all servers,
+// or if the name is not valid, because such a name could end a quoted string in a challenge.
 func serverOf(r *http.Request) string {
 	if server := r.PathValue("server"); issuer.IsServerName(server) {
 		return server

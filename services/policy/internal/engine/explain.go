@@ -51,8 +51,8 @@ type Check struct {
 	// that determined the result, or the reason why the condition can't be evaluated.
 	Got string
 	// Held is true if one of the patterns matched, if the grant's condition is true, if the principal has all scopes, or
-	// if the arguments satisfy the tool's schema. For the rule's condition, Held is true if the rule applies with the result of the condition. If
-	// the condition can't be evaluated, the rule applies, unless the rule allows calls.
+	// if the arguments satisfy the tool's schema. For the rule's condition, Held is true if the rule applies with the
+	// result of the condition. If the condition can't be evaluated, the rule applies, unless the rule allows calls.
 	Held bool
 }
 

@@ -29,7 +29,7 @@ func drawForward(t *rapid.T, r *engine.Rule) {
 		r.Strict = rapid.IntRange(0, 4).Draw(t, "strict") == 0
 	}
 	if r.Action != engine.ActionNone {
-		r.NeedsScope = drawSome(t, "needs scope", []string{"s1", "s2"}, 1)
+		r.NeedsScope = drawSome(t, "needs scope", someScopes, 1)
 	}
 }
 

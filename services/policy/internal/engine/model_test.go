@@ -408,6 +408,7 @@ func TestDecide_AgreesWithTheModel(t *testing.T) {
 	buckets := make(map[string]string) // the description of each bucket, over all runs
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		call.CheckArguments = someChecks[rapid.SampledFrom(slices.Sorted(maps.Keys(someChecks))).Draw(t, "arguments")]
 		got := decide(t, documents, call)
 		documents = modelAddByRisk(documents, call)

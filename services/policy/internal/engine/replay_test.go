@@ -25,6 +25,7 @@ func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		set, err := engine.Compile(documents, drawObserved(t, documents))
 		if err != nil {
 			t.Fatal(err)
@@ -71,6 +72,7 @@ func TestReplay_WithArgumentsDecidesTheCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		strict := slices.ContainsFunc(documents, func(d engine.Document) bool {
 			return slices.ContainsFunc(d.Rules, func(r engine.Rule) bool { return r.Strict })
 		})
@@ -116,6 +118,7 @@ func TestReplay_KnowsTheDecisionWithoutUnknownValues(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		for i := range documents {
 			for j := range documents[i].Rules {
 				r := &documents[i].Rules[j]
