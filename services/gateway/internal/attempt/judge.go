@@ -85,7 +85,7 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
 	if code == commonv1.Code_CODE_SCOPE_MISSING {
-		refused.NeededScopes, refused.MissingScopes = a.Decision.GetNeededScopes(), a.Decision.GetMissingScopes()
+		refused.Scopes = &refusal.Scopes{Needed: a.Decision.GetNeededScopes(), Missing: a.Decision.GetMissingScopes()}
 	}
 	// The answer to a call to a hidden tool is the same as the answer to a call to a missing tool.
 	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {

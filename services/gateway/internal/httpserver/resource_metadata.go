@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/issuer"
 )
@@ -81,7 +80,7 @@ const resourceChallenge = `Bearer realm="sluice"`
 // StepsUp reports whether a refused call of a caller gets the status 403, so that the caller's client signs in again
 // with more scopes. The configuration must list the client, because some clients take this status for a failure.
 func (s *Server) StepsUp(c Caller, refused *refusal.Refusal) bool {
-	return refused != nil && refused.Code == commonv1.Code_CODE_SCOPE_MISSING && c.Principal.GetClient() != "" &&
+	return refused != nil && refused.Scopes != nil && c.Principal.GetClient() != "" &&
 		slices.Contains(s.cfg.StepUpClients, c.Principal.GetClient())
 }
 

@@ -34,7 +34,7 @@ func (s *Server) stepUp(w http.ResponseWriter, r *http.Request, x *protocol.Requ
 		s.deps.Log.ErrorContext(r.Context(), "answer could not be encoded", "error", err)
 		return resp
 	}
-	w.Header().Set("WWW-Authenticate", s.http.ScopeChallenge(r, resp.Refusal.NeededScopes))
+	w.Header().Set("WWW-Authenticate", s.http.ScopeChallenge(r, resp.Refusal.Scopes.Needed))
 	resp.Body, resp.Status = [][]byte{body}, http.StatusForbidden
 	return resp
 }

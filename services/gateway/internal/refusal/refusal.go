@@ -44,9 +44,8 @@ type Refusal struct {
 	IsProtocolError bool
 	// Versions contains the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
-	// NeededScopes are the OAuth scopes that the call needs, and MissingScopes are those that the caller does not have.
-	// Both are nil unless Code is CODE_SCOPE_MISSING.
-	NeededScopes, MissingScopes []string
+	// Scopes contains the OAuth scopes that the call needs. It is nil unless Code is CODE_SCOPE_MISSING.
+	Scopes *Scopes
 	// Extension is the extension that the client must declare. It is empty unless Code is CODE_CAPABILITY_MISSING.
 	Extension string
 }
@@ -55,6 +54,12 @@ type Refusal struct {
 type Versions struct {
 	Supported []string `json:"supported"`
 	Requested string   `json:"requested"`
+}
+
+// Scopes contains OAuth scopes.
+type Scopes struct {
+	// Needed are the scopes that a call needs, and Missing are those that the caller does not have.
+	Needed, Missing []string
 }
 
 // ProtocolError returns the refusal for a message that is not accepted. If message is empty, the code's default message

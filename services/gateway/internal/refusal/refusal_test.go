@@ -78,7 +78,7 @@ func TestAnswer_MatchesGoldenFiles(t *testing.T) {
 		{"nothing known", refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED}},
 		{"a missing scope", refusal.Refusal{
 			ID: "d-5", Code: commonv1.Code_CODE_SCOPE_MISSING, Message: "the call needs the OAuth scopes a and b", Rule: rule, PolicyRevision: "abc",
-			NeededScopes: []string{"a", "b"}, MissingScopes: []string{"b"},
+			Scopes: &refusal.Scopes{Needed: []string{"a", "b"}, Missing: []string{"b"}},
 		}},
 		{"text that is markup and more", refusal.Refusal{ID: "d-4", Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "</script>\u2028\"\n\x1b[31m"}},
 	}

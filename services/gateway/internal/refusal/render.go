@@ -147,6 +147,10 @@ func (r *Refusal) decision() decision {
 	if a := r.Approval; a != nil {
 		waits = &approval{ID: a.ID, URL: a.URL, ExpiresAt: a.Expires, DeniedUntil: a.DeniedUntil}
 	}
+	scopes := Scopes{}
+	if r.Scopes != nil {
+		scopes = *r.Scopes
+	}
 	return decision{
 		Approval:       waits,
 		ID:             r.ID,
@@ -156,8 +160,8 @@ func (r *Refusal) decision() decision {
 		RetryAfterMs:   millis(r.retryAfter()),
 		SessionKey:     sessionKeys[r.SessionKey],
 		PolicyRevision: r.PolicyRevision,
-		NeededScopes:   r.NeededScopes,
-		MissingScopes:  r.MissingScopes,
+		NeededScopes:   scopes.Needed,
+		MissingScopes:  scopes.Missing,
 	}
 }
 
