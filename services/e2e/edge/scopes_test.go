@@ -65,8 +65,8 @@ type scopeDecision struct {
 	MissingScopes []string `json:"missingScopes"`
 }
 
-// A client that is not listed gets a result that names the scopes. The call does not reach the server. The tool stays in
-// the client's list, and the call runs in the same session with another token.
+// A client that is not listed gets a result that names the scopes. The call does not reach the server. The tool stays
+// in the client's list, and the call runs in the same session with another token.
 func TestScope_MissingScopeIsRefused(t *testing.T) {
 	t.Parallel()
 	p := startProvider(t)

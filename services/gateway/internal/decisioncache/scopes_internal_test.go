@@ -9,8 +9,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// The scopes follow the policy. They are not known before the first message of the policy service, and after the service
-// has sent no message for 2 s.
+// The scopes follow the policy. They are not known before the first message of the policy service, and after the
+// service has sent no message for 2 s.
 func TestNeededScopes_AreThoseOfTheActivePolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
