@@ -30,6 +30,8 @@ type Config struct {
 	Hosts, Origins []string
 	// Resource is the URI of the mesh as a protected resource (RFC 9728). It is empty if the mesh has no public URL.
 	Resource string
+	// StepUpClients are the OAuth clients that get the status 403 if a call is refused because of a missing scope.
+	StepUpClients []string
 	// TrustParent makes the gateway continue the trace of a client. Otherwise the gateway starts a new trace that links
 	// to the client's trace.
 	TrustParent bool
@@ -190,11 +192,14 @@ func DefaultConfig() Config {
 // the keychain are resolved later, when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
-		Listen:      f.Listen,
-		CertFile:    f.Path(f.ListenTLS.Cert),
-		KeyFile:     f.Path(f.ListenTLS.Key),
-		Hosts:       f.AcceptedHosts(),
-		Resource:    f.Resource(),
+		Listen:   f.Listen,
+		CertFile: f.Path(f.ListenTLS.Cert),
+		KeyFile:  f.Path(f.ListenTLS.Key),
+		Hosts:    f.AcceptedHosts(),
+		Resource: f.Resource(),
+
+		StepUpClients: f.Auth.ScopeStepUp,
+
 		Origins:     f.Origins,
 		TrustParent: f.Telemetry.TrustParent,
 		Data:        f.Path(f.Data),

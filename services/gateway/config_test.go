@@ -192,6 +192,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 			},
 			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, Home: []string{".kube"}, NoNetwork: true},
 		},
+		{"StepUpClients", func(f *config.File) { f.Auth.ScopeStepUp = []string{"cli"} }, []string{"cli"}},
 		{"Resource", func(f *config.File) { f.PublicURL = "https://mcp.example.com" }, "https://mcp.example.com/mcp"},
 		{"Documents", func(f *config.File) { f.Policies = []string{"/policies"} }, []string{"/policies"}},
 	}

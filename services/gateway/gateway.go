@@ -322,9 +322,9 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	}
 	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(
-		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, Resource: s.cfg.Resource}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
+		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, Resource: s.cfg.Resource, StepUpClients: s.cfg.StepUpClients}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		mcpserver.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, AnswerMemory: s.answerMemory, Forms: s.forms, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Scopes: s.decisions.NeededScopes, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, AnswerMemory: s.answerMemory, Forms: s.forms, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err

@@ -86,7 +86,7 @@ func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, requ
 		if set == nil {
 			return 0, time.Time{}
 		}
-		resp.Revision, resp.Epoch = set.describe(authn.CallerOf(ctx)), s.epoch(set)
+		resp.Revision, resp.Epoch, resp.NeededScopes = set.describe(authn.CallerOf(ctx)), s.epoch(set), s.neededScopes(set)
 		if lease := set.maxLease(now); request != 0 && lease > 0 && s.readRecently() {
 			resp.Lease = durationpb.New(lease)
 			until = now.Add(lease)

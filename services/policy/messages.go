@@ -89,7 +89,7 @@ func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.
 	for _, r := range d.Redactions {
 		out.Redactions = append(out.Redactions, packRedaction(r))
 	}
-	out.RecordArguments = d.Record
+	out.RecordArguments, out.NeededScopes, out.MissingScopes = d.Record, d.NeededScopes, d.MissingScopes
 	return out
 }
 

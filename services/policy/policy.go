@@ -118,6 +118,8 @@ type Service struct {
 	replaySlots *fairqueue.Queue[owner]
 	// diffSlots limits the number of open comparisons. While a comparison works, it also occupies one of the lintSlots.
 	diffSlots *fairqueue.Queue[owner]
+	// scopes contains the scopes that the rules of a set need.
+	scopes atomic.Pointer[setScopes]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
 }

@@ -239,6 +239,7 @@ func (r *replayer) totals() *policyv1.ReplayTotals {
 // ruleCodes contains the codes of refusals by rules and defaults.
 var ruleCodes = []commonv1.Code{
 	commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TYPE_ERROR,
+	commonv1.Code_CODE_SCOPE_MISSING,
 }
 
 // decidedByRules reports whether the effect of a recorded decision comes from rules or defaults. Otherwise the call was

@@ -92,6 +92,11 @@ type Auth struct {
 	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The identity
 	// service reads the list again when the file changes.
 	Issuers []Issuer `yaml:"issuers"`
+	// ScopeStepUp lists identifiers of OAuth clients, at most 64. A call by such a client that is refused because a scope
+	// is missing (`needs_scope`) gets HTTP 403 with `error="insufficient_scope"`, so that the client requests the scope.
+	// All other clients get a result with the names of the scopes. List only clients that handle this response. A change
+	// needs a restart.
+	ScopeStepUp []string `yaml:"scope_step_up"`
 }
 
 // Token is a bearer token. Exactly one of the fields Token and SHA256 is set.

@@ -143,6 +143,7 @@ const (
 	maxMaxLife     = 24 * time.Hour
 	maxIssuers     = 16
 	maxScopes      = 16
+	maxStepUp      = 64
 	// defaultSession is the default duration of a session. minSession and maxSession limit the duration.
 	defaultSession = 12 * time.Hour
 	minSession     = 5 * time.Minute
@@ -227,6 +228,27 @@ func (f *File) checkIssuers(p *problems) {
 		}
 	}
 	f.checkRealms(p)
+	f.checkStepUp(p)
+}
+
+// checkStepUp checks the OAuth clients of scope_step_up.
+func (f *File) checkStepUp(p *problems) {
+	clients := f.Auth.ScopeStepUp
+	if len(clients) > 0 && len(f.Auth.Issuers) == 0 {
+		p.addf("auth.scope_step_up", "has no effect without issuers: only JWTs of issuers name an OAuth client")
+	}
+	if len(clients) > maxStepUp {
+		p.addf("auth.scope_step_up", "%d clients are more than %d", len(clients), maxStepUp)
+	}
+	for n, client := range clients {
+		path := fmt.Sprintf("auth.scope_step_up[%d]", n)
+		if client == "" || len(client) > 256 {
+			p.addf(path, "is empty or longer than 256 bytes: write the client's identifier, as in the claim client_id or azp")
+		}
+		if slices.Contains(clients[:n], client) {
+			p.addf(path, "%q is listed twice", client)
+		}
+	}
 }
 
 // check checks the parts of an issuer that do not depend on other issuers.

@@ -103,6 +103,26 @@ func TestIssuers_ProblemsNameTheKey(t *testing.T) {
 	}
 }
 
+func TestScopeStepUp_ListsClients(t *testing.T) {
+	t.Parallel()
+	const issuers = "issuers: [{name: corp, issuer: https://login.example.com, audiences: [api]}]"
+	f := parse(t, "auth: {"+issuers+", scope_step_up: [cli, 'https://client.example/metadata']}")
+	if got := f.Auth.ScopeStepUp; !slices.Equal(got, []string{"cli", "https://client.example/metadata"}) {
+		t.Errorf("the clients are %q", got)
+	}
+	for text, want := range map[string]string{
+		"scope_step_up: [cli]":                                            "auth.scope_step_up: has no effect without issuers",
+		issuers + ", scope_step_up: [cli, cli]":                           `auth.scope_step_up[1]: "cli" is listed twice`,
+		issuers + ", scope_step_up: ['']":                                 "auth.scope_step_up[0]: is empty or longer than 256 bytes",
+		issuers + ", scope_step_up: [" + strings.Repeat("x, ", 64) + "x]": "auth.scope_step_up: 65 clients are more than 64",
+	} {
+		_, err := config.Parse("sluice.yaml", []byte("auth: {"+text+"}"), func(string) (string, bool) { return "", false })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
+		}
+	}
+}
+
 func TestIssuers_PublicURLHasNoPath(t *testing.T) {
 	t.Parallel()
 	_, err := config.Parse("sluice.yaml", []byte("public_url: https://example.com/tools"), func(string) (string, bool) { return "", false })

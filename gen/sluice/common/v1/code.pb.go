@@ -106,6 +106,8 @@ const (
 	Code_CODE_CAPABILITY_MISSING Code = 36
 	// An operator has stopped the calls of an agent or of a tenant, the calls to a server, or all calls.
 	Code_CODE_STOPPED Code = 37
+	// A rule needs OAuth scopes that the caller does not have. A caller without a JWT of an issuer has no scopes.
+	Code_CODE_SCOPE_MISSING Code = 38
 	// The body is larger than the gateway accepts for this kind of message.
 	Code_CODE_BODY_TOO_LARGE Code = 64
 	// The body is not a single JSON value.
@@ -181,6 +183,7 @@ var (
 		35: "CODE_SESSION_REQUIRED",
 		36: "CODE_CAPABILITY_MISSING",
 		37: "CODE_STOPPED",
+		38: "CODE_SCOPE_MISSING",
 		64: "CODE_BODY_TOO_LARGE",
 		65: "CODE_JSON_INVALID",
 		66: "CODE_JSON_DUPLICATE_KEY",
@@ -237,6 +240,7 @@ var (
 		"CODE_SESSION_REQUIRED":     35,
 		"CODE_CAPABILITY_MISSING":   36,
 		"CODE_STOPPED":              37,
+		"CODE_SCOPE_MISSING":        38,
 		"CODE_BODY_TOO_LARGE":       64,
 		"CODE_JSON_INVALID":         65,
 		"CODE_JSON_DUPLICATE_KEY":   66,
@@ -287,7 +291,7 @@ var File_sluice_common_v1_code_proto protoreflect.FileDescriptor
 
 const file_sluice_common_v1_code_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsluice/common/v1/code.proto\x12\x10sluice.common.v1*\xd0\n" +
+	"\x1bsluice/common/v1/code.proto\x12\x10sluice.common.v1*\xe8\n" +
 	"\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -328,7 +332,8 @@ const file_sluice_common_v1_code_proto_rawDesc = "" +
 	"\x15CODE_PROTOCOL_VERSION\x10\"\x12\x19\n" +
 	"\x15CODE_SESSION_REQUIRED\x10#\x12\x1b\n" +
 	"\x17CODE_CAPABILITY_MISSING\x10$\x12\x10\n" +
-	"\fCODE_STOPPED\x10%\x12\x17\n" +
+	"\fCODE_STOPPED\x10%\x12\x16\n" +
+	"\x12CODE_SCOPE_MISSING\x10&\x12\x17\n" +
 	"\x13CODE_BODY_TOO_LARGE\x10@\x12\x15\n" +
 	"\x11CODE_JSON_INVALID\x10A\x12\x1b\n" +
 	"\x17CODE_JSON_DUPLICATE_KEY\x10B\x12\x16\n" +

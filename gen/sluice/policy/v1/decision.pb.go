@@ -390,8 +390,13 @@ type Decision struct {
 	// Whether a rule requires the gateway to store a copy of the arguments. In the copy, secrets and the values of
 	// `redactions` are replaced. A gateway that can't store the copy must refuse the call.
 	RecordArguments bool `protobuf:"varint,20,opt,name=record_arguments,json=recordArguments,proto3" json:"record_arguments,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// OAuth scopes that the rules need for the call, sorted and without duplicates. It is empty unless the code is
+	// scope_missing. At most 64.
+	NeededScopes []string `protobuf:"bytes,21,rep,name=needed_scopes,json=neededScopes,proto3" json:"needed_scopes,omitempty"`
+	// Those of `needed_scopes` that the principal with the index `chain_index` does not have. At most 64.
+	MissingScopes []string `protobuf:"bytes,22,rep,name=missing_scopes,json=missingScopes,proto3" json:"missing_scopes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -541,6 +546,20 @@ func (x *Decision) GetRecordArguments() bool {
 		return x.RecordArguments
 	}
 	return false
+}
+
+func (x *Decision) GetNeededScopes() []string {
+	if x != nil {
+		return x.NeededScopes
+	}
+	return nil
+}
+
+func (x *Decision) GetMissingScopes() []string {
+	if x != nil {
+		return x.MissingScopes
+	}
+	return nil
 }
 
 // RuleRef identifies a rule.
@@ -1053,7 +1072,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
 	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x125\n" +
-	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xc3\x06\n" +
+	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xb5\a\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
@@ -1079,7 +1098,9 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\n" +
 	"tool_class\x18\x11 \x01(\v2\x1b.sluice.policy.v1.ToolClassR\ttoolClass\x129\n" +
 	"\bobserved\x18\x12 \x01(\v2\x1d.sluice.policy.v1.ObservationR\bobserved\x12)\n" +
-	"\x10record_arguments\x18\x14 \x01(\bR\x0frecordArgumentsJ\x04\b\x06\x10\aJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\rstrict_schema\"9\n" +
+	"\x10record_arguments\x18\x14 \x01(\bR\x0frecordArguments\x126\n" +
+	"\rneeded_scopes\x18\x15 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05\x10\x01(\x80\x01R\fneededScopes\x128\n" +
+	"\x0emissing_scopes\x18\x16 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05\x10\x01(\x80\x01R\rmissingScopesJ\x04\b\x06\x10\aJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\rstrict_schema\"9\n" +
 	"\aRuleRef\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\tR\bdocument\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xc0\x02\n" +

@@ -772,7 +772,10 @@ type LeaseRevisionResponse struct {
 	Epoch string `protobuf:"bytes,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Time for which decisions of this epoch may be used, at most 1 s. The gateway must count it from a moment before the
 	// gateway sent the request. If it is absent, the lease of earlier responses with the same epoch is not extended.
-	Lease         *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
+	Lease *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
+	// OAuth scopes that the rules of the active revision need, for each configured server for which rules need scopes. It
+	// is the same in all responses with the same epoch. At most 10,000.
+	NeededScopes  []*ServerScopes `protobuf:"bytes,6,rep,name=needed_scopes,json=neededScopes,proto3" json:"needed_scopes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -842,6 +845,68 @@ func (x *LeaseRevisionResponse) GetLease() *durationpb.Duration {
 	return nil
 }
 
+func (x *LeaseRevisionResponse) GetNeededScopes() []*ServerScopes {
+	if x != nil {
+		return x.NeededScopes
+	}
+	return nil
+}
+
+// ServerScopes contains the OAuth scopes that rules need for calls to a server.
+type ServerScopes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Configured name of the server.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// The scopes, sorted and without duplicates: 1 to 64.
+	Scopes        []string `protobuf:"bytes,2,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerScopes) Reset() {
+	*x = ServerScopes{}
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerScopes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerScopes) ProtoMessage() {}
+
+func (x *ServerScopes) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerScopes.ProtoReflect.Descriptor instead.
+func (*ServerScopes) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ServerScopes) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *ServerScopes) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
 var File_sluice_policy_v1_revision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_revision_proto_rawDesc = "" +
@@ -902,13 +967,17 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\"M\n" +
 	"\x14LeaseRevisionRequest\x12\x1f\n" +
 	"\x06number\x18\x01 \x01(\x04B\a\xbaH\x042\x02(\x01R\x06number\x12\x14\n" +
-	"\x05taken\x18\x02 \x01(\x04R\x05taken\"\xc8\x01\n" +
+	"\x05taken\x18\x02 \x01(\x04R\x05taken\"\x98\x02\n" +
 	"\x15LeaseRevisionResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\x04R\arequest\x126\n" +
 	"\brevision\x18\x03 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\tR\x05epoch\x12/\n" +
-	"\x05lease\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05leaseB\xc4\x01\n" +
+	"\x05lease\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12N\n" +
+	"\rneeded_scopes\x18\x06 \x03(\v2\x1e.sluice.policy.v1.ServerScopesB\t\xbaH\x06\x92\x01\x03\x10\x90NR\fneededScopes\"m\n" +
+	"\fServerScopes\x120\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12+\n" +
+	"\x06scopes\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\b\x01\x10@\"\ar\x05\x10\x01(\x80\x01R\x06scopesB\xc4\x01\n" +
 	"\x14com.sluice.policy.v1B\rRevisionProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var (
@@ -923,7 +992,7 @@ func file_sluice_policy_v1_revision_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_revision_proto_rawDescData
 }
 
-var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_sluice_policy_v1_revision_proto_goTypes = []any{
 	(*ApplyDocumentsRequest)(nil),  // 0: sluice.policy.v1.ApplyDocumentsRequest
 	(*ApplyDocumentsResponse)(nil), // 1: sluice.policy.v1.ApplyDocumentsResponse
@@ -937,31 +1006,33 @@ var file_sluice_policy_v1_revision_proto_goTypes = []any{
 	(*WatchRevisionResponse)(nil),  // 9: sluice.policy.v1.WatchRevisionResponse
 	(*LeaseRevisionRequest)(nil),   // 10: sluice.policy.v1.LeaseRevisionRequest
 	(*LeaseRevisionResponse)(nil),  // 11: sluice.policy.v1.LeaseRevisionResponse
-	(*Document)(nil),               // 12: sluice.policy.v1.Document
-	(*Finding)(nil),                // 13: sluice.policy.v1.Finding
-	(*timestamppb.Timestamp)(nil),  // 14: google.protobuf.Timestamp
-	(*RuleRef)(nil),                // 15: sluice.policy.v1.RuleRef
-	(*durationpb.Duration)(nil),    // 16: google.protobuf.Duration
+	(*ServerScopes)(nil),           // 12: sluice.policy.v1.ServerScopes
+	(*Document)(nil),               // 13: sluice.policy.v1.Document
+	(*Finding)(nil),                // 14: sluice.policy.v1.Finding
+	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
+	(*RuleRef)(nil),                // 16: sluice.policy.v1.RuleRef
+	(*durationpb.Duration)(nil),    // 17: google.protobuf.Duration
 }
 var file_sluice_policy_v1_revision_proto_depIdxs = []int32{
-	12, // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
-	13, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	13, // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	14, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 2: sluice.policy.v1.GetRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	12, // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
-	14, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
-	13, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
+	13, // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
+	15, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
+	14, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
 	5,  // 6: sluice.policy.v1.Revision.observed:type_name -> sluice.policy.v1.ObservedPolicy
-	15, // 7: sluice.policy.v1.ObservedPolicy.rule:type_name -> sluice.policy.v1.RuleRef
-	14, // 8: sluice.policy.v1.ObservedPolicy.until:type_name -> google.protobuf.Timestamp
+	16, // 7: sluice.policy.v1.ObservedPolicy.rule:type_name -> sluice.policy.v1.RuleRef
+	15, // 8: sluice.policy.v1.ObservedPolicy.until:type_name -> google.protobuf.Timestamp
 	4,  // 9: sluice.policy.v1.ListRevisionsResponse.revisions:type_name -> sluice.policy.v1.Revision
 	4,  // 10: sluice.policy.v1.WatchRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
 	4,  // 11: sluice.policy.v1.LeaseRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	16, // 12: sluice.policy.v1.LeaseRevisionResponse.lease:type_name -> google.protobuf.Duration
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	17, // 12: sluice.policy.v1.LeaseRevisionResponse.lease:type_name -> google.protobuf.Duration
+	12, // 13: sluice.policy.v1.LeaseRevisionResponse.needed_scopes:type_name -> sluice.policy.v1.ServerScopes
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_revision_proto_init() }
@@ -977,7 +1048,7 @@ func file_sluice_policy_v1_revision_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_revision_proto_rawDesc), len(file_sluice_policy_v1_revision_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

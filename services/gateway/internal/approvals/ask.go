@@ -120,8 +120,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 		return a, refused, false
 	}
 	a.Decision = decided.GetDecision()
-	isStopped := a.Decision.GetCode() == commonv1.Code_CODE_STOPPED // the approval stays valid until the calls are resumed
-	if refused = a.Refusal(); refused != nil && (a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY || isStopped) {
+	if refused = a.Refusal(); refused != nil && (a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY || a.ApprovalStaysValid()) {
 		return a, refused, false // any other denial ends the approval
 	}
 	if list := a.Decision.GetRedactions(); refused == nil && (!a.Redactor.MakesInArguments(list) || (a.Transport == upstream.KindHost || a.AnsweredLater) && !a.Redactor.Makes(list)) {

@@ -13,8 +13,7 @@ import (
 
 // EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal of the
 // call, or nil. If this gateway has requested an approval for an equal call before, and the policy now allows or denies
-// the call, EndSuperseded cancels that approval, unless it was claimed. If the call is refused because of a stop, the
-// approval stays valid.
+// the call, EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
 //
 // The result is the refusal of the call, or nil if the call may run. A call that refers to an approval that has ended is
 // refused, too: the caller may have missed the answer, and the call must not run twice.
@@ -40,8 +39,7 @@ func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *
 // The result is nil if the policy allows the call. If the approval cannot be cancelled, a call that the policy allows
 // is refused. A call that the policy denies is always denied.
 func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt, denied *refusal.Refusal) *refusal.Refusal {
-	isStopped := a.Decision.GetCode() == commonv1.Code_CODE_STOPPED // the approval stays valid until the calls are resumed
-	if denied != nil && (!a.Denies() || isStopped) {
+	if denied != nil && (!a.Denies() || a.ApprovalStaysValid()) {
 		return denied
 	}
 	reason := "policy requires no approval for this call now"

@@ -84,11 +84,21 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           a.Decision.GetRule(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
+	if code == commonv1.Code_CODE_SCOPE_MISSING {
+		refused.Scopes = &refusal.Scopes{Needed: a.Decision.GetNeededScopes(), Missing: a.Decision.GetMissingScopes()}
+	}
 	// The answer to a call to a hidden tool is the same as the answer to a call to a missing tool.
 	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
 	return refused
+}
+
+// ApprovalStaysValid reports whether an approval of the call stays valid although the policy denies the call. This is
+// the case if the calls are stopped until an operator resumes them, or if the caller must sign in with more scopes.
+func (a Attempt) ApprovalStaysValid() bool {
+	code := a.Decision.GetCode()
+	return code == commonv1.Code_CODE_STOPPED || code == commonv1.Code_CODE_SCOPE_MISSING
 }
 
 // Denies reports whether the policy denies the call. It returns false if only the gateway itself refuses the call.

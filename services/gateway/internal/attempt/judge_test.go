@@ -1,6 +1,7 @@
 package attempt_test
 
 import (
+	"slices"
 	"testing"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -57,6 +58,19 @@ func TestRefusal_FollowsFromTheDecision(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
 		}
+	}
+}
+
+func TestRefusal_ContainsTheScopes(t *testing.T) {
+	t.Parallel()
+	d := &policyv1.Decision{Effect: denies, Code: commonv1.Code_CODE_SCOPE_MISSING, NeededScopes: []string{"a", "b"}, MissingScopes: []string{"b"}}
+	got := decided(newAttempt(t, callText), d).Refusal()
+	if got.Scopes == nil || !slices.Equal(got.Scopes.Needed, d.GetNeededScopes()) || !slices.Equal(got.Scopes.Missing, d.GetMissingScopes()) || got.Retryable() {
+		t.Errorf("%+v", got)
+	}
+	d.Code = commonv1.Code_CODE_DENIED_BY_RULE
+	if got := decided(newAttempt(t, callText), d).Refusal(); got.Scopes != nil {
+		t.Errorf("another refusal has scopes: %+v", got)
 	}
 }
 

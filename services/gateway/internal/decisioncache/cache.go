@@ -57,6 +57,7 @@ type Cache struct {
 
 type epoch struct {
 	name, revision string
+	scopes         serverScopes
 	// until is the time when the lease on this epoch expires, or nil if there is no lease.
 	until atomic.Pointer[instant]
 

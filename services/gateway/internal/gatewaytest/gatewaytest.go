@@ -135,7 +135,7 @@ func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
 	g.check(err)
 	nothing := func() []string { return nil }
 	out := mcpserver.Deps{
-		Tokens: tokens, Policy: g.Policy, Revision: g.revision, Pipeline: g.Pipeline, Sessions: g.Sessions, Servers: g.targets(),
+		Tokens: tokens, Policy: g.Policy, Revision: g.revision, Scopes: func(string) []string { return nil }, Pipeline: g.Pipeline, Sessions: g.Sessions, Servers: g.targets(),
 		Catalogue: catalog, AnswerMemory: memory, Forms: forms.Open(g.t.Context(), filepath.Join(g.t.TempDir(), "forms.json"), log), Secret: []byte("secret"), Admission: func(string, string) {}, Ready: nothing, Degraded: nothing,
 		Tracer: g.tracer, Meters: g.meters, Propagator: propagation.TraceContext{}, Log: log,
 	}

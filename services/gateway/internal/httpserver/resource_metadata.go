@@ -2,10 +2,12 @@ package httpserver
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/issuer"
 )
 
@@ -22,11 +24,12 @@ func MetadataPatterns() []string {
 type resourceMetadata struct {
 	Resource             string   `json:"resource"`
 	AuthorizationServers []string `json:"authorization_servers"`
+	Scopes               []string `json:"scopes_supported,omitempty"`
 	BearerMethods        []string `json:"bearer_methods_supported"`
 }
 
 // ResourceMetadata serves the metadata of the mesh, or of one of its servers, as a protected resource. Each server name
-// has metadata, so a client can't find out which servers exist. Without issuers or a public URL, there is no metadata.
+// has metadata, whether or not the server exists. Without issuers or a public URL, there is no metadata.
 func (s *Server) ResourceMetadata(w http.ResponseWriter, r *http.Request) {
 	h, issuers := w.Header(), s.deps.Tokens.IssuerURLs()
 	h.Set("Access-Control-Allow-Origin", "*") // the metadata is public
@@ -38,7 +41,10 @@ func (s *Server) ResourceMetadata(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this mesh accepts no tokens of issuers: set public_url and auth.issuers", http.StatusNotFound)
 		return
 	}
-	out := resourceMetadata{Resource: s.resourceOf(r.PathValue("server")), AuthorizationServers: issuers, BearerMethods: []string{"header"}}
+	out := resourceMetadata{
+		Resource: s.resourceOf(r.PathValue("server")), AuthorizationServers: issuers,
+		Scopes: s.deps.Scopes(r.PathValue("server")), BearerMethods: []string{"header"},
+	}
 	body, err := json.Marshal(out)
 	if err != nil {
 		s.deps.Log.ErrorContext(r.Context(), "the metadata could not be written", "error", err)
@@ -59,18 +65,61 @@ func (s *Server) resourceOf(server string) string {
 	return s.cfg.Resource + "/" + server
 }
 
-// challenge returns the challenge of a response with the status 401 (RFC 6750, section 3). It contains the URL of the
-// resource's metadata if JWTs of issuers are accepted and the mesh has a public URL (RFC 9728, section 5.1).
+// challenge returns the challenge of a response with the status 401 (RFC 6750, section 3). If JWTs of issuers are
+// accepted, it contains the scopes that rules need for the server, so that the client requests them when it signs in.
 func (s *Server) challenge(r *http.Request) string {
-	const challenge = `Bearer realm="sluice"`
-	if s.cfg.Resource == "" || s.deps.Tokens.Issuers() == 0 || !strings.HasPrefix(r.URL.Path, "/mcp") {
+	challenge := resourceChallenge + s.metadataParameter(r)
+	if !s.acceptsJWT(r) {
 		return challenge
 	}
-	base := strings.TrimSuffix(s.cfg.Resource, "/mcp")
-	server := r.PathValue("server")
-	if !issuer.IsServerName(server) { // other names could end the quoted string below
-		server = ""
+	return challenge + scopeParameter(s.deps.Scopes(serverOf(r)))
+}
+
+const resourceChallenge = `Bearer realm="sluice"`
+
+// StepsUp reports whether a refused call of a caller gets the status 403, so that the caller's client signs in again
+// with more scopes. The configuration must list the client, because some clients take this status for a failure.
+func (s *Server) StepsUp(c Caller, refused *refusal.Refusal) bool {
+	return refused != nil && refused.Scopes != nil && c.Principal.GetClient() != "" &&
+		slices.Contains(s.cfg.StepUpClients, c.Principal.GetClient())
+}
+
+// ScopeChallenge returns the challenge of a response with the status 403 to a call that needs more scopes (RFC 6750,
+// section 3.1).
+func (s *Server) ScopeChallenge(r *http.Request, needed []string) string {
+	return resourceChallenge + `, error="insufficient_scope"` + scopeParameter(needed) + s.metadataParameter(r)
+}
+
+// scopeParameter returns the parameter `scope` of a challenge. A scope contains no character that must be escaped (RFC
+// 6749, section 3.3).
+func scopeParameter(scopes []string) string {
+	if len(scopes) == 0 {
+		return ""
 	}
-	path := strings.TrimPrefix(s.resourceOf(server), base)
-	return challenge + `, resource_metadata="` + base + metadataPath + path + `"`
+	return `, scope="` + strings.Join(scopes, " ") + `"`
+}
+
+// metadataParameter returns the parameter of a challenge with the URL of the resource's metadata (RFC 9728, section
+// 5.1). It is empty unless JWTs of issuers are accepted and the mesh has a public URL.
+func (s *Server) metadataParameter(r *http.Request) string {
+	if s.cfg.Resource == "" || !s.acceptsJWT(r) {
+		return ""
+	}
+	base := strings.TrimSuffix(s.cfg.Resource, "/mcp")
+	path := strings.TrimPrefix(s.resourceOf(serverOf(r)), base)
+	return `, resource_metadata="` + base + metadataPath + path + `"`
+}
+
+// acceptsJWT reports whether clients can send JWTs of issuers in requests to this path.
+func (s *Server) acceptsJWT(r *http.Request) bool {
+	return s.deps.Tokens.Issuers() > 0 && strings.HasPrefix(r.URL.Path, "/mcp")
+}
+
+// serverOf returns the name of the server in the path of a request. It returns "" if the path is that of all servers,
+// or if the name is not valid, because such a name could end a quoted string in a challenge.
+func serverOf(r *http.Request) string {
+	if server := r.PathValue("server"); issuer.IsServerName(server) {
+		return server
+	}
+	return ""
 }

@@ -43,11 +43,16 @@ type Config struct {
 	// Resource is the URI of the mesh as a protected resource (RFC 9728), such as `https://mcp.example.com/mcp`. It is
 	// empty if the mesh has no public URL.
 	Resource string
+	// StepUpClients are the OAuth clients that get the status 403 if a call is refused because of a missing scope.
+	StepUpClients []string
 }
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Tokens *authn.Tokens
+	// Scopes returns the OAuth scopes that calls to a server need, or those of all servers if the name is empty. Unknown
+	// servers need the scopes of all servers. Scopes returns nil if no scopes are needed or if they are not known.
+	Scopes func(server string) []string
 	// Admission counts a request that was refused before its caller was identified. peer is the client's address.
 	Admission func(code, peer string)
 	// Panicked logs the panic of a handler.
@@ -64,7 +69,7 @@ type Server struct {
 
 // New returns a server, or an error if a dependency is missing.
 func New(cfg Config, deps Deps) (*Server, error) {
-	if deps.Tokens == nil || deps.Admission == nil || deps.Panicked == nil || deps.Meters == nil || deps.Log == nil {
+	if deps.Tokens == nil || deps.Scopes == nil || deps.Admission == nil || deps.Panicked == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("httpserver: every dependency is required")
 	}
 	return &Server{cfg: cfg, deps: deps}, nil

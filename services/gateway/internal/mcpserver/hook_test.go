@@ -59,6 +59,22 @@ func bash(id, command string) string {
 	return fmt.Sprintf(`{"event":"call","tool":"Bash","input":{"command":%q},"id":%q,"session":"s1","turn":"t1"}`, command, id)
 }
 
+// A call of a hook that lacks a scope is denied with the reason. The status is 200, because hooks do not sign in.
+func TestHook_MissingScopeIsAVerdict(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHookGateway(t)
+		w.Policy.Decision = &policyv1.Decision{
+			Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_SCOPE_MISSING, Message: "the call needs the OAuth scope shell",
+			NeededScopes: []string{"shell"}, MissingScopes: []string{"shell"},
+		}
+		v := w.hook("claude-code", bash("u1", "ls"))
+		if v.Verdict != "deny" || v.Code != "scope_missing" || v.Decision == "" || v.Reason != "Denied by policy: the call needs the OAuth scope shell" {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
 // The policy service evaluates an event like a call. The records state that the client itself executes the call.
 func TestHook_TakesTheStepsOfACall(t *testing.T) {
 	t.Parallel()

@@ -52,6 +52,9 @@ type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	// Revision returns the revision of the active policy, or "" if it is not known.
 	Revision func() string
+	// Scopes returns the OAuth scopes that rules need for calls to a server, or those for all servers together if the
+	// name is empty. It returns nil if the scopes are not known.
+	Scopes   func(server string) []string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
 	Servers  map[string]servers.Config
@@ -144,9 +147,20 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	e := &Server{Router: f, deps: deps, servers: configured, sessionIDs: newSessionIDs(), hooks: newHookMemories()}
 	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
-		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
+		Tokens: deps.Tokens, Scopes: scopesOf(deps.Scopes, reachable), Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
 	})
 	return e, err
+}
+
+// scopesOf returns a function that returns the scopes of a server in the form that strangers may see: for a server that
+// does not exist, the scopes of all servers.
+func scopesOf(scopes func(server string) []string, reachable map[string]*servers.Server) func(server string) []string {
+	return func(server string) []string {
+		if reachable[server] == nil {
+			server = ""
+		}
+		return scopes(server)
+	}
 }
 
 // Discover lists the tools of every server for the catalog. It repeats this on a schedule until ctx is done.

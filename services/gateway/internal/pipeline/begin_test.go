@@ -147,11 +147,29 @@ func TestDo_StoppedCallNamesTheReason(t *testing.T) {
 	}
 }
 
-// Approvers have approved an agent's call. Before the call runs, an operator stops the agent. The call is refused. The
-// approval is neither claimed nor cancelled, so that the call can run after the operator has allowed the agent's calls
-// again.
-func TestDo_StopKeepsTheApproval(t *testing.T) {
+// scopeMissing returns the decision on a call that needs more scopes.
+func scopeMissing() *policyv1.Decision {
+	return &policyv1.Decision{
+		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_SCOPE_MISSING, PolicyRevision: "later",
+		Message: "the call needs the OAuth scopes a and b", NeededScopes: []string{"a", "b"}, MissingScopes: []string{"b"},
+	}
+}
+
+// Approvers have approved an agent's call. Before the call runs, an operator stops the agent, or the agent's new token
+// lacks a scope. The call is refused. The approval is neither claimed nor cancelled, so that the call can run after the
+// operator has allowed the agent's calls again, or the agent has another token.
+func TestDo_ApprovalStaysValid(t *testing.T) {
 	t.Parallel()
+	for name, denied := range map[string]*policyv1.Decision{"stopped": stopped(), "a scope is missing": scopeMissing()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testApprovalStaysValid(t, denied)
+		})
+	}
+}
+
+func testApprovalStaysValid(t *testing.T, denied *policyv1.Decision) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newApprovalPipeline()
 		asks := w.decide
@@ -161,11 +179,11 @@ func TestDo_StopKeepsTheApproval(t *testing.T) {
 		if got := p.Do(t.Context(), w.newApprovalCall(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
 			t.Fatalf("no ticket: %+v", got.Refusal)
 		}
-		w.approvals.answerRequest, w.decide = answerStates(approvalUntil(approved)), decides(stopped())
+		w.approvals.answerRequest, w.decide = answerStates(approvalUntil(approved)), decides(denied)
 		refuses := func(when string) {
 			t.Helper()
 			w.steps = nil
-			if got := p.Do(t.Context(), w.newApprovalCall(t)); codeOf(got.Refusal) != commonv1.Code_CODE_STOPPED {
+			if got := p.Do(t.Context(), w.newApprovalCall(t)); codeOf(got.Refusal) != denied.GetCode() || (got.Refusal.Scopes != nil) != (denied.GetMissingScopes() != nil) {
 				t.Fatalf("%s: %+v", when, got.Refusal)
 			}
 			for _, step := range []string{"claim", "take", "cancel", "send"} {
@@ -174,18 +192,18 @@ func TestDo_StopKeepsTheApproval(t *testing.T) {
 				}
 			}
 		}
-		refuses("stopped before the call is repeated")
+		refuses("denied before the call is repeated")
 		n := 0
 		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			if n++; n < 3 {
 				return asks(ctx, r)
 			}
-			return decides(stopped())(ctx, r) // when the approval is to be claimed
+			return decides(denied)(ctx, r) // when the approval is to be claimed
 		}
-		refuses("stopped before the claim")
+		refuses("denied before the claim")
 		w.decide = asks
 		if got := p.Do(t.Context(), w.newApprovalCall(t)); got.Refusal != nil {
-			t.Errorf("after the calls were resumed: %+v", got.Refusal)
+			t.Errorf("after the policy allows the call again: %+v", got.Refusal)
 		}
 		p.Wait(t.Context())
 	})

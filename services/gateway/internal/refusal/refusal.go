@@ -44,6 +44,8 @@ type Refusal struct {
 	IsProtocolError bool
 	// Versions contains the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
+	// Scopes contains the OAuth scopes that the call needs. It is nil unless Code is CODE_SCOPE_MISSING.
+	Scopes *Scopes
 	// Extension is the extension that the client must declare. It is empty unless Code is CODE_CAPABILITY_MISSING.
 	Extension string
 }
@@ -52,6 +54,12 @@ type Refusal struct {
 type Versions struct {
 	Supported []string `json:"supported"`
 	Requested string   `json:"requested"`
+}
+
+// Scopes contains OAuth scopes.
+type Scopes struct {
+	// Needed are the scopes that a call needs, and Missing are those that the caller does not have.
+	Needed, Missing []string
 }
 
 // ProtocolError returns the refusal for a message that is not accepted. If message is empty, the code's default message
@@ -134,7 +142,7 @@ func Sentence(text string) string {
 func headline(c commonv1.Code) string {
 	switch c { //nolint:exhaustive // all other codes mean that the request was wrong or that a service is unavailable
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED,
-		commonv1.Code_CODE_TYPE_ERROR, commonv1.Code_CODE_TOOL_CHANGED, commonv1.Code_CODE_QUARANTINED:
+		commonv1.Code_CODE_TYPE_ERROR, commonv1.Code_CODE_SCOPE_MISSING, commonv1.Code_CODE_TOOL_CHANGED, commonv1.Code_CODE_QUARANTINED:
 		return "Denied by policy"
 	case commonv1.Code_CODE_STOPPED:
 		return "Stopped by an operator"
@@ -159,6 +167,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_DENIED_BY_DEFAULT:    "no rule allows this call.",
 	commonv1.Code_CODE_METHOD_DENIED:        "no rule allows this method.",
 	commonv1.Code_CODE_TYPE_ERROR:           "a rule can't be applied to these arguments: one is missing or has another type.",
+	commonv1.Code_CODE_SCOPE_MISSING:        "the call needs OAuth scopes that the caller does not have.",
 	commonv1.Code_CODE_TOOL_UNKNOWN:         "the server has no such tool.",
 	commonv1.Code_CODE_TOOL_CHANGED:         "the tool's definition is not the one that was accepted.",
 	commonv1.Code_CODE_QUARANTINED:          "a person must accept the tool's new definition first.",

@@ -76,6 +76,10 @@ func TestAnswer_MatchesGoldenFiles(t *testing.T) {
 		}},
 		{"denied by a document's default", refusal.Refusal{ID: "d-3", Code: commonv1.Code_CODE_DENIED_BY_DEFAULT, Rule: &policyv1.RuleRef{Document: "finance"}}},
 		{"nothing known", refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED}},
+		{"a missing scope", refusal.Refusal{
+			ID: "d-5", Code: commonv1.Code_CODE_SCOPE_MISSING, Message: "the call needs the OAuth scopes a and b", Rule: rule, PolicyRevision: "abc",
+			Scopes: &refusal.Scopes{Needed: []string{"a", "b"}, Missing: []string{"b"}},
+		}},
 		{"text that is markup and more", refusal.Refusal{ID: "d-4", Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "</script>\u2028\"\n\x1b[31m"}},
 	}
 	var out strings.Builder

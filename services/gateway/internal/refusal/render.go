@@ -20,6 +20,9 @@ type decision struct {
 	RetryAfterMs   int64  `json:"retryAfterMs,omitzero"`
 	SessionKey     string `json:"sessionKey,omitzero"`
 	PolicyRevision string `json:"policyRevision,omitzero"`
+	// NeededScopes and MissingScopes are absent unless scopes are missing.
+	NeededScopes  []string `json:"neededScopes,omitzero"`
+	MissingScopes []string `json:"missingScopes,omitzero"`
 	// Approval is absent if the refusal has no approval.
 	Approval *approval `json:"approval,omitzero"`
 }
@@ -144,6 +147,10 @@ func (r *Refusal) decision() decision {
 	if a := r.Approval; a != nil {
 		waits = &approval{ID: a.ID, URL: a.URL, ExpiresAt: a.Expires, DeniedUntil: a.DeniedUntil}
 	}
+	scopes := Scopes{}
+	if r.Scopes != nil {
+		scopes = *r.Scopes
+	}
 	return decision{
 		Approval:       waits,
 		ID:             r.ID,
@@ -153,6 +160,8 @@ func (r *Refusal) decision() decision {
 		RetryAfterMs:   millis(r.retryAfter()),
 		SessionKey:     sessionKeys[r.SessionKey],
 		PolicyRevision: r.PolicyRevision,
+		NeededScopes:   scopes.Needed,
+		MissingScopes:  scopes.Missing,
 	}
 }
 

@@ -43,7 +43,7 @@ tools:
     execute_within: 90
     grant: {calls: 10, within: 7d, critical: true, where: decimal(args.sum) < decimal("100")}
     idempotent: true
-  self: {action: require_approval, self_confirm: true}
+  self: {action: require_approval, self_confirm: true, needs_scope: github.write}
 rules:
   - name: r1
     match:
@@ -81,7 +81,7 @@ rules:
 				Grant:      engine.Grant{Calls: 10, Within: 7 * 24 * time.Hour, Critical: true, Where: `decimal(args.sum) < decimal("100")`},
 				Idempotent: true,
 			},
-			{Tool: "self", Action: engine.ActionRequireApproval, SelfConfirm: true},
+			{Tool: "self", Action: engine.ActionRequireApproval, SelfConfirm: true, NeedsScope: []string{"github.write"}},
 			{
 				Name: "r1", Action: engine.ActionHide,
 				Match: engine.Match{

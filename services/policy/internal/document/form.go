@@ -70,6 +70,8 @@ type terms struct {
 	Redact  *redact `yaml:"redact"`
 	Record  *record `yaml:"record"`
 
+	NeedsScope strictyaml.OneOrMany[string] `yaml:"needs_scope"`
+
 	When *string `yaml:"when"`
 	// ExtraArgs is "allow", or nil if the key is absent.
 	ExtraArgs *string `yaml:"extra_args"`

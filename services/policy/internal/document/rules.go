@@ -103,6 +103,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
 	r.checkFilled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
 	r.checkFilled(at+".approvers", t.Approvers == nil || len(t.Approvers) > 0, "remove it: then any approver may decide")
+	r.checkFilled(at+".needs_scope", t.NeedsScope == nil || len(t.NeedsScope) > 0, "remove it if the calls need no scope")
 	for i := range t.RateLimit {
 		rule.Limits = append(rule.Limits, r.limit(strictyaml.Index(at+".rate_limit", i), &t.RateLimit[i], per))
 	}
@@ -118,6 +119,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	r.forward(at, t, &rule)
 	rule.Redactions = r.redactions(at+".redact", t.Redact)
 	rule.Record = r.record(at+".record", t.Record)
+	rule.NeedsScope = t.NeedsScope
 	if t.Grant != nil {
 		rule.Grant = r.grant(at+".grant", t.Grant)
 	}

@@ -144,6 +144,7 @@ type keyword struct {
 const (
 	documentNamePattern = `^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`
 	toolNamePattern     = `^[A-Za-z0-9_./-]{1,128}$`
+	scopePattern        = `^[\x21\x23-\x5b\x5d-\x7e]{1,128}$`
 )
 
 func oneOf(names []string) schema { return schema{"enum": names} }

@@ -38,6 +38,7 @@ var keywords = map[string]keyword{
 	"rule.forward":        {"The arguments must satisfy the tool's input schema, and the schema must declare all of them.", oneOf([]string{"strict"}), false},
 	"rule.redact":         {"Values that are replaced before the client receives the result, or the server the arguments.", nil, false},
 	"rule.record":         {"What is stored of the calls, besides the journal.", nil, false},
+	"rule.needs_scope":    {"OAuth scopes that callers need, for example github.write. Calls without them are refused.", schema{"pattern": scopePattern}, false},
 	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", conditionLimits, false},
 	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
 	"rule.mode":           {"With observe, the rule decides nothing, and its decisions are recorded.", modes, false},

@@ -22,7 +22,7 @@ const MaxTests = 1000
 
 // testCodes contains the codes that a test can want.
 var testCodes = []string{
-	string(engine.DeniedByRule), string(engine.DeniedByDefault), string(engine.MethodDenied), string(engine.TypeError),
+	string(engine.DeniedByRule), string(engine.DeniedByDefault), string(engine.MethodDenied), string(engine.TypeError), string(engine.ScopeMissing),
 	string(engine.ApprovalRequired), string(engine.ToolUnknown), string(engine.ToolNameInvalid),
 }
 

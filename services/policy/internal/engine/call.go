@@ -77,7 +77,7 @@ type Principal struct {
 	// Groups contains the groups that the subject belongs to.
 	Groups []string
 	// Issuer, Client and Scopes are the issuer, the OAuth client and the scopes of the principal's JWT. They are empty if
-	// the principal has a token of the mesh. Only conditions read them.
+	// the principal has a token of the mesh. Only conditions read the issuer and the client.
 	Issuer, Client string
 	Scopes         []string
 	// Session is the gateway's session. It is empty if the protocol has no sessions.
@@ -144,6 +144,9 @@ type Decision struct {
 	Hidden bool
 	// ChainIndex is the index of the principal that the decision is based on: 0 for the caller, i+1 for Chain[i].
 	ChainIndex int
+	// NeededScopes contains the scopes that the rules need for the call, and MissingScopes those that the principal does
+	// not have. Both are sorted. They are empty unless Code is [ScopeMissing].
+	NeededScopes, MissingScopes []string
 	// Observed is the decision that would be made if everything were enforced. It is nil if that decision has the same
 	// result as this one.
 	Observed *Observation
@@ -194,6 +197,9 @@ const (
 	// TypeError means that the call is refused because a condition can't be evaluated for it, or because its arguments
 	// do not satisfy the tool's input schema.
 	TypeError Code = "type_error"
+	// ScopeMissing means that a rule allows the call or requires approval for it, and that a principal does not have a
+	// scope that the rule needs.
+	ScopeMissing Code = "scope_missing"
 	// Stopped means that an emergency stop by an operator applies to the call; see [Stop].
 	Stopped Code = "stopped"
 	// Unauthenticated means that a principal has no tenant or no name, or that the chain of principals is too long.

@@ -126,7 +126,7 @@ func (c *Change) covers(o *Change) bool {
 // assumption returns the assumed result of the condition that a verdict depends on. It returns false if the result of
 // this condition is known, or if the verdict comes from a default.
 func (c *Call) assumption(v *verdict) (Assumption, bool) {
-	r := cmp.Or(v.failedRule, v.rule)
+	r := cmp.Or(v.failedRule, v.scoped, v.rule)
 	if r == nil || !c.isOpen(r) {
 		return Assumption{}, false
 	}

@@ -22,6 +22,7 @@ func TestCompare_FindsEveryDifferenceBetweenDecisions(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		before, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		after := drawEdit(t, before)
 		with := drawObserved(t, before)
 		if rapid.Bool().Draw(t, "the change also observes") {

@@ -158,7 +158,7 @@ func checkDocuments(documents []Document) error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, checkAllScopes(documents))...)
 }
 
 func (f *ParseError) describe(d *Document) error {
@@ -232,6 +232,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	}
 	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
 	r.Redactions = slices.Clone(source.Redactions)
+	r.NeedsScope = slices.Sorted(slices.Values(source.NeedsScope))
 	r.Limits = nil
 	for _, l := range source.Limits {
 		r.limits = append(r.limits, compileLimit(r.ref, l))

@@ -56,6 +56,10 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		}
 		return d, v
 	}
+	if refused, r := call.missingScope(rules); r != nil {
+		v.scoped, v.chain = r, refused.ChainIndex
+		return refused, v
+	}
 	if r, chain := call.strictRule(rules); r != nil {
 		if err := call.checkArguments(); err != nil {
 			v.strict = r
@@ -119,6 +123,8 @@ type verdict struct {
 	conflict [2]*rule
 	// strict is a rule with Strict that refuses the call. It is nil if there is no such rule.
 	strict *rule
+	// scoped is a rule that needs a scope that the principal lacks. It is nil if no scope is missing.
+	scoped *rule
 }
 
 // combine returns the verdict of the rules that match a call. If none of these rules has an action, the default applies

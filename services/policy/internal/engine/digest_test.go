@@ -38,9 +38,10 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 		"extra_args": func(r *engine.Rule) {
 			r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true, Where: "args.n == 1", ExtraArgs: true}
 		},
-		"idempotent": func(r *engine.Rule) { r.Idempotent = true },
-		"timeout":    func(r *engine.Rule) { r.Timeout = time.Second },
-		"forward":    func(r *engine.Rule) { r.Strict = true },
+		"idempotent":  func(r *engine.Rule) { r.Idempotent = true },
+		"timeout":     func(r *engine.Rule) { r.Timeout = time.Second },
+		"forward":     func(r *engine.Rule) { r.Strict = true },
+		"needs_scope": func(r *engine.Rule) { r.NeedsScope = []string{"a"} },
 	} {
 		changed := approval
 		change(&changed)

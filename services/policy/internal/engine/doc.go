@@ -35,6 +35,12 @@
 // approval may cover several calls (a grant) only if every one of these rules has a grant, and then the smallest grant
 // applies.
 //
+// # Scopes
+//
+// A rule that allows calls or requires approval for them may need OAuth scopes. The caller and each principal in the
+// delegation chain need the scopes of all rules that apply to them. A call is refused if a scope is missing. Lists stay
+// the same, so that a client can sign in again with the missing scopes.
+//
 // # Observed rules, documents and servers
 //
 // Rules and documents in observe mode (mode: observe) are not enforced, only recorded. On a server in observe mode,

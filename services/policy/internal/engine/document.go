@@ -131,6 +131,10 @@ type Rule struct {
 	// Redactions apply to every matching call that is not denied. A rule has at most [MaxRuleRedactions] redactions,
 	// and all of them are different.
 	Redactions []Redaction
+	// NeedsScope lists the OAuth scopes that a principal needs for the calls that the rule matches. If several rules
+	// apply, the principal needs the scopes of all of them. NeedsScope applies to the same calls as the rule's limits. It
+	// is allowed only with [ActionAllow] and [ActionRequireApproval], and has at most [MaxRuleScopes] scopes.
+	NeedsScope []string
 	// Record reports whether a copy of the arguments is stored for each matching call that is not denied. In this copy,
 	// secrets and the values that the call's redactions select are replaced.
 	Record bool

@@ -41,18 +41,18 @@ type ConsideredRule struct {
 
 // A Check is one comparison of a rule with a call.
 type Check struct {
-	// Name is a key of `match`, "document.server", "when", "otherwise", "grant.where" or "forward". The condition of a
-	// rule is checked only if all checks before it succeeded. The condition of a grant and "forward" are checked only
-	// if the rule matches.
+	// Name is a key of `match`, "document.server", "when", "otherwise", "grant.where", "needs_scope" or "forward". The
+	// condition of a rule is checked only if all checks before it succeeded. The condition of a grant, "needs_scope" and
+	// "forward" are checked only if the rule matches.
 	Name string
-	// Want is what the document requires: patterns separated by ", ", or a condition.
+	// Want is what the document requires: patterns or scopes separated by ", ", or a condition.
 	Want string
 	// Got is the call's value. For a condition it is the result, with the values that were read and the comparisons
 	// that determined the result, or the reason why the condition can't be evaluated.
 	Got string
-	// Held is true if one of the patterns matched, if the grant's condition is true, or if the arguments satisfy the
-	// tool's schema. For the rule's condition, Held is true if the rule applies with the result of the condition. If
-	// the condition can't be evaluated, the rule applies, unless the rule allows calls.
+	// Held is true if one of the patterns matched, if the grant's condition is true, if the principal has all scopes, or
+	// if the arguments satisfy the tool's schema. For the rule's condition, Held is true if the rule applies with the
+	// result of the condition. If the condition can't be evaluated, the rule applies, unless the rule allows calls.
 	Held bool
 }
 
@@ -76,6 +76,9 @@ func (s *Set) Explain(call Call) Explanation {
 			c.Observed = observed[r.ref]
 			if r.where != nil && c.Matched {
 				c.Checks = append(c.Checks, r.checkGrant(&call, i))
+			}
+			if len(r.NeedsScope) > 0 && c.Matched {
+				c.Checks = append(c.Checks, r.checkScope(&call, i))
 			}
 			if r.Strict && c.Matched {
 				c.Checks = append(c.Checks, checkStrict(&call))
@@ -222,7 +225,7 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	switch {
 	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
 		return fmt.Sprintf("The strictest action of the rules that match is %s, but the catalog allows no call of the tool with this definition: it is %s.", v.action, facts.Status)
-	case v.strict != nil:
+	case v.strict != nil, v.scoped != nil:
 		return fmt.Sprintf("The strictest action of the rules that match is %s, but %s.", v.action, d.Message)
 	case d.Code == TypeError:
 		return fmt.Sprintf("Rule %s concerns %s, but its condition can't be evaluated for this call, which counts against the caller.", d.Rule, whose)

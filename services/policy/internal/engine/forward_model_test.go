@@ -28,9 +28,12 @@ func drawForward(t *rapid.T, r *engine.Rule) {
 	if tools, _ := modelScope(r.Match); tools {
 		r.Strict = rapid.IntRange(0, 4).Draw(t, "strict") == 0
 	}
+	if r.Action != engine.ActionNone {
+		r.NeedsScope = drawSome(t, "needs scope", someScopes, 1)
+	}
 }
 
-// modelForward applies timeouts and checks of arguments to a decision that was made without them.
+// modelForward applies timeouts, and checks of scopes and arguments, to a decision that was made without them.
 func modelForward(d *engine.Decision, documents []engine.Document, call engine.Call) {
 	if d.Effect == engine.Deny {
 		return
@@ -53,6 +56,30 @@ func modelForward(d *engine.Decision, documents []engine.Document, call engine.C
 	slices.SortStableFunc(all, func(a, b applied) int {
 		return cmp.Or(cmp.Compare(a.chain, b.chain), cmp.Compare(a.ref.Document, b.ref.Document), cmp.Compare(a.ref.Rule, b.ref.Rule))
 	})
+	for i, p := range principals(call.Subject) {
+		refused := engine.Decision{Code: engine.ScopeMissing, ChainIndex: i}
+		for _, a := range all {
+			if a.chain != i {
+				continue
+			}
+			refused.NeededScopes = append(refused.NeededScopes, a.rule.NeedsScope...)
+			for _, scope := range a.rule.NeedsScope {
+				if slices.Contains(p.Scopes, scope) {
+					continue
+				}
+				refused.MissingScopes = append(refused.MissingScopes, scope)
+				if refused.Rule.IsZero() {
+					refused.Rule = a.ref
+				}
+			}
+		}
+		if len(refused.MissingScopes) > 0 {
+			refused.NeededScopes = slices.Compact(slices.Sorted(slices.Values(refused.NeededScopes)))
+			refused.MissingScopes = slices.Compact(slices.Sorted(slices.Values(refused.MissingScopes)))
+			*d = refused
+			return
+		}
+	}
 	for _, a := range all {
 		if a.rule.Strict && modelCallsTool(call) && (call.CheckArguments == nil || call.CheckArguments("") != nil) {
 			why := "the tool's definition is not known here; list the server's tools (tools/list) and send the call again"

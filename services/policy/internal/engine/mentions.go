@@ -143,7 +143,8 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 	for i := range documents {
 		for j := range documents[i].Rules {
 			r := &documents[i].Rules[j]
-			for _, p := range matchedCallers(&r.Match) {
+			examples := matchedCallers(&r.Match)
+			for _, p := range append(examples, r.callersWithJWT(examples)...) {
 				if add(Subject{Caller: p}) {
 					matched = append(matched, p)
 				}
@@ -175,9 +176,10 @@ func combined(a, b *Principal) (out Principal, ok bool) {
 		ok = ok && (y == unset || x == y)
 		return x
 	}
+	union := func(x, y []string) []string { return distinct(slices.Concat(x, y)) }
 	return Principal{
 		Tenant: either(a.Tenant, b.Tenant, other.Tenant), Name: either(a.Name, b.Name, other.Name), Agent: either(a.Agent, b.Agent, other.Agent),
-		Groups: slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Groups, b.Groups)))),
+		Groups: union(a.Groups, b.Groups), Issuer: either(a.Issuer, b.Issuer, ""), Scopes: union(a.Scopes, b.Scopes),
 	}, ok
 }
 
@@ -200,6 +202,24 @@ func matchedCallers(m *Match) (out []Principal) {
 		if len(m.Groups) > 0 {
 			p.Groups = []string{exampleOf(m.Groups[min(i, len(m.Groups)-1)]).Name}
 		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// callersWithJWT returns examples of callers with a JWT, if the rule needs scopes. For each of the given callers, there
+// is an example without scopes and an example with the scopes that the rule needs.
+func (r *Rule) callersWithJWT(matched []Principal) (out []Principal) {
+	if len(r.NeedsScope) == 0 {
+		return nil
+	}
+	if len(matched) == 0 {
+		matched = []Principal{anyCaller()}
+	}
+	for _, p := range matched {
+		p.Issuer = "any-issuer"
+		out = append(out, p)
+		p.Scopes = r.NeedsScope
 		out = append(out, p)
 	}
 	return out

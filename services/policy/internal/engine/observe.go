@@ -233,7 +233,7 @@ func (s *Set) opens(call *Call) bool {
 // openableCodes contains the codes of refusals by rules and defaults. A decision with any other code stays the same
 // even if the server is in observe mode. The code ToolUnknown is also used if the tool or the server does not exist. In
 // this case, [Decision.open] does not allow the call.
-var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ApprovalRequired}
+var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ScopeMissing, ApprovalRequired}
 
 // open returns the decision on a call to a server in observe mode. It allows calls that rules and defaults refuse or
 // hold for approval. It removes the rules' limits, timeouts and redactions, and does not record arguments. It refuses

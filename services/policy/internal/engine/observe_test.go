@@ -96,6 +96,7 @@ func TestDecide_ObservedAgreesWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		with := drawObserved(t, documents)
 		got := mustCompile(t, documents, with).Decide(call)
 		enforced, observed := modelEnforced(documents, with, call.Server)
@@ -129,6 +130,7 @@ func TestCompile_ObservesNothingByDefault(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		plain := mustCompile(t, documents, options)
 		with := options
 		switch rapid.IntRange(0, 2).Draw(t, "case") {

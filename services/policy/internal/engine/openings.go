@@ -111,11 +111,11 @@ func (k keeper) keysOf(d *Document) map[string]changedRule {
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		approval := r.Action == ActionRequireApproval
-		id := key("rule", r.Tool, r.Match, r.When, r.ExtraArgs, r.Otherwise, r.Strict, r.Action, r.ObserveUntil.UnixNano(), k.terms(r))
+		id := key("rule", r.Tool, r.Match, r.When, r.ExtraArgs, r.Otherwise, r.Strict, r.NeedsScope, r.Action, r.ObserveUntil.UnixNano(), k.terms(r))
 		out[id] = changedRule{
 			ref:       RuleRef{Document: d.Name, Rule: r.label()},
 			permits:   approval || r.Action == ActionAllow,
-			restricts: approval || r.Action == ActionDeny || r.Action == ActionHide || r.Strict || k.limits && len(r.Limits) > 0,
+			restricts: approval || r.Action == ActionDeny || r.Action == ActionHide || r.Strict || len(r.NeedsScope) > 0 || k.limits && len(r.Limits) > 0,
 		}
 	}
 	return out

@@ -86,7 +86,7 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}
 	at := slices.IndexFunc(c.deciding, func(o overlapRule) bool {
 		c.left--
-		return c.left >= 0 && o.Action > r.Action && (o.Action >= ActionDeny || r.Action == ActionAllow && len(r.limits) == 0) && o.covers(r.rule)
+		return c.left >= 0 && o.Action > r.Action && (o.Action >= ActionDeny || r.Action == ActionAllow && len(r.limits) == 0 && len(r.NeedsScope) == 0) && o.covers(r.rule)
 	})
 	if at < 0 {
 		return ParseError{}, false

@@ -17,6 +17,7 @@ func TestCheckOverlaps_RulesWithoutEffectCanBeRemoved(t *testing.T) {
 	removed := 0
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		if rapid.Bool().Draw(t, "deny all") {
 			documents = append(documents, engine.Document{Name: "all", Rules: []engine.Rule{{Name: "all", Action: engine.ActionDeny}}})
 		}

@@ -169,6 +169,7 @@ func (c *checker) checkRule(r *Rule) {
 	c.checkForward(r)
 	c.checkRedactions(r)
 	c.checkRecord(r)
+	c.checkScopes(r)
 	if r.Idempotent && r.Action != ActionAllow && r.Action != ActionRequireApproval {
 		c.add("idempotent", "has no effect without action: allow or require_approval", "")
 	}

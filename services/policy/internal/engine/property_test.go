@@ -211,6 +211,21 @@ func drawPrincipal(t *rapid.T) engine.Principal {
 		Owner:  rapid.SampledFrom([]string{"", "", "ana", "olga"}).Draw(t, "owner"),
 		Groups: drawSome(t, "groups", someGroups, 2),
 		Run:    rapid.SampledFrom([]string{"", "1"}).Draw(t, "run"),
+		Scopes: someScopes, // drawScopes removes some of them
+	}
+}
+
+// someScopes contains the scopes that rules need.
+var someScopes = []string{"s1", "s2"}
+
+// drawScopes removes scopes from some of the principals of a call.
+func drawScopes(t *rapid.T, call *engine.Call) {
+	draw := func(p *engine.Principal) {
+		p.Scopes = rapid.SampledFrom([][]string{someScopes, someScopes, someScopes[:1], nil}).Draw(t, "scopes")
+	}
+	draw(&call.Subject.Caller)
+	for i := range call.Subject.Chain {
+		draw(&call.Subject.Chain[i])
 	}
 }
 
@@ -401,6 +416,7 @@ func TestDecide_MergedSetsDenyWhatEitherDenies(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		one, two, call := drawDocuments(t, "a"), drawDocuments(t, "b"), drawCall(t)
+		drawScopes(t, &call)
 		merged := decide(t, slices.Concat(one, two), call)
 		for _, documents := range [][]engine.Document{one, two} {
 			own := decide(t, documents, call)

@@ -135,7 +135,7 @@ func (r *Replay) allowUpTo(e Effect) {
 
 // addVerdict adds the rule that determined the verdict, if the rule's result depends on the arguments.
 func (r *Replay) addVerdict(call *Call, v *verdict) {
-	for _, decided := range []*rule{v.strict, v.failedRule, v.rule} {
+	for _, decided := range []*rule{v.strict, v.scoped, v.failedRule, v.rule} {
 		if decided != nil && (decided == v.strict || call.depends(decided)) {
 			r.addRule(decided.ref)
 		}
@@ -191,7 +191,7 @@ func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 
 // reads returns the values that the rule reads and that may be unknown, except for the arguments.
 func (r *rule) reads() (out Unknown) {
-	if len(r.groups) > 0 {
+	if len(r.groups) > 0 || len(r.NeedsScope) > 0 {
 		out |= UnknownGroups
 	}
 	if r.Match.hasNames() {

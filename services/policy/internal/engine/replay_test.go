@@ -25,6 +25,7 @@ func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		set, err := engine.Compile(documents, drawObserved(t, documents))
 		if err != nil {
 			t.Fatal(err)
@@ -71,6 +72,7 @@ func TestReplay_WithArgumentsDecidesTheCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		strict := slices.ContainsFunc(documents, func(d engine.Document) bool {
 			return slices.ContainsFunc(d.Rules, func(r engine.Rule) bool { return r.Strict })
 		})
@@ -116,6 +118,7 @@ func TestReplay_KnowsTheDecisionWithoutUnknownValues(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		for i := range documents {
 			for j := range documents[i].Rules {
 				r := &documents[i].Rules[j]
@@ -174,6 +177,8 @@ func TestReplay_NamesWhatIsMissing(t *testing.T) {
 		"groups of a match":                    {rules: []engine.Rule{rule(engine.ActionAllow, func(r *engine.Rule) { r.Match.Groups = []string{"ops"} })}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
 		"groups of a condition":                {rules: []engine.Rule{rule(engine.ActionDeny, when(`"ops" in caller.groups`))}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
 		"scopes of a condition":                {rules: []engine.Rule{rule(engine.ActionDeny, when(`"ops" in caller.scopes`))}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
+		"scopes that a rule needs":             {rules: []engine.Rule{rule(engine.ActionAllow, func(r *engine.Rule) { r.NeedsScope = []string{"ops"} })}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
+		"scopes of a token of the mesh":        {rules: []engine.Rule{rule(engine.ActionAllow, func(r *engine.Rule) { r.NeedsScope = []string{"ops"} })}, want: "deny, up to deny"},
 		"groups of a chain":                    {rules: []engine.Rule{rule(engine.ActionDeny, when(`caller.chain.exists(p, "ops" in p["groups"])`))}, unknown: engine.UnknownGroups, want: "needs groups for [d/r], up to allow"},
 		"groups of others":                     {rules: []engine.Rule{allow, rule(engine.ActionDeny, func(r *engine.Rule) { r.Match.Groups, r.Match.Principal = []string{"ops"}, []string{"ben"} })}, unknown: engine.UnknownGroups, want: "allow, up to allow"},
 		"a class that no rule reads":           {rules: []engine.Rule{allow}, unknown: engine.UnknownClass, want: "allow, up to allow"},

@@ -99,6 +99,10 @@ func (c *canonicalForm) options(r *Rule) {
 		c.text("redact")
 		c.list(redactionTexts(r.Redactions))
 	}
+	if len(r.NeedsScope) > 0 {
+		c.text("needs_scope")
+		c.list(r.NeedsScope)
+	}
 	if r.Grant.Where != "" {
 		c.text("grant.where")
 		c.text(r.Grant.Where)

@@ -120,7 +120,7 @@ func (a *ToolAccess) add(d Decision, v verdict, call *Call) {
 	})
 	if at < 0 {
 		c := AccessCase{Decision: d}
-		if r := v.rule; r != nil && d.Code != TypeError && call.isOpen(r) {
+		if r := cmp.Or(v.scoped, v.rule); r != nil && d.Code != TypeError && call.isOpen(r) {
 			c.Condition, c.Holds = r.condition(), !r.Otherwise
 		}
 		a.Cases = append(a.Cases, c)

@@ -100,6 +100,7 @@ func TestToolAccess_ContainsTheDecisionOnEveryCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		drawScopes(t, &call)
 		call.Method, call.Ref = "", ""
 		if rapid.IntRange(0, 4).Draw(t, "is not callable") == 0 {
 			call.Facts.Status = rapid.SampledFrom([]engine.Status{engine.Unlisted, engine.Changed, engine.Quarantined}).Draw(t, "status")

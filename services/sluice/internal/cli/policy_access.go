@@ -33,6 +33,8 @@ type accessFlags struct {
 	server, token          string
 	tenant, subject, agent string
 	groups                 []string
+	issuer, client         string
+	scopes                 []string
 }
 
 func (t *tool) policyAccess() *cobra.Command {
@@ -59,7 +61,10 @@ reached. The command makes no calls.`, maxAccessRows),
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
-	for _, other := range []string{"tenant", "subject", "agent", "groups"} {
+	flags.StringVar(&f.issuer, "issuer", "", "the name of the issuer of the caller's JWT; empty for a token of the mesh")
+	flags.StringVar(&f.client, "client", "", "the OAuth client of the caller's JWT")
+	flags.StringSliceVar(&f.scopes, "scopes", nil, "the OAuth scopes of the caller's JWT")
+	for _, other := range []string{"tenant", "subject", "agent", "groups", "issuer", "client", "scopes"} {
 		c.MarkFlagsMutuallyExclusive("token", other)
 	}
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
@@ -87,6 +92,7 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 	defer conn.Close() //nolint:errcheck // only the answer matters
 	subject := &identityv1.Principal{
 		Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+		Issuer: flags.issuer, Client: flags.client, Scopes: flags.scopes,
 	}
 	if flags.token != "" {
 		err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {

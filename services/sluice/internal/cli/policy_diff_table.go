@@ -197,7 +197,11 @@ func callerText(p *identityv1.Principal) string {
 	if p.GetTenant() != "default" {
 		parts = append(parts, "tenant "+p.GetTenant())
 	}
-	if p.GetIssuer() != "" {
+	switch p.GetIssuer() {
+	case "":
+	case "any-issuer":
+		parts = append(parts, "any issuer")
+	default:
 		parts = append(parts, "issuer "+p.GetIssuer())
 	}
 	if p.GetClient() != "" {

@@ -22,6 +22,8 @@ type explainFlags struct {
 	prompt, uri            string
 	tenant, subject, agent string
 	groups                 []string
+	issuer, client         string
+	scopes                 []string
 	session, run           string
 	paramsJSON             string
 	arg                    []string
@@ -90,6 +92,9 @@ does not load.`,
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
+	flags.StringVar(&f.issuer, "issuer", "", "the name of the issuer of the caller's JWT; empty for a token of the mesh")
+	flags.StringVar(&f.client, "client", "", "the OAuth client of the caller's JWT")
+	flags.StringSliceVar(&f.scopes, "scopes", nil, "the OAuth scopes of the caller's JWT")
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
 	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
@@ -111,6 +116,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	}
 	subject := &identityv1.Principal{
 		Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
+		Issuer: flags.issuer, Client: flags.client, Scopes: flags.scopes,
 		Session: flags.session, Run: flags.run, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 	}
 	resp, err := t.explanation(ctx, call, subject, flags.draft)

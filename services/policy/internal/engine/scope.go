@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Bounds of scopes.
+const (
+	// MaxRuleScopes is the maximum number of scopes that a rule can need. MaxScopeBytes is the maximum length of a scope.
+	MaxRuleScopes = 16
+	MaxScopeBytes = 128
+	// MaxScopes is the maximum number of different scopes that all rules together can need. MaxScopesBytes is the
+	// maximum total length of these scopes, with one separator each. HTTP headers of the gateway list all scopes.
+	MaxScopes      = 64
+	MaxScopesBytes = 4096
+)
+
+// scopeOffline is the scope with which a client requests a refresh token. It says nothing about what the client may do.
+const scopeOffline = "offline_access"
+
+// validScope reports whether text is a scope (RFC 6749, section 3.3) of at most [MaxScopeBytes].
+func validScope(text string) bool {
+	if text == "" || len(text) > MaxScopeBytes {
+		return false
+	}
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// checkScopes checks the scopes that a rule needs.
+func (c *checker) checkScopes(r *Rule) {
+	switch {
+	case len(r.NeedsScope) == 0:
+		return
+	case r.Action != ActionAllow && r.Action != ActionRequireApproval:
+		c.add("needs_scope", "has no effect without action: allow or require_approval", "")
+	case len(r.NeedsScope) > MaxRuleScopes:
+		c.add("needs_scope", fmt.Sprintf("has more than %d scopes", MaxRuleScopes), "")
+	}
+	for i, scope := range r.NeedsScope {
+		field := fmt.Sprintf("needs_scope[%d]", i)
+		switch {
+		case !validScope(scope):
+			c.add(field, fmt.Sprintf("%q is not a scope", scope), `use 1 to 128 printable ASCII characters except space, " and \`)
+		case scope == scopeOffline:
+			c.add(field, "requests a refresh token, and permits nothing at a server", "remove it")
+		case slices.Contains(r.NeedsScope[:i], scope):
+			c.add(field, "is listed twice", "keep one of them")
+		}
+	}
+}
+
+// checkAllScopes returns an error if the rules in all documents together need too many scopes.
+func checkAllScopes(documents []Document) error {
+	var all []string
+	for i := range documents {
+		for j := range documents[i].Rules {
+			all = append(all, documents[i].Rules[j].NeedsScope...)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > MaxScopes || len(strings.Join(all, " ")) > MaxScopesBytes {
+		return errors.New(tooManyScopes)
+	}
+	return nil
+}
+
+var tooManyScopes = fmt.Sprintf("the rules of all documents need more than %d different scopes, or scopes of more than %d bytes in total: let rules share scopes", MaxScopes, MaxScopesBytes)
+
+// missingScope returns the decision that refuses a call because a principal lacks a scope, and a rule that needs this
+// scope. A principal needs the scopes of all rules that apply to the principal. A rule whose condition can't be
+// evaluated also counts. All rules passed in must match the call. If no scope is missing, the rule is nil.
+func (c *Call) missingScope(rules []*rule) (Decision, *rule) {
+	for i := range c.Subject.size() {
+		var d Decision
+		var by *rule
+		for _, r := range rules {
+			if len(r.NeedsScope) == 0 || !c.limits(r, i) {
+				continue
+			}
+			d.NeededScopes = append(d.NeededScopes, r.NeedsScope...)
+			if lacks := c.Subject.at(i).lacking(r.NeedsScope); len(lacks) > 0 {
+				d.MissingScopes, by = append(d.MissingScopes, lacks...), cmp.Or(by, r)
+			}
+		}
+		if by == nil {
+			continue
+		}
+		d.NeededScopes, d.MissingScopes = distinct(d.NeededScopes), distinct(d.MissingScopes)
+		d.Code, d.Rule, d.RuleDigest, d.ChainIndex = ScopeMissing, by.ref, by.digest, i
+		d.Message = c.scopeText(&d)
+		if by.Reason != "" {
+			d.Message += "; " + by.Reason
+		}
+		return d, by
+	}
+	return Decision{}, nil
+}
+
+// lacking returns the scopes that the principal does not have.
+func (p *Principal) lacking(scopes []string) []string {
+	return slices.DeleteFunc(slices.Clone(scopes), func(scope string) bool { return slices.Contains(p.Scopes, scope) })
+}
+
+// distinct sorts texts and removes duplicates.
+func distinct(texts []string) []string {
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
+
+// scopeText says which scopes a call needs, which of them are missing, and what to do.
+func (c *Call) scopeText(d *Decision) string {
+	text := "the call needs the OAuth " + scopeList(d.NeededScopes) + ", and "
+	p := c.Subject.at(d.ChainIndex)
+	switch {
+	case d.ChainIndex > 0:
+		return text + fmt.Sprintf("%s, for whom the caller works, did not have the %s: create the agent again with a token that has them", p.Name, scopeList(d.MissingScopes))
+	case p.Issuer == "":
+		return text + "a caller without a JWT of an issuer has no scopes: sign in at an issuer of the mesh, or ask an operator for a rule for such callers"
+	default:
+		return text + "the token does not have the " + scopeList(d.MissingScopes) + ": sign in again with all scopes that the call needs"
+	}
+}
+
+// scopeList returns a list of scopes for a sentence, for example "scopes repo and user".
+func scopeList(scopes []string) string {
+	if len(scopes) == 1 {
+		return "scope " + scopes[0]
+	}
+	last := len(scopes) - 1
+	return "scopes " + strings.Join(scopes[:last], ", ") + " and " + scopes[last]
+}
+
+// checkScope returns an explanation of which scopes the rule needs and which the principal with index i has.
+func (r *rule) checkScope(call *Call, i int) Check {
+	p := call.Subject.at(i)
+	return Check{Name: "needs_scope", Want: strings.Join(r.NeedsScope, ", "), Got: strings.Join(p.Scopes, ", "), Held: len(p.lacking(r.NeedsScope)) == 0}
+}
+
+// NeededScopes returns the scopes that rules need for calls to a server, sorted and without duplicates. Rules that are
+// only recorded (mode: observe) do not count.
+func (s *Set) NeededScopes(server string) (out []string) {
+	if s.enforced != nil && s.observesServer(server) {
+		return nil
+	}
+	for _, r := range s.rules {
+		if len(r.NeedsScope) > 0 && r.documentServers.match(server) && r.servers.match(server) {
+			out = append(out, r.NeedsScope...)
+		}
+	}
+	return distinct(out)
+}

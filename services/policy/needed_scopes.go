@@ -1,0 +1,31 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// setScopes contains the scopes that the rules of a set need.
+type setScopes struct {
+	// number is the number of the set.
+	number  uint64
+	servers []*policyv1.ServerScopes
+}
+
+// neededScopes returns, for each configured server, the scopes that the rules of a set need. It omits servers for which
+// no rule needs a scope. Gateways request the result several times in a second, so it is computed once for each set.
+func (s *Service) neededScopes(set *activeSet) []*policyv1.ServerScopes {
+	if known := s.scopes.Load(); known != nil && known.number == set.number {
+		return known.servers
+	}
+	next := &setScopes{number: set.number}
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Servers)) {
+		if scopes := set.NeededScopes(name); len(scopes) > 0 {
+			next.servers = append(next.servers, &policyv1.ServerScopes{Server: name, Scopes: scopes})
+		}
+	}
+	s.scopes.Store(next)
+	return next.servers
+}
