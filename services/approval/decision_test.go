@@ -79,6 +79,12 @@ func forgeries(t *testing.T, before time.Time) map[string]forgery {
 		"other terms":           wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.Approvers = []string{"agents"} }}),
 		"a grant":               wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.Grant = &policyv1.Grant{Calls: 9} }}),
 		"self_confirm":          wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }}),
+		"approve_with": wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) {
+			d.Approval.ApproveWith = &policyv1.StepUp{AcrValues: []string{"phr"}}
+		}}),
+		"no approve_with": wantRefused(forgery{changeStatement: func(s *policyv1.DecisionStatement) {
+			s.Decision.Approval.ApproveWith = &policyv1.StepUp{AcrValues: []string{"phr"}}
+		}}),
 		"another rule":          wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{7}, 32) }}),
 		"another revision":      wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.PolicyRevision = "r2" }}),
 		"another effect":        wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_ALLOW }, changeStatement: nothingElse}),

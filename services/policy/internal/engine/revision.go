@@ -89,6 +89,7 @@ func (c *canonicalForm) options(r *Rule) {
 		{"timeout", int64(r.Timeout)},
 		{"strict", flag(r.Strict)},
 		{"record", flag(r.Record)},
+		{"approve_with.max_age", int64(r.ApproveWith.MaxAge)},
 	} {
 		if option.value != 0 {
 			c.text(option.name)
@@ -98,6 +99,10 @@ func (c *canonicalForm) options(r *Rule) {
 	if len(r.Redactions) > 0 {
 		c.text("redact")
 		c.list(redactionTexts(r.Redactions))
+	}
+	if len(r.ApproveWith.ACR) > 0 {
+		c.text("approve_with.acr")
+		c.list(r.ApproveWith.ACR)
 	}
 	if r.Grant.Where != "" {
 		c.text("grant.where")

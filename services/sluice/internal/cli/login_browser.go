@@ -36,7 +36,7 @@ type callback struct {
 
 // authorizationCode lets the person sign in with a browser, and returns the authorization code. The issuer redirects
 // the browser to a server on loopback (RFC 8252, section 7.3), which runs until it has received the issuer's answer.
-func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, noBrowser bool) (*identityv1.AuthorizationCode, error) {
+func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, want *identityv1.AuthenticationRequest, noBrowser bool) (*identityv1.AuthorizationCode, error) {
 	if err := checkPage(at.GetAuthorizationEndpoint()); err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, noB
 		_ = server.Shutdown(ending) // first sends the page to the browser
 	}()
 	config := oauth2.Config{ClientID: at.GetClientId(), Scopes: at.GetScopes(), RedirectURL: redirect, Endpoint: oauth2.Endpoint{AuthURL: at.GetAuthorizationEndpoint()}}
-	page := config.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", nonce))
+	page := config.AuthCodeURL(state, append(authenticationParameters(want), oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", nonce))...)
 	fmt.Fprintf(t.errOut, "Sign in on this page:\n%s\n", safetext.Line(page))
 	if !noBrowser {
 		openBrowser(ctx, page) // if this fails, the person opens the printed address
