@@ -47,8 +47,9 @@ func session(name, subject string, at time.Time, acr string) *identityv1.TokenRe
 	return r
 }
 
-// A vote to approve needs a session that satisfies the terms. The refusal contains the parameters of a sign-in. A person
-// who signs in again can vote on an approval that was requested before, and anybody who may vote can deny the call.
+// A vote to approve needs a session that satisfies the terms. The refusal contains the parameters of a sign-in. A
+// person who signs in again can vote on an approval that was requested before, and anybody who may vote can deny the
+// call.
 func TestDecideApproval_NeedsTheAuthenticationOfTheTerms(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		terms := stepUp(5*time.Minute, "phr", "phrh")

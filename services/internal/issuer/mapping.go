@@ -345,8 +345,8 @@ func setScopes(claims object, p *identityv1.Principal, t *trace) *Refusal {
 }
 
 // setAuthentication sets when and how the person has authenticated at the issuer: the claims auth_time and acr (OpenID
-// Connect Core, section 2; RFC 9470, section 6). A claim of another form counts as absent, because a token without these
-// claims is valid, and satisfies no requirement.
+// Connect Core, section 2; RFC 9470, section 6). A claim of another form counts as absent, because a token without
+// these claims is valid, and satisfies no requirement.
 func setAuthentication(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	if at, refusal := claims.date("auth_time"); refusal == nil && at.Unix() > 0 {
 		p.AuthTime = timestamppb.New(at)

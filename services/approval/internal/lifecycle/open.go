@@ -156,8 +156,8 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 		proto.Equal(was.GetGrant(), is.GetGrant()) && proto.Equal(was.GetApproveWith(), is.GetApproveWith())
 }
 
-// AllowsSelfVote reports whether the terms allow the person who uses the agent to approve or deny the call. The mesh does
-// not know how that person has authenticated, so terms with approve_with do not allow it.
+// AllowsSelfVote reports whether the terms allow the person who uses the agent to approve or deny the call. The mesh
+// does not know how that person has authenticated, so terms with approve_with do not allow it.
 func AllowsSelfVote(terms *policyv1.ApprovalTerms) bool {
 	return terms.GetSelfConfirm() && terms.GetQuorum() == 1 && terms.GetApproveWith() == nil
 }

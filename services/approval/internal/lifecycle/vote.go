@@ -48,8 +48,8 @@ type Ballot struct {
 }
 
 // Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. If the
-// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of those above, or
-// a [*StepUpError].
+// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of those above,
+// or a [*StepUpError].
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voteIndex(b.Voter)

@@ -14,8 +14,8 @@ const (
 	// oldest session ends.
 	MaxSessionsOfPerson = 10
 	// MaxSessions is the maximum number of sessions in all tenants together. maxSessionGroups is the maximum total size of
-	// the groups and authentication context classes of all sessions, in bytes. These limits exist because all tokens are sent to each service in one message
-	// of at most 8 MiB.
+	// the groups and authentication context classes of all sessions, in bytes. These limits exist because all tokens are
+	// sent to each service in one message of at most 8 MiB.
 	MaxSessions      = 5000
 	maxSessionGroups = 2 << 20
 	// maxSignIns is the maximum number of sessions that one person can start in signInPeriod.

@@ -75,8 +75,8 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	v.terms.Approvers = v.common(asking, "lists of approvers have no group", func(r *rule) []string { return r.Approvers })
 }
 
-// poolStepUp sets the shortest age, and the values of acr that are in the lists of all rules. If the lists have no value
-// in common, it sets v.conflict.
+// poolStepUp sets the shortest age, and the values of acr that are in the lists of all rules. If the lists have no
+// value in common, it sets v.conflict.
 func (v *verdict) poolStepUp(asking []*rule) {
 	for _, r := range asking {
 		if age := r.ApproveWith.MaxAge; age > 0 && (v.terms.ApproveWith.MaxAge == 0 || age < v.terms.ApproveWith.MaxAge) {

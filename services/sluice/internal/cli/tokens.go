@@ -67,8 +67,8 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	}
 }
 
-// authentication says when and how the person of a session has authenticated at the issuer. It returns "" if this is not
-// known.
+// authentication says when and how the person of a session has authenticated at the issuer. It returns "" if this is
+// not known.
 func (t tokenRecord) authentication() string {
 	var parts []string
 	if !t.AuthTime.IsZero() {
