@@ -104,7 +104,9 @@ func TestDecideApproval_VotesBeforeAStepUpDoNotCount(t *testing.T) {
 // A grant of an approval without an authentication does not cover a call that requires one.
 func TestRequestApproval_AGrantDoesNotReplaceAStepUp(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
-		granted := func(d *policyv1.Decision) { d.Approval.Grant = &policyv1.Grant{Calls: 9, Within: durationpb.New(time.Hour)} }
+		granted := func(d *policyv1.Decision) {
+			d.Approval.Grant = &policyv1.Grant{Calls: 9, Within: durationpb.New(time.Hour)}
+		}
 		s.approve(t, "ana", s.ask(t, params, granted).GetApproval().GetId())
 		const other = `{"name":"refund","arguments":{"sum":2}}`
 		if a := s.ask(t, other, granted).GetApproval(); a.GetState() != approved {

@@ -107,7 +107,7 @@ func Approvers(t *policyv1.ApprovalTerms) string {
 		people += " of " + strings.Join(groups, ", ")
 	}
 	if t.GetApproveWith() != nil {
-		people += ", signed in" + StepUp(t.GetApproveWith())
+		people += ", signed in" + SignIn(t.GetApproveWith())
 	}
 	if t.GetSelfConfirm() {
 		people += ", or the person at the agent"
@@ -115,8 +115,8 @@ func Approvers(t *policyv1.ApprovalTerms) string {
 	return people
 }
 
-// StepUp returns a description of the authentication that approvers need, which begins with a space.
-func StepUp(s *policyv1.StepUp) (out string) {
+// SignIn returns a description of the authentication that approvers need, which begins with a space.
+func SignIn(s *policyv1.StepUp) (out string) {
 	if age := s.GetMaxAge(); age != nil {
 		out = " at most " + ShortDuration(age.AsDuration()) + " ago"
 	}

@@ -29,7 +29,7 @@ type StepUpError struct {
 
 // Error returns the reason for the refusal, and what the terms require.
 func (e *StepUpError) Error() string {
-	return fmt.Sprintf("approving this call needs a person who has signed in%s: %s", safetext.StepUp(e.Required), e.why)
+	return fmt.Sprintf("approving this call needs a person who has signed in%s: %s", safetext.SignIn(e.Required), e.why)
 }
 
 // checkStepUp returns a [*StepUpError] if a vote to approve needs an authentication that the ballot does not have. Only
