@@ -56,7 +56,7 @@ func TestDecideApproval_NeedsTheAuthenticationOfTheTerms(t *testing.T) {
 		id := s.ask(t, params, terms).GetApproval().GetId()
 		now := time.Now()
 		created := session("created", "zoe", now, "phr") // the times of a token that is no session don't count
-		created.Token.Issuer = ""
+		created.Token.Issuer, created.Token.Created = "", timestamppb.New(now.Add(-time.Hour))
 		if err := s.tokens.Replace(slices.Concat(people(), []*identityv1.TokenRecord{
 			created, session("old", "carl", now.Add(-time.Hour), "phr"), session("weak", "carl", now, "pwd"), session("silent", "carl", time.Time{}, ""), session("fresh", "carl", now, "phr"),
 		})); err != nil {

@@ -129,7 +129,7 @@ func SignIn(s *policyv1.StepUp) (out string) {
 // ShortDuration returns a duration of whole seconds without units that are zero, such as 5m or 1h30m.
 func ShortDuration(d time.Duration) string {
 	out := d.String()
-	if d >= time.Minute {
+	if d >= time.Minute && d%time.Minute == 0 {
 		out = strings.TrimSuffix(out, "0s")
 	}
 	if d >= time.Hour && d%time.Hour == 0 {
