@@ -287,7 +287,11 @@ func (s sessions) createSession(ctx context.Context, person *identityv1.Principa
 	knowing, cancel := context.WithTimeout(ctx, knownTimeout)
 	defer cancel()
 	_, _ = s.awaitConfirmation(knowing, set.Version) // the response has to arrive before the call's timeout
-	s.deps.Log.InfoContext(ctx, "a person has signed in", "token", created.Name, "issuer", created.Issuer, "tenant", created.Tenant, "subject", created.Subject, "role", enum.Name(created.Role), "expires", created.Expires, "auth_time", created.AuthTime, "acr", created.ACR)
+	authTime := "unknown"
+	if !created.AuthTime.IsZero() {
+		authTime = created.AuthTime.Format(time.RFC3339)
+	}
+	s.deps.Log.InfoContext(ctx, "a person has signed in", "token", created.Name, "issuer", created.Issuer, "tenant", created.Tenant, "subject", created.Subject, "role", enum.Name(created.Role), "expires", created.Expires, "auth_time", authTime, "acr", created.ACR)
 	return &identityv1.CreateSessionResponse{Token: packToken(&created), Secret: secret, Roles: roles}, nil
 }
 

@@ -820,7 +820,7 @@ type StepUp struct {
 	// Maximum time since the person has authenticated: 1 min to 24 h. If it is absent, any time is accepted.
 	MaxAge *durationpb.Duration `protobuf:"bytes,1,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
 	// Accepted authentication context classes, which are values of the claim `acr`: at most 8, sorted and without
-	// duplicates. If the list is empty, any class is accepted, also none.
+	// duplicates. If the list is empty, the class is not checked.
 	AcrValues     []string `protobuf:"bytes,2,rep,name=acr_values,json=acrValues,proto3" json:"acr_values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
