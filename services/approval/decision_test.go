@@ -70,15 +70,21 @@ func forgeries(t *testing.T, before time.Time) map[string]forgery {
 	t.Helper()
 	other := newFakePolicy(t)
 	return map[string]forgery{
-		"none":                  wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { proto.Reset(s) }}),
-		"no signature":          wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Signature = nil }}),
-		"a flipped signature":   wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Signature[0] ^= 1 }}),
-		"a flipped statement":   wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Statement[len(s.GetStatement())-1] ^= 1 }}),
-		"another key":           wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { resign(t, other, s) }}),
-		"an empty statement":    wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Statement = nil }}),
-		"other terms":           wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.Approvers = []string{"agents"} }}),
-		"a grant":               wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.Grant = &policyv1.Grant{Calls: 9} }}),
-		"self_confirm":          wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }}),
+		"none":                wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { proto.Reset(s) }}),
+		"no signature":        wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Signature = nil }}),
+		"a flipped signature": wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Signature[0] ^= 1 }}),
+		"a flipped statement": wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Statement[len(s.GetStatement())-1] ^= 1 }}),
+		"another key":         wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { resign(t, other, s) }}),
+		"an empty statement":  wantRefused(forgery{tamper: func(s *policyv1.SignedDecision) { s.Statement = nil }}),
+		"other terms":         wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.Approvers = []string{"agents"} }}),
+		"a grant":             wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.Grant = &policyv1.Grant{Calls: 9} }}),
+		"self_confirm":        wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }}),
+		"approve_with": wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) {
+			d.Approval.ApproveWith = &policyv1.StepUp{AcrValues: []string{"phr"}}
+		}}),
+		"no approve_with": wantRefused(forgery{changeStatement: func(s *policyv1.DecisionStatement) {
+			s.Decision.Approval.ApproveWith = &policyv1.StepUp{AcrValues: []string{"phr"}}
+		}}),
 		"another rule":          wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{7}, 32) }}),
 		"another revision":      wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.PolicyRevision = "r2" }}),
 		"another effect":        wantRefused(forgery{changeUnsigned: func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_ALLOW }, changeStatement: nothingElse}),

@@ -123,8 +123,7 @@ func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCa
 // allowsSelfVote reports whether the terms allow the vote in the request, which the person who uses the agent has cast.
 // It returns true if the request has no vote.
 func allowsSelfVote(req *approvalv1.RequestApprovalRequest) bool {
-	terms := req.GetDecision().GetApproval()
-	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
+	return req.GetSelfVote() == nil || lifecycle.AllowsSelfVote(req.GetDecision().GetApproval())
 }
 
 // attachOrOpen returns the existing approval of the call, or opens a new one.
@@ -208,8 +207,7 @@ func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle
 
 // mayConfirm reports whether the person who uses the agent can be asked to confirm the call of a record.
 func (a *approvalRequest) mayConfirm(r *lifecycle.Record) bool {
-	terms := r.Approval.GetTerms()
-	return a.canConfirm && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
+	return a.canConfirm && r.Approval.GetState() == pending && lifecycle.AllowsSelfVote(r.Approval.GetTerms())
 }
 
 func (a *approvalRequest) withConfirm(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {

@@ -77,6 +77,9 @@ func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
+	if unmet, ok := errors.AsType[*lifecycle.StepUpError](err); ok {
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "STEP_UP_REQUIRED", Facts: unmet.Facts(), Err: unmet}
+	}
 	for _, s := range statuses {
 		if !errors.Is(err, s.err) {
 			continue

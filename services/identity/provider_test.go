@@ -30,8 +30,8 @@ type provider struct {
 	metadata, claims map[string]any
 	// errorCode is the error of the token endpoint. If it is empty, the token endpoint issues tokens.
 	errorCode string
-	// requests contains the forms that the token endpoint has received.
-	requests []url.Values
+	// requests contains the forms that the token endpoint has received, and devices those of the device endpoint.
+	requests, devices []url.Values
 	// challenge is the PKCE challenge of the authorization request. If it is empty, no verifier is needed.
 	challenge string
 	// nonce is the claim `nonce` of the ID tokens. fetches is the number of requests for the metadata.
@@ -52,7 +52,9 @@ func startProvider(t *testing.T) *provider {
 		write(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k", Algorithm: "EdDSA", Use: "sig"}}})
 	})
 	mux.HandleFunc("POST /token", p.serveToken)
-	mux.HandleFunc("POST /device", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("POST /device", func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm() // an unreadable form is empty
+		p.set(func(p *provider) { p.devices = append(p.devices, r.PostForm) })
 		write(w, map[string]any{"device_code": "device", "user_code": "ABCD", "verification_uri": p.URL + "/enter", "expires_in": 600, "interval": 1})
 	})
 	p.Server = httptest.NewServer(mux)

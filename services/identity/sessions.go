@@ -87,7 +87,7 @@ func (s sessions) StartDeviceSignIn(ctx context.Context, req *identityv1.StartDe
 		return nil, err
 	}
 	defer end()
-	resp, err := s.startDevice(ctx, req.GetIssuer())
+	resp, err := s.startDevice(ctx, req)
 	if err != nil {
 		s.logFailure(ctx, req.GetIssuer(), nil, err)
 		return nil, signInStatus(err)
@@ -95,8 +95,8 @@ func (s sessions) StartDeviceSignIn(ctx context.Context, req *identityv1.StartDe
 	return resp, nil
 }
 
-func (s sessions) startDevice(ctx context.Context, name string) (*identityv1.StartDeviceSignInResponse, error) {
-	of, err := s.signInAt(name)
+func (s sessions) startDevice(ctx context.Context, req *identityv1.StartDeviceSignInRequest) (*identityv1.StartDeviceSignInResponse, error) {
+	of, err := s.signInAt(req.GetIssuer())
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (s sessions) startDevice(ctx context.Context, name string) (*identityv1.Sta
 	if config.Endpoint.DeviceAuthURL == "" {
 		return nil, errNoDevice
 	}
-	answer, err := deviceAuth(ctx, config)
+	answer, err := deviceAuth(ctx, config, authenticationParameters(req.GetAuthentication()))
 	if err != nil {
 		return nil, oauthError(err)
 	}
@@ -132,17 +132,17 @@ func (s sessions) startDevice(ctx context.Context, name string) (*identityv1.Sta
 }
 
 // deviceAuth requests a device code. The client must authenticate as it does at the token endpoint (RFC 8628, section
-// 3.1). Package oauth2 does not send the client's secret, so deviceAuth adds it.
-func deviceAuth(ctx context.Context, config *oauth2.Config) (*oauth2.DeviceAuthResponse, error) {
+// 3.1). Package oauth2 does not send the client's secret, so deviceAuth adds it. more contains further parameters.
+func deviceAuth(ctx context.Context, config *oauth2.Config, more []oauth2.AuthCodeOption) (*oauth2.DeviceAuthResponse, error) {
 	if config.ClientSecret == "" {
-		return config.DeviceAuth(ctx)
+		return config.DeviceAuth(ctx, more...)
 	}
 	if config.Endpoint.AuthStyle == oauth2.AuthStyleInParams {
-		return config.DeviceAuth(ctx, oauth2.SetAuthURLParam("client_secret", config.ClientSecret))
+		return config.DeviceAuth(ctx, append(more, oauth2.SetAuthURLParam("client_secret", config.ClientSecret))...)
 	}
 	client, _ := ctx.Value(oauth2.HTTPClient).(*http.Client)
 	with := &http.Client{Transport: basicAuth{client.Transport, config}, Timeout: client.Timeout, CheckRedirect: client.CheckRedirect}
-	return config.DeviceAuth(context.WithValue(ctx, oauth2.HTTPClient, with))
+	return config.DeviceAuth(context.WithValue(ctx, oauth2.HTTPClient, with), more...)
 }
 
 // basicAuth adds the client's secret to requests (RFC 6749, section 2.3.1).
@@ -207,6 +207,9 @@ func (s sessions) signIn(ctx context.Context, req *identityv1.CreateSessionReque
 		return nil, of, err
 	}
 	person, err := s.verifyIDToken(ctx, of, token, nonce)
+	if err == nil {
+		err = limitAuthentication(person, req.GetAuthentication(), of.Mapping.GetLeeway().AsDuration(), time.Now())
+	}
 	return person, of, err
 }
 
@@ -269,6 +272,10 @@ func (s sessions) createSession(ctx context.Context, person *identityv1.Principa
 	t := store.Token{
 		Name: sessionName + strings.ToLower(rand.Text()[:nameLength]), Tenant: person.GetTenant(), Subject: person.GetSubject(), Groups: person.GetGroups(),
 		Role: want, Issuer: of.Mapping.GetName(), IssuerURL: of.Mapping.GetIssuer(), SHA256: authn.HashSecret(secret), CreatedByTenant: person.GetTenant(), CreatedBy: person.GetSubject(),
+		ACR: person.GetAcr(),
+	}
+	if at := person.GetAuthTime(); at != nil {
+		t.AuthTime = at.AsTime()
 	}
 	created, set, err := s.store.CreateSession(ctx, t, of.SignIn.Session)
 	if err != nil {
@@ -280,7 +287,11 @@ func (s sessions) createSession(ctx context.Context, person *identityv1.Principa
 	knowing, cancel := context.WithTimeout(ctx, knownTimeout)
 	defer cancel()
 	_, _ = s.awaitConfirmation(knowing, set.Version) // the response has to arrive before the call's timeout
-	s.deps.Log.InfoContext(ctx, "a person has signed in", "token", created.Name, "issuer", created.Issuer, "tenant", created.Tenant, "subject", created.Subject, "role", enum.Name(created.Role), "expires", created.Expires)
+	authTime := "unknown"
+	if !created.AuthTime.IsZero() {
+		authTime = created.AuthTime.Format(time.RFC3339)
+	}
+	s.deps.Log.InfoContext(ctx, "a person has signed in", "token", created.Name, "issuer", created.Issuer, "tenant", created.Tenant, "subject", created.Subject, "role", enum.Name(created.Role), "expires", created.Expires, "auth_time", authTime, "acr", created.ACR)
 	return &identityv1.CreateSessionResponse{Token: packToken(&created), Secret: secret, Roles: roles}, nil
 }
 

@@ -160,6 +160,7 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 	const text = "version: 1\nname: starter\ntools:\n" +
 		"  pay: {action: require_approval, decide_within: 1h, execute_within: 90, grant: {calls: 10, within: 2h, critical: true}, idempotent: true}\n" +
 		"  note: {action: require_approval, self_confirm: true}\n" +
+		"  wire: {action: require_approval, approve_with: {max_age: 5m, acr: [phrh, phr]}}\n" +
 		"  mail: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: 'args.to == \"team\"'}}\n"
 	s := serve(t, options{paths: []string{folder(t, text)}})
 	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
@@ -173,6 +174,7 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 			Scope: "b57e939108dc1adc3e9f65151c9ecf6b8f234d8bc23b9292ec860ae56bded559", // SHA-256 of the condition, preceded by its length in 8 bytes
 		}}},
 		"note": {Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}},
+		"wire": {Approval: &policyv1.ApprovalTerms{Quorum: 1, ApproveWith: &policyv1.StepUp{MaxAge: durationpb.New(5 * time.Minute), AcrValues: []string{"phr", "phrh"}}}},
 	} {
 		resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), ana()), &policyv1.DecideCallRequest{Call: &policyv1.Call{
 			Server: "demo", Name: tool, ParamsJson: `{"name":"x","arguments":{"to":"team"}}`,

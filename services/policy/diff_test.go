@@ -181,6 +181,7 @@ func TestDiff_ComparesExamplesWithoutACatalog(t *testing.T) {
 		"a caller in a condition":    {"server: s\ndefault: deny", "server: s\ndefault: deny\ntools: {x: {action: allow, when: 'caller.subject == \"ana\"'}}", "opens s/x deny -> allow subjects=1 any=false calls=0"},
 		"a method":                   {"server: s\ndefault: deny", "server: s\ndefault: deny\nrules: [{name: r, match: {prompt: 'p*'}, action: allow}]", "opens s/prompts/get p* deny -> allow subjects=1 any=true calls=0"},
 		"a class":                    {"server: s\ndefault: deny", "server: s\ndefault: deny\nrules: [{name: r, match: {category: read, risk: low}, action: allow}]", "opens s/* deny -> allow subjects=1 any=true calls=0"},
+		"another age of a sign-in":   {"server: s\ntools: {x: {action: require_approval, approve_with: {max_age: 5m}}}", "server: s\ntools: {x: {action: require_approval, approve_with: {max_age: 1h}}}", "terms s/x require_approval -> require_approval subjects=1 any=true calls=0"},
 		"a longer list of approvers": {"server: s\ntools: {x: {action: require_approval, quorum: 2}}", "server: s\ntools: {x: {action: require_approval}}", "terms s/x require_approval -> require_approval subjects=1 any=true calls=0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,6 +226,7 @@ func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 		"a category and a tag":            {"default: deny", "default: deny\nrules: [{name: r, match: {category: read, tags: pii}, action: allow}]", "a/r"},
 		"names outside of other patterns": {"rules: [{name: d, match: {tool: '*-*'}, action: deny}]", "rules: [{name: d, match: {tool: '*-*'}, action: deny}, {name: r, match: {tool: '*'}, action: allow}]", "a/r"},
 		"an approval":                     {"default: allow\nrules: [{name: r, match: {groups: dev}, action: allow}, {name: d, match: {tags: pii, category: read}, action: require_approval}]", "default: allow\nrules: [{name: r, match: {groups: dev}, action: allow}]", "a/d"},
+		"classes without a conflict":      {"rules: [{name: r, match: {tool: 'get_*'}, action: require_approval, approve_with: {acr: a}}, {name: d, match: {tool: '*_secret'}, action: require_approval, approve_with: {acr: b}}]", "rules: [{name: r, match: {tool: 'get_*'}, action: require_approval, approve_with: {acr: a}}, {name: d, match: {tool: '*_secret'}, action: require_approval, approve_with: {acr: a}}]", "a/d"},
 		"approvers without a conflict":    {"rules: [{name: r, match: {tool: 'get_*'}, action: require_approval, approvers: [ops]}, {name: d, match: {tool: '*_secret'}, action: require_approval, approvers: [security]}]", "rules: [{name: r, match: {tool: 'get_*'}, action: require_approval, approvers: [ops]}, {name: d, match: {tool: '*_secret'}, action: require_approval, approvers: [ops]}]", "a/d"},
 	} {
 		t.Run(name, func(t *testing.T) {

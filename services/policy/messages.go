@@ -123,6 +123,12 @@ func packTerms(t *engine.ApprovalTerms) *policyv1.ApprovalTerms {
 	if t.Grant != (engine.Grant{}) {
 		out.Grant = &policyv1.Grant{Calls: t.Grant.Calls, Within: durationpb.New(t.Grant.Within), Scope: t.Scope(), Where: t.Where}
 	}
+	if s := &t.ApproveWith; s.MaxAge > 0 || len(s.ACR) > 0 {
+		out.ApproveWith = &policyv1.StepUp{AcrValues: s.ACR}
+		if s.MaxAge > 0 {
+			out.ApproveWith.MaxAge = durationpb.New(s.MaxAge)
+		}
+	}
 	return out
 }
 

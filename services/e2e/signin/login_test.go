@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
@@ -155,5 +156,31 @@ func TestLogin_RefusesRolesOfOtherGroups(t *testing.T) {
 	_, err := login(t, mesh, "--no-browser", "--role", "approver")
 	if err == nil || !strings.Contains(err.Error(), "may be viewer, operator, but not approver") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// The providers say when the person has authenticated. A class that a provider does not know is refused, because the
+// provider ignores the request for it.
+func TestLogin_AsksForTheAuthentication(t *testing.T) {
+	t.Parallel()
+	for name, start := range providers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mesh, _ := startMesh(t, start(t))
+			began := time.Now().Add(-time.Minute)
+			for _, flags := range [][]string{{"--no-browser"}, {"--no-browser", "--max-age", "5m"}} {
+				out, err := login(t, mesh, flags...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				session := stack.DecodeOutput[struct{ AuthTime time.Time }](t, stack.CommandResult{Stdout: out})
+				if session.AuthTime.Before(began) || session.AuthTime.After(time.Now().Add(time.Minute)) {
+					t.Errorf("%v: the time of the authentication is %v", flags, session.AuthTime)
+				}
+			}
+			if out, err := login(t, mesh, "--no-browser", "--acr", "phr"); err == nil || !strings.Contains(err.Error(), "the sign-in asked for phr") {
+				t.Errorf("a class that the provider does not know: %s, %v", out, err)
+			}
+		})
 	}
 }

@@ -385,6 +385,8 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 	}
 	if t.GetIssuer() == "" { // a person may sign in after an approval was requested, and decide on this approval
 		p.TokenCreated = t.GetCreated()
+	} else {
+		p.AuthTime, p.Acr = t.GetAuthTime(), t.GetAcr()
 	}
 	return proto.CloneOf(p)
 }

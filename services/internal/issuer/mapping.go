@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -22,6 +25,7 @@ const (
 	maxScopeName = 256
 	maxClient    = 256
 	maxServers   = 16
+	maxACR       = 256
 )
 
 // claimPath is a JSON Pointer together with its tokens. The zero value selects no claim.
@@ -158,7 +162,7 @@ func (i *issuer) principal(claims object, servers []string, t *trace) (*identity
 	}
 	p := &identityv1.Principal{Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: i.name, Servers: servers}
 	for _, step := range []func(object, *identityv1.Principal, *trace) *Refusal{
-		i.setTenant, i.setSubject, i.setGroups, i.addSubjectGroups, i.setAgent, setClient, setScopes, i.setActors,
+		i.setTenant, i.setSubject, i.setGroups, i.addSubjectGroups, i.setAgent, setClient, setScopes, setAuthentication, i.setActors,
 	} {
 		if refusal := step(claims, p, t); refusal != nil {
 			return nil, refusal
@@ -343,6 +347,21 @@ func setScopes(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	}
 	if p.Scopes = slices.Sorted(maps.Keys(scopes)); len(scopes) > 0 {
 		t.addf("scopes", "%s", strings.Join(p.GetScopes(), " "))
+	}
+	return nil
+}
+
+// setAuthentication sets when and how the person has authenticated at the issuer: the claims auth_time and acr (OpenID
+// Connect Core, section 2; RFC 9470, section 6). A claim of another form counts as absent, because a token without
+// these claims is valid, and satisfies no requirement.
+func setAuthentication(claims object, p *identityv1.Principal, t *trace) *Refusal {
+	if at, refusal := claims.date("auth_time"); refusal == nil && at.Unix() > 0 {
+		p.AuthTime = timestamppb.New(at)
+		t.addf("authentication", "at %s", at.UTC().Format(time.RFC3339))
+	}
+	if acr, ok := claims["acr"].(string); ok && acr != "" && len(acr) <= maxACR && isPlain(acr) {
+		p.Acr = acr
+		t.addf("authentication", "with the class (acr) %s", acr)
 	}
 	return nil
 }

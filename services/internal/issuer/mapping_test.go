@@ -250,3 +250,35 @@ func TestNewSet_RefusesIssuersThatCanNotBeUsed(t *testing.T) {
 		t.Error("EdDSA is not an algorithm")
 	}
 }
+
+// The claims auth_time and acr are optional. Values that can't be used count as absent.
+func TestAuthentication_OfTheClaims(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("c", 256)
+	for name, test := range map[string]struct {
+		claims object
+		at     int64
+		acr    string
+	}{
+		"both":                       {object{"auth_time": now.Unix() - 60, "acr": "phr"}, now.Unix() - 60, "phr"},
+		"none":                       {nil, 0, ""},
+		"a class of 256 bytes":       {object{"acr": long}, 0, long},
+		"a class of 257 bytes":       {object{"acr": long + "c"}, 0, ""},
+		"a class with a control":     {object{"acr": "p\x00hr"}, 0, ""},
+		"a class that is a number":   {object{"acr": 1}, 0, ""},
+		"a class that is a list":     {object{"acr": []string{"phr"}}, 0, ""},
+		"a time that is a text":      {object{"auth_time": "1700000000"}, 0, ""},
+		"a time before 1970":         {object{"auth_time": -1}, 0, ""},
+		"a time after the year 9999": {object{"auth_time": 1e300}, 0, ""},
+		"the time 0":                 {object{"auth_time": 0}, 0, ""},
+	} {
+		p, refusal := verified(t, nil, test.claims)
+		if refusal != nil {
+			t.Errorf("%s: %v", name, refusal)
+			continue
+		}
+		if at := p.GetAuthTime(); (at == nil) != (test.at == 0) || at.GetSeconds() != test.at || p.GetAcr() != test.acr {
+			t.Errorf("%s: %v, acr %q", name, at, p.GetAcr())
+		}
+	}
+}

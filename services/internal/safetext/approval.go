@@ -37,6 +37,15 @@ type Approval struct {
 	GrantedBy     string    `json:"grantedBy,omitzero"`
 	SelfConfirm   bool      `json:"selfConfirm,omitzero"`
 	Grant         *Grant    `json:"grant,omitzero"`
+	ApproveWith   *StepUp   `json:"approveWith,omitzero"`
+}
+
+// StepUp describes how the people who approve must have authenticated.
+type StepUp struct {
+	// MaxAge is the maximum time since the authentication, in seconds. It is 0 if any time is accepted.
+	MaxAge float64 `json:"maxAgeSeconds,omitzero"`
+	// ACR contains the accepted authentication context classes. It is empty if any class is accepted.
+	ACR []string `json:"acr,omitempty"`
 }
 
 // Grant describes the grant of an approval, which covers several calls.
@@ -58,6 +67,9 @@ type Vote struct {
 	Comment string    `json:"comment,omitzero"`
 	Channel string    `json:"channel,omitzero"`
 	Void    string    `json:"void,omitzero"`
+	// AuthTime and ACR say how the person had authenticated, if this was required.
+	AuthTime time.Time `json:"authTime,omitzero"`
+	ACR      string    `json:"acr,omitzero"`
 }
 
 // ApprovalOf returns the machine-readable form of an approval.
@@ -76,6 +88,9 @@ func ApprovalOf(a *approvalv1.Approval) Approval {
 			Where: a.GetTerms().GetGrant().GetWhere(),
 		}
 	}
+	if s := a.GetTerms().GetApproveWith(); s != nil {
+		out.ApproveWith = &StepUp{MaxAge: s.GetMaxAge().AsDuration().Seconds(), ACR: s.GetAcrValues()}
+	}
 	for _, p := range a.GetRequester().GetChain() {
 		out.Chain = append(out.Chain, p.GetSubject())
 	}
@@ -86,7 +101,7 @@ func ApprovalOf(a *approvalv1.Approval) Approval {
 		out.Votes = append(out.Votes, Vote{
 			Subject: v.GetSubject(), Verdict: enum.Name(v.GetVerdict()),
 			Time: timeOf(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
-			Channel: enum.NameOrEmpty(v.GetChannel()),
+			Channel: enum.NameOrEmpty(v.GetChannel()), AuthTime: timeOf(v.GetAuthTime()), ACR: v.GetAcr(),
 		})
 	}
 	return out

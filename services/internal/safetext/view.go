@@ -106,10 +106,36 @@ func Approvers(t *policyv1.ApprovalTerms) string {
 	if groups := t.GetApprovers(); len(groups) > 0 {
 		people += " of " + strings.Join(groups, ", ")
 	}
+	if t.GetApproveWith() != nil {
+		people += ", signed in" + SignIn(t.GetApproveWith())
+	}
 	if t.GetSelfConfirm() {
 		people += ", or the person at the agent"
 	}
 	return people
+}
+
+// SignIn returns a description of the authentication that approvers need, which begins with a space.
+func SignIn(s *policyv1.StepUp) (out string) {
+	if age := s.GetMaxAge(); age != nil {
+		out = " at most " + ShortDuration(age.AsDuration()) + " ago"
+	}
+	if values := s.GetAcrValues(); len(values) > 0 {
+		out += " with acr " + strings.Join(values, " or ")
+	}
+	return out
+}
+
+// ShortDuration returns a duration of whole seconds without units that are zero, such as 5m or 1h30m.
+func ShortDuration(d time.Duration) string {
+	out := d.String()
+	if d >= time.Minute && d%time.Minute == 0 {
+		out = strings.TrimSuffix(out, "0s")
+	}
+	if d >= time.Hour && d%time.Hour == 0 {
+		out = strings.TrimSuffix(out, "0m")
+	}
+	return out
 }
 
 func differences(v *approvalv1.View) string {

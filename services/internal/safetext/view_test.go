@@ -73,10 +73,43 @@ func TestApprovers(t *testing.T) {
 		"3 operators or approvers":                            {Quorum: 3},
 		"an operator or approver of a, b":                     {Quorum: 1, Approvers: []string{"a", "b"}},
 		"an operator or approver, or the person at the agent": {Quorum: 1, SelfConfirm: true},
+		"2 operators or approvers of a, signed in at most 5m ago with acr phr or phrh": {
+			Quorum: 2, Approvers: []string{"a"}, ApproveWith: &policyv1.StepUp{MaxAge: durationpb.New(5 * time.Minute), AcrValues: []string{"phr", "phrh"}},
+		},
+		"an operator or approver, signed in with acr phr": {Quorum: 1, ApproveWith: &policyv1.StepUp{AcrValues: []string{"phr"}}},
 	} {
 		if got := safetext.Approvers(terms); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestShortDuration(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]time.Duration{
+		"1m": time.Minute, "5m": 5 * time.Minute, "1m30s": 90 * time.Second, "10m": 10 * time.Minute, "1h": time.Hour, "10h": 10 * time.Hour, "1h30m": 90 * time.Minute,
+		"24h": 24 * time.Hour, "1h0m30s": time.Hour + 30*time.Second, "20s": 20 * time.Second, "20m20s": 20*time.Minute + 20*time.Second,
+	} {
+		if got := safetext.ShortDuration(d); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// The machine-readable form contains the authentication that approvers need, and the one that a voter had.
+func TestOf_ContainsTheAuthentication(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	got := safetext.ApprovalOf(&approvalv1.Approval{
+		Terms: &policyv1.ApprovalTerms{Quorum: 1, ApproveWith: &policyv1.StepUp{MaxAge: durationpb.New(5 * time.Minute), AcrValues: []string{"phr"}}},
+		Votes: []*approvalv1.Vote{{Subject: "ana", AuthTime: timestamppb.New(at), Acr: "phr"}},
+	})
+	want := safetext.Approval{
+		State: "unspecified", Quorum: 1, ApproveWith: &safetext.StepUp{MaxAge: 300, ACR: []string{"phr"}},
+		Votes: []safetext.Vote{{Subject: "ana", Verdict: "unspecified", AuthTime: at, ACR: "phr"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

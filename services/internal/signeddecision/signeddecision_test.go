@@ -1,6 +1,7 @@
 package signeddecision_test
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -140,5 +143,30 @@ func TestPrincipalDigest_DiffersForDifferentPrincipals(t *testing.T) {
 			t.Errorf("%s and %s have the same digest", name, other)
 		}
 		seen[sum] = name
+	}
+}
+
+// The terms of an approval are signed with the decision, including the authentication that approvers need. The
+// authentication of the caller does not change the caller's digest, because no decision depends on it.
+func TestSigner_SignsTheAuthenticationOfApprovers(t *testing.T) {
+	t.Parallel()
+	signer, verifier, err := signeddecision.NewLocalPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms := &policyv1.ApprovalTerms{Quorum: 2, ApproveWith: &policyv1.StepUp{MaxAge: durationpb.New(5 * time.Minute), AcrValues: []string{"phr", "phrh"}}}
+	signed, err := signer.Sign(&policyv1.DecisionStatement{Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: terms}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := verifier.Verify(signed)
+	if err != nil || !proto.Equal(got.GetDecision().GetApproval(), terms) {
+		t.Errorf("%v, %v", got, err)
+	}
+	p, now := &identityv1.Principal{Tenant: "a", Subject: "b", Issuer: "g"}, timestamppb.Now()
+	before := signeddecision.PrincipalDigest(p)
+	p.AuthTime, p.Acr = now, "phr"
+	if !bytes.Equal(before, signeddecision.PrincipalDigest(p)) {
+		t.Error("the digest of the caller depends on the time of the authentication")
 	}
 }

@@ -284,7 +284,7 @@ type Approval struct {
 	// Reason that the rule states for people. It may be empty.
 	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
 	// Terms: who may decide, and under which conditions. The terms have changed if the set of approvers, the quorum,
-	// self_confirm, decide_within, execute_within, the grant or the digest of the rule has changed.
+	// self_confirm, decide_within, execute_within, the grant, approve_with or the digest of the rule has changed.
 	Terms *v12.ApprovalTerms `protobuf:"bytes,19,opt,name=terms,proto3" json:"terms,omitempty"`
 	// Votes under the current terms, oldest first. Each person has at most one valid vote. Votes that were cleared are
 	// only in the history.
@@ -604,7 +604,12 @@ type Vote struct {
 	// vote, and the vote no longer counts after 15 min.
 	External bool `protobuf:"varint,7,opt,name=external,proto3" json:"external,omitempty"`
 	// Reason that the vote no longer counts. It is empty if the vote counts.
-	VoidReason    string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
+	VoidReason string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
+	// Time at which the person had authenticated, and authentication context class, as in the person's session. They are
+	// set only in votes to approve under terms with approve_with.
+	AuthTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
+	// See auth_time.
+	Acr           string `protobuf:"bytes,10,opt,name=acr,proto3" json:"acr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,6 +696,20 @@ func (x *Vote) GetExternal() bool {
 func (x *Vote) GetVoidReason() string {
 	if x != nil {
 		return x.VoidReason
+	}
+	return ""
+}
+
+func (x *Vote) GetAuthTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AuthTime
+	}
+	return nil
+}
+
+func (x *Vote) GetAcr() string {
+	if x != nil {
+		return x.Acr
 	}
 	return ""
 }
@@ -1033,7 +1052,7 @@ const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"granted_by\x18\x1e \x01(\tR\tgrantedBy\x12\x10\n" +
 	"\x03url\x18\x1f \x01(\tR\x03url\x12!\n" +
 	"\ftrace_parent\x18  \x01(\tR\vtraceParent\x12=\n" +
-	"\fdenied_until\x18! \x01(\v2\x1a.google.protobuf.TimestampR\vdeniedUntil\"\xb1\x02\n" +
+	"\fdenied_until\x18! \x01(\v2\x1a.google.protobuf.TimestampR\vdeniedUntil\"\xfc\x02\n" +
 	"\x04Vote\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x125\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictR\averdict\x12.\n" +
@@ -1043,7 +1062,10 @@ const file_sluice_approval_v1_approval_proto_rawDesc = "" +
 	"\achannel\x18\x06 \x01(\x0e2\x1f.sluice.approval.v1.VoteChannelR\achannel\x12\x1a\n" +
 	"\bexternal\x18\a \x01(\bR\bexternal\x12\x1f\n" +
 	"\vvoid_reason\x18\b \x01(\tR\n" +
-	"voidReason\"\xa9\x02\n" +
+	"voidReason\x127\n" +
+	"\tauth_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x10\n" +
+	"\x03acr\x18\n" +
+	" \x01(\tR\x03acr\"\xa9\x02\n" +
 	"\vClaimRecord\x12\x19\n" +
 	"\bclaim_id\x18\x01 \x01(\tR\aclaimId\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
@@ -1136,19 +1158,20 @@ var file_sluice_approval_v1_approval_proto_depIdxs = []int32{
 	1,  // 14: sluice.approval.v1.Vote.verdict:type_name -> sluice.approval.v1.Verdict
 	12, // 15: sluice.approval.v1.Vote.time:type_name -> google.protobuf.Timestamp
 	2,  // 16: sluice.approval.v1.Vote.channel:type_name -> sluice.approval.v1.VoteChannel
-	12, // 17: sluice.approval.v1.ClaimRecord.claimed:type_name -> google.protobuf.Timestamp
-	12, // 18: sluice.approval.v1.ClaimRecord.lease_expires:type_name -> google.protobuf.Timestamp
-	12, // 19: sluice.approval.v1.ClaimRecord.ended:type_name -> google.protobuf.Timestamp
-	12, // 20: sluice.approval.v1.GrantRecord.expires:type_name -> google.protobuf.Timestamp
-	0,  // 21: sluice.approval.v1.Move.from:type_name -> sluice.approval.v1.ApprovalState
-	0,  // 22: sluice.approval.v1.Move.to:type_name -> sluice.approval.v1.ApprovalState
-	12, // 23: sluice.approval.v1.Move.time:type_name -> google.protobuf.Timestamp
-	4,  // 24: sluice.approval.v1.Move.vote:type_name -> sluice.approval.v1.Vote
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	12, // 17: sluice.approval.v1.Vote.auth_time:type_name -> google.protobuf.Timestamp
+	12, // 18: sluice.approval.v1.ClaimRecord.claimed:type_name -> google.protobuf.Timestamp
+	12, // 19: sluice.approval.v1.ClaimRecord.lease_expires:type_name -> google.protobuf.Timestamp
+	12, // 20: sluice.approval.v1.ClaimRecord.ended:type_name -> google.protobuf.Timestamp
+	12, // 21: sluice.approval.v1.GrantRecord.expires:type_name -> google.protobuf.Timestamp
+	0,  // 22: sluice.approval.v1.Move.from:type_name -> sluice.approval.v1.ApprovalState
+	0,  // 23: sluice.approval.v1.Move.to:type_name -> sluice.approval.v1.ApprovalState
+	12, // 24: sluice.approval.v1.Move.time:type_name -> google.protobuf.Timestamp
+	4,  // 25: sluice.approval.v1.Move.vote:type_name -> sluice.approval.v1.Vote
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sluice_approval_v1_approval_proto_init() }

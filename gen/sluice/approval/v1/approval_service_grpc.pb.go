@@ -177,7 +177,11 @@ type ApprovalServiceClient interface {
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
-	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest
+	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest;
+	//	                     STEP_UP_REQUIRED: the terms have approve_with, and the person's token is no session that
+	//	                     satisfies it. The metadata of the ErrorInfo contains `max_age` in seconds and `acr_values`
+	//	                     separated by spaces, as in RFC 9470, section 3, if the terms have them. A sign-in with
+	//	                     these parameters creates a session that satisfies the terms. A vote to deny needs none
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
 	// ClaimApproval claims an approved call for one caller, or returns the reason why the claim is refused. Only the
 	// caller that has claimed the call may send it. A refusal is returned in a response with the status OK. In the
@@ -524,7 +528,11 @@ type ApprovalServiceServer interface {
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
-	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest
+	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest;
+	//	                     STEP_UP_REQUIRED: the terms have approve_with, and the person's token is no session that
+	//	                     satisfies it. The metadata of the ErrorInfo contains `max_age` in seconds and `acr_values`
+	//	                     separated by spaces, as in RFC 9470, section 3, if the terms have them. A sign-in with
+	//	                     these parameters creates a session that satisfies the terms. A vote to deny needs none
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
 	// ClaimApproval claims an approved call for one caller, or returns the reason why the claim is refused. Only the
 	// caller that has claimed the call may send it. A refusal is returned in a response with the status OK. In the

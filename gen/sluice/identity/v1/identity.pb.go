@@ -282,7 +282,13 @@ type Token struct {
 	// is empty, the token gives access to all servers.
 	Servers []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Name of the issuer at which the holder has signed in (SessionService). It is empty if the token is not a session.
-	Issuer        string `protobuf:"bytes,16,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Issuer string `protobuf:"bytes,16,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Time at which the holder had authenticated at the issuer when the session was created: the claim `auth_time` of the
+	// ID token. It is absent if the issuer has not sent it, or if the token is not a session.
+	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
+	// Authentication context class of that authentication: the claim `acr` of the ID token, at most 256 bytes. It is
+	// empty if the issuer has not sent it, or if the token is not a session.
+	Acr           string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +431,20 @@ func (x *Token) GetServers() []string {
 func (x *Token) GetIssuer() string {
 	if x != nil {
 		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Token) GetAuthTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AuthTime
+	}
+	return nil
+}
+
+func (x *Token) GetAcr() string {
+	if x != nil {
+		return x.Acr
 	}
 	return ""
 }
@@ -2518,7 +2538,9 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
 	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\x12;\n" +
 	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x120\n" +
-	"\x06issuer\x18\x10 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\"u\n" +
+	"\x06issuer\x18\x10 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x127\n" +
+	"\tauth_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x1a\n" +
+	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
 	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +
@@ -2722,75 +2744,77 @@ var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
 	39, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
 	0,  // 1: sluice.identity.v1.Principal.chain:type_name -> sluice.identity.v1.Principal
 	40, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
-	39, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
-	40, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
-	40, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	40, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
-	40, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
-	1,  // 8: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
-	1,  // 9: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
-	1,  // 10: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	41, // 11: sluice.identity.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
-	40, // 12: sluice.identity.v1.RotateTokenRequest.expires:type_name -> google.protobuf.Timestamp
-	1,  // 13: sluice.identity.v1.RotateTokenResponse.token:type_name -> sluice.identity.v1.Token
-	40, // 14: sluice.identity.v1.RotateTokenResponse.old_secret_expires:type_name -> google.protobuf.Timestamp
-	40, // 15: sluice.identity.v1.ImportTokensRequest.expires:type_name -> google.protobuf.Timestamp
-	1,  // 16: sluice.identity.v1.ImportTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	1,  // 17: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
-	13, // 18: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
-	40, // 19: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
-	19, // 20: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
-	29, // 21: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
-	28, // 22: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
-	42, // 23: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
-	20, // 24: sluice.identity.v1.TokenSet.blocks:type_name -> sluice.identity.v1.BlockedCaller
-	20, // 25: sluice.identity.v1.Block.caller:type_name -> sluice.identity.v1.BlockedCaller
-	40, // 26: sluice.identity.v1.Block.created:type_name -> google.protobuf.Timestamp
-	20, // 27: sluice.identity.v1.BlockCallerRequest.caller:type_name -> sluice.identity.v1.BlockedCaller
-	21, // 28: sluice.identity.v1.BlockCallerResponse.block:type_name -> sluice.identity.v1.Block
-	20, // 29: sluice.identity.v1.UnblockCallerRequest.caller:type_name -> sluice.identity.v1.BlockedCaller
-	21, // 30: sluice.identity.v1.ListBlocksResponse.blocks:type_name -> sluice.identity.v1.Block
-	1,  // 31: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
-	30, // 32: sluice.identity.v1.TokenRecord.previous:type_name -> sluice.identity.v1.PreviousSecret
-	40, // 33: sluice.identity.v1.PreviousSecret.expires:type_name -> google.protobuf.Timestamp
-	33, // 34: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
-	40, // 35: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
-	36, // 36: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
-	0,  // 37: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
-	40, // 38: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 39: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
-	4,  // 40: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
-	6,  // 41: sluice.identity.v1.IdentityService.RotateToken:input_type -> sluice.identity.v1.RotateTokenRequest
-	8,  // 42: sluice.identity.v1.IdentityService.ImportTokens:input_type -> sluice.identity.v1.ImportTokensRequest
-	10, // 43: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	22, // 44: sluice.identity.v1.IdentityService.BlockCaller:input_type -> sluice.identity.v1.BlockCallerRequest
-	24, // 45: sluice.identity.v1.IdentityService.UnblockCaller:input_type -> sluice.identity.v1.UnblockCallerRequest
-	26, // 46: sluice.identity.v1.IdentityService.ListBlocks:input_type -> sluice.identity.v1.ListBlocksRequest
-	15, // 47: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
-	17, // 48: sluice.identity.v1.IdentityService.AcknowledgeTokens:input_type -> sluice.identity.v1.AcknowledgeTokensRequest
-	31, // 49: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
-	34, // 50: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
-	37, // 51: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
-	12, // 52: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
-	3,  // 53: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
-	5,  // 54: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
-	7,  // 55: sluice.identity.v1.IdentityService.RotateToken:output_type -> sluice.identity.v1.RotateTokenResponse
-	9,  // 56: sluice.identity.v1.IdentityService.ImportTokens:output_type -> sluice.identity.v1.ImportTokensResponse
-	11, // 57: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	23, // 58: sluice.identity.v1.IdentityService.BlockCaller:output_type -> sluice.identity.v1.BlockCallerResponse
-	25, // 59: sluice.identity.v1.IdentityService.UnblockCaller:output_type -> sluice.identity.v1.UnblockCallerResponse
-	27, // 60: sluice.identity.v1.IdentityService.ListBlocks:output_type -> sluice.identity.v1.ListBlocksResponse
-	16, // 61: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
-	18, // 62: sluice.identity.v1.IdentityService.AcknowledgeTokens:output_type -> sluice.identity.v1.AcknowledgeTokensResponse
-	32, // 63: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
-	35, // 64: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
-	38, // 65: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
-	14, // 66: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
-	53, // [53:67] is the sub-list for method output_type
-	39, // [39:53] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	40, // 3: sluice.identity.v1.Principal.auth_time:type_name -> google.protobuf.Timestamp
+	39, // 4: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
+	40, // 5: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
+	40, // 6: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	40, // 7: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
+	40, // 8: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
+	40, // 9: sluice.identity.v1.Token.auth_time:type_name -> google.protobuf.Timestamp
+	1,  // 10: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
+	1,  // 11: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
+	1,  // 12: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
+	41, // 13: sluice.identity.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	40, // 14: sluice.identity.v1.RotateTokenRequest.expires:type_name -> google.protobuf.Timestamp
+	1,  // 15: sluice.identity.v1.RotateTokenResponse.token:type_name -> sluice.identity.v1.Token
+	40, // 16: sluice.identity.v1.RotateTokenResponse.old_secret_expires:type_name -> google.protobuf.Timestamp
+	40, // 17: sluice.identity.v1.ImportTokensRequest.expires:type_name -> google.protobuf.Timestamp
+	1,  // 18: sluice.identity.v1.ImportTokensResponse.tokens:type_name -> sluice.identity.v1.Token
+	1,  // 19: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
+	13, // 20: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
+	40, // 21: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
+	19, // 22: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
+	29, // 23: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
+	28, // 24: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
+	42, // 25: sluice.identity.v1.TokenSet.issuers:type_name -> sluice.identity.v1.Issuer
+	20, // 26: sluice.identity.v1.TokenSet.blocks:type_name -> sluice.identity.v1.BlockedCaller
+	20, // 27: sluice.identity.v1.Block.caller:type_name -> sluice.identity.v1.BlockedCaller
+	40, // 28: sluice.identity.v1.Block.created:type_name -> google.protobuf.Timestamp
+	20, // 29: sluice.identity.v1.BlockCallerRequest.caller:type_name -> sluice.identity.v1.BlockedCaller
+	21, // 30: sluice.identity.v1.BlockCallerResponse.block:type_name -> sluice.identity.v1.Block
+	20, // 31: sluice.identity.v1.UnblockCallerRequest.caller:type_name -> sluice.identity.v1.BlockedCaller
+	21, // 32: sluice.identity.v1.ListBlocksResponse.blocks:type_name -> sluice.identity.v1.Block
+	1,  // 33: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
+	30, // 34: sluice.identity.v1.TokenRecord.previous:type_name -> sluice.identity.v1.PreviousSecret
+	40, // 35: sluice.identity.v1.PreviousSecret.expires:type_name -> google.protobuf.Timestamp
+	33, // 36: sluice.identity.v1.ListIssuersResponse.issuers:type_name -> sluice.identity.v1.IssuerStatus
+	40, // 37: sluice.identity.v1.IssuerStatus.fetched:type_name -> google.protobuf.Timestamp
+	36, // 38: sluice.identity.v1.ExplainJWTResponse.steps:type_name -> sluice.identity.v1.ExplainedStep
+	0,  // 39: sluice.identity.v1.ExplainJWTResponse.principal:type_name -> sluice.identity.v1.Principal
+	40, // 40: sluice.identity.v1.ExplainJWTResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 41: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
+	4,  // 42: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
+	6,  // 43: sluice.identity.v1.IdentityService.RotateToken:input_type -> sluice.identity.v1.RotateTokenRequest
+	8,  // 44: sluice.identity.v1.IdentityService.ImportTokens:input_type -> sluice.identity.v1.ImportTokensRequest
+	10, // 45: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
+	22, // 46: sluice.identity.v1.IdentityService.BlockCaller:input_type -> sluice.identity.v1.BlockCallerRequest
+	24, // 47: sluice.identity.v1.IdentityService.UnblockCaller:input_type -> sluice.identity.v1.UnblockCallerRequest
+	26, // 48: sluice.identity.v1.IdentityService.ListBlocks:input_type -> sluice.identity.v1.ListBlocksRequest
+	15, // 49: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
+	17, // 50: sluice.identity.v1.IdentityService.AcknowledgeTokens:input_type -> sluice.identity.v1.AcknowledgeTokensRequest
+	31, // 51: sluice.identity.v1.IdentityService.ListIssuers:input_type -> sluice.identity.v1.ListIssuersRequest
+	34, // 52: sluice.identity.v1.IdentityService.ExplainJWT:input_type -> sluice.identity.v1.ExplainJWTRequest
+	37, // 53: sluice.identity.v1.IdentityService.ReportUnknownKey:input_type -> sluice.identity.v1.ReportUnknownKeyRequest
+	12, // 54: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
+	3,  // 55: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
+	5,  // 56: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
+	7,  // 57: sluice.identity.v1.IdentityService.RotateToken:output_type -> sluice.identity.v1.RotateTokenResponse
+	9,  // 58: sluice.identity.v1.IdentityService.ImportTokens:output_type -> sluice.identity.v1.ImportTokensResponse
+	11, // 59: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
+	23, // 60: sluice.identity.v1.IdentityService.BlockCaller:output_type -> sluice.identity.v1.BlockCallerResponse
+	25, // 61: sluice.identity.v1.IdentityService.UnblockCaller:output_type -> sluice.identity.v1.UnblockCallerResponse
+	27, // 62: sluice.identity.v1.IdentityService.ListBlocks:output_type -> sluice.identity.v1.ListBlocksResponse
+	16, // 63: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
+	18, // 64: sluice.identity.v1.IdentityService.AcknowledgeTokens:output_type -> sluice.identity.v1.AcknowledgeTokensResponse
+	32, // 65: sluice.identity.v1.IdentityService.ListIssuers:output_type -> sluice.identity.v1.ListIssuersResponse
+	35, // 66: sluice.identity.v1.IdentityService.ExplainJWT:output_type -> sluice.identity.v1.ExplainJWTResponse
+	38, // 67: sluice.identity.v1.IdentityService.ReportUnknownKey:output_type -> sluice.identity.v1.ReportUnknownKeyResponse
+	14, // 68: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
+	55, // [55:69] is the sub-list for method output_type
+	41, // [41:55] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_identity_proto_init() }

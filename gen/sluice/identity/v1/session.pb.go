@@ -222,9 +222,12 @@ func (x *SignIn) GetProblem() string {
 type StartDeviceSignInRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the issuer in the configuration.
-	Issuer        string `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Issuer string `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Authentication that the client needs. It is sent to the issuer, but RFC 8628 does not specify such parameters, so
+	// an issuer may ignore them. CreateSession checks the result.
+	Authentication *AuthenticationRequest `protobuf:"bytes,2,opt,name=authentication,proto3" json:"authentication,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StartDeviceSignInRequest) Reset() {
@@ -264,6 +267,70 @@ func (x *StartDeviceSignInRequest) GetIssuer() string {
 	return ""
 }
 
+func (x *StartDeviceSignInRequest) GetAuthentication() *AuthenticationRequest {
+	if x != nil {
+		return x.Authentication
+	}
+	return nil
+}
+
+// AuthenticationRequest specifies how the person must authenticate at the issuer (OpenID Connect Core, section 3.1.2.1;
+// RFC 9470, section 4).
+type AuthenticationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum time since the person has authenticated: 1 min to 24 h. If it is absent, any time is accepted.
+	MaxAge *durationpb.Duration `protobuf:"bytes,1,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
+	// Accepted authentication context classes, the preferred one first: at most 8, without spaces. If the list is empty,
+	// any class is accepted.
+	AcrValues     []string `protobuf:"bytes,2,rep,name=acr_values,json=acrValues,proto3" json:"acr_values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthenticationRequest) Reset() {
+	*x = AuthenticationRequest{}
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthenticationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthenticationRequest) ProtoMessage() {}
+
+func (x *AuthenticationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthenticationRequest.ProtoReflect.Descriptor instead.
+func (*AuthenticationRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AuthenticationRequest) GetMaxAge() *durationpb.Duration {
+	if x != nil {
+		return x.MaxAge
+	}
+	return nil
+}
+
+func (x *AuthenticationRequest) GetAcrValues() []string {
+	if x != nil {
+		return x.AcrValues
+	}
+	return nil
+}
+
 // StartDeviceSignInResponse is the issuer's answer (RFC 8628, section 3.2).
 type StartDeviceSignInResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -285,7 +352,7 @@ type StartDeviceSignInResponse struct {
 
 func (x *StartDeviceSignInResponse) Reset() {
 	*x = StartDeviceSignInResponse{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[4]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +364,7 @@ func (x *StartDeviceSignInResponse) String() string {
 func (*StartDeviceSignInResponse) ProtoMessage() {}
 
 func (x *StartDeviceSignInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[4]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +377,7 @@ func (x *StartDeviceSignInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartDeviceSignInResponse.ProtoReflect.Descriptor instead.
 func (*StartDeviceSignInResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{4}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StartDeviceSignInResponse) GetDeviceCode() string {
@@ -370,14 +437,17 @@ type CreateSessionRequest struct {
 	Grant isCreateSessionRequest_Grant `protobuf_oneof:"grant"`
 	// Role of the session. If it is unspecified, the session has the first of the roles viewer, approver and operator
 	// that the person may have.
-	Role          v1.TokenRole `protobuf:"varint,5,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Role v1.TokenRole `protobuf:"varint,5,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
+	// Authentication that the client has requested from the issuer. The sign-in is refused if the ID token does not say
+	// that the person has authenticated in this way. If it is absent, any authentication is accepted.
+	Authentication *AuthenticationRequest `protobuf:"bytes,6,opt,name=authentication,proto3" json:"authentication,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateSessionRequest) Reset() {
 	*x = CreateSessionRequest{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[5]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +459,7 @@ func (x *CreateSessionRequest) String() string {
 func (*CreateSessionRequest) ProtoMessage() {}
 
 func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[5]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +472,7 @@ func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionRequest.ProtoReflect.Descriptor instead.
 func (*CreateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateSessionRequest) GetIssuer() string {
@@ -453,6 +523,13 @@ func (x *CreateSessionRequest) GetRole() v1.TokenRole {
 	return v1.TokenRole(0)
 }
 
+func (x *CreateSessionRequest) GetAuthentication() *AuthenticationRequest {
+	if x != nil {
+		return x.Authentication
+	}
+	return nil
+}
+
 type isCreateSessionRequest_Grant interface {
 	isCreateSessionRequest_Grant()
 }
@@ -496,7 +573,7 @@ type AuthorizationCode struct {
 
 func (x *AuthorizationCode) Reset() {
 	*x = AuthorizationCode{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -508,7 +585,7 @@ func (x *AuthorizationCode) String() string {
 func (*AuthorizationCode) ProtoMessage() {}
 
 func (x *AuthorizationCode) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -521,7 +598,7 @@ func (x *AuthorizationCode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizationCode.ProtoReflect.Descriptor instead.
 func (*AuthorizationCode) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AuthorizationCode) GetCode() string {
@@ -568,7 +645,7 @@ type CreateSessionResponse struct {
 
 func (x *CreateSessionResponse) Reset() {
 	*x = CreateSessionResponse{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +657,7 @@ func (x *CreateSessionResponse) String() string {
 func (*CreateSessionResponse) ProtoMessage() {}
 
 func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +670,7 @@ func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateSessionResponse) GetToken() *Token {
@@ -626,7 +703,7 @@ type EndSessionRequest struct {
 
 func (x *EndSessionRequest) Reset() {
 	*x = EndSessionRequest{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +715,7 @@ func (x *EndSessionRequest) String() string {
 func (*EndSessionRequest) ProtoMessage() {}
 
 func (x *EndSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +728,7 @@ func (x *EndSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSessionRequest.ProtoReflect.Descriptor instead.
 func (*EndSessionRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 // EndSessionResponse means that the session has ended.
@@ -665,7 +742,7 @@ type EndSessionResponse struct {
 
 func (x *EndSessionResponse) Reset() {
 	*x = EndSessionResponse{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +754,7 @@ func (x *EndSessionResponse) String() string {
 func (*EndSessionResponse) ProtoMessage() {}
 
 func (x *EndSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +767,7 @@ func (x *EndSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSessionResponse.ProtoReflect.Descriptor instead.
 func (*EndSessionResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EndSessionResponse) GetUnconfirmedReplicas() int32 {
@@ -709,7 +786,7 @@ type GetCallerRequest struct {
 
 func (x *GetCallerRequest) Reset() {
 	*x = GetCallerRequest{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +798,7 @@ func (x *GetCallerRequest) String() string {
 func (*GetCallerRequest) ProtoMessage() {}
 
 func (x *GetCallerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +811,7 @@ func (x *GetCallerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCallerRequest.ProtoReflect.Descriptor instead.
 func (*GetCallerRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 // GetCallerResponse contains the caller's token.
@@ -748,7 +825,7 @@ type GetCallerResponse struct {
 
 func (x *GetCallerResponse) Reset() {
 	*x = GetCallerResponse{}
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +837,7 @@ func (x *GetCallerResponse) String() string {
 func (*GetCallerResponse) ProtoMessage() {}
 
 func (x *GetCallerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_session_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +850,7 @@ func (x *GetCallerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCallerResponse.ProtoReflect.Descriptor instead.
 func (*GetCallerResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_sluice_identity_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetCallerResponse) GetToken() *Token {
@@ -801,9 +878,15 @@ const file_sluice_identity_v1_session_proto_rawDesc = "" +
 	"\vdevice_flow\x18\x06 \x01(\bR\n" +
 	"deviceFlow\x12!\n" +
 	"\fsends_issuer\x18\a \x01(\bR\vsendsIssuer\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"L\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"\x9f\x01\n" +
 	"\x18StartDeviceSignInRequest\x120\n" +
-	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\"\xb1\x02\n" +
+	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\x12Q\n" +
+	"\x0eauthentication\x18\x02 \x01(\v2).sluice.identity.v1.AuthenticationRequestR\x0eauthentication\"\xa2\x01\n" +
+	"\x15AuthenticationRequest\x12D\n" +
+	"\amax_age\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b<R\x06maxAge\x12C\n" +
+	"\n" +
+	"acr_values\x18\x02 \x03(\tB$\xbaH!\x92\x01\x1e\x10\b\x18\x01\"\x18r\x162\x14^[!#-\\[\\]-~]{1,256}$R\tacrValues\"\xb1\x02\n" +
 	"\x19StartDeviceSignInResponse\x12\x1f\n" +
 	"\vdevice_code\x18\x01 \x01(\tR\n" +
 	"deviceCode\x12\x1b\n" +
@@ -812,7 +895,7 @@ const file_sluice_identity_v1_session_proto_rawDesc = "" +
 	"\x19verification_uri_complete\x18\x04 \x01(\tR\x17verificationUriComplete\x128\n" +
 	"\n" +
 	"expires_in\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x125\n" +
-	"\binterval\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\binterval\"\x9e\x02\n" +
+	"\binterval\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\binterval\"\xf1\x02\n" +
 	"\x14CreateSessionRequest\x120\n" +
 	"\x06issuer\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06issuer\x12;\n" +
 	"\x04code\x18\x02 \x01(\v2%.sluice.identity.v1.AuthorizationCodeH\x00R\x04code\x12-\n" +
@@ -820,7 +903,8 @@ const file_sluice_identity_v1_session_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80 H\x00R\n" +
 	"deviceCode\x12\x1f\n" +
 	"\x03jwt\x18\x04 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80\x01H\x00R\x03jwt\x127\n" +
-	"\x04role\x18\x05 \x01(\x0e2\x19.sluice.auth.v1.TokenRoleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04roleB\x0e\n" +
+	"\x04role\x18\x05 \x01(\x0e2\x19.sluice.auth.v1.TokenRoleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04role\x12Q\n" +
+	"\x0eauthentication\x18\x06 \x01(\v2).sluice.identity.v1.AuthenticationRequestR\x0eauthenticationB\x0e\n" +
 	"\x05grant\x12\x05\xbaH\x02\b\x01\"\xe1\x01\n" +
 	"\x11AuthorizationCode\x12\x1e\n" +
 	"\x04code\x18\x01 \x01(\tB\n" +
@@ -860,48 +944,52 @@ func file_sluice_identity_v1_session_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_session_proto_rawDescData
 }
 
-var file_sluice_identity_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_sluice_identity_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_sluice_identity_v1_session_proto_goTypes = []any{
 	(*ListSignInsRequest)(nil),        // 0: sluice.identity.v1.ListSignInsRequest
 	(*ListSignInsResponse)(nil),       // 1: sluice.identity.v1.ListSignInsResponse
 	(*SignIn)(nil),                    // 2: sluice.identity.v1.SignIn
 	(*StartDeviceSignInRequest)(nil),  // 3: sluice.identity.v1.StartDeviceSignInRequest
-	(*StartDeviceSignInResponse)(nil), // 4: sluice.identity.v1.StartDeviceSignInResponse
-	(*CreateSessionRequest)(nil),      // 5: sluice.identity.v1.CreateSessionRequest
-	(*AuthorizationCode)(nil),         // 6: sluice.identity.v1.AuthorizationCode
-	(*CreateSessionResponse)(nil),     // 7: sluice.identity.v1.CreateSessionResponse
-	(*EndSessionRequest)(nil),         // 8: sluice.identity.v1.EndSessionRequest
-	(*EndSessionResponse)(nil),        // 9: sluice.identity.v1.EndSessionResponse
-	(*GetCallerRequest)(nil),          // 10: sluice.identity.v1.GetCallerRequest
-	(*GetCallerResponse)(nil),         // 11: sluice.identity.v1.GetCallerResponse
-	(*durationpb.Duration)(nil),       // 12: google.protobuf.Duration
-	(v1.TokenRole)(0),                 // 13: sluice.auth.v1.TokenRole
-	(*Token)(nil),                     // 14: sluice.identity.v1.Token
+	(*AuthenticationRequest)(nil),     // 4: sluice.identity.v1.AuthenticationRequest
+	(*StartDeviceSignInResponse)(nil), // 5: sluice.identity.v1.StartDeviceSignInResponse
+	(*CreateSessionRequest)(nil),      // 6: sluice.identity.v1.CreateSessionRequest
+	(*AuthorizationCode)(nil),         // 7: sluice.identity.v1.AuthorizationCode
+	(*CreateSessionResponse)(nil),     // 8: sluice.identity.v1.CreateSessionResponse
+	(*EndSessionRequest)(nil),         // 9: sluice.identity.v1.EndSessionRequest
+	(*EndSessionResponse)(nil),        // 10: sluice.identity.v1.EndSessionResponse
+	(*GetCallerRequest)(nil),          // 11: sluice.identity.v1.GetCallerRequest
+	(*GetCallerResponse)(nil),         // 12: sluice.identity.v1.GetCallerResponse
+	(*durationpb.Duration)(nil),       // 13: google.protobuf.Duration
+	(v1.TokenRole)(0),                 // 14: sluice.auth.v1.TokenRole
+	(*Token)(nil),                     // 15: sluice.identity.v1.Token
 }
 var file_sluice_identity_v1_session_proto_depIdxs = []int32{
 	2,  // 0: sluice.identity.v1.ListSignInsResponse.sign_ins:type_name -> sluice.identity.v1.SignIn
-	12, // 1: sluice.identity.v1.StartDeviceSignInResponse.expires_in:type_name -> google.protobuf.Duration
-	12, // 2: sluice.identity.v1.StartDeviceSignInResponse.interval:type_name -> google.protobuf.Duration
-	6,  // 3: sluice.identity.v1.CreateSessionRequest.code:type_name -> sluice.identity.v1.AuthorizationCode
-	13, // 4: sluice.identity.v1.CreateSessionRequest.role:type_name -> sluice.auth.v1.TokenRole
-	14, // 5: sluice.identity.v1.CreateSessionResponse.token:type_name -> sluice.identity.v1.Token
-	13, // 6: sluice.identity.v1.CreateSessionResponse.roles:type_name -> sluice.auth.v1.TokenRole
-	14, // 7: sluice.identity.v1.GetCallerResponse.token:type_name -> sluice.identity.v1.Token
-	0,  // 8: sluice.identity.v1.SessionService.ListSignIns:input_type -> sluice.identity.v1.ListSignInsRequest
-	3,  // 9: sluice.identity.v1.SessionService.StartDeviceSignIn:input_type -> sluice.identity.v1.StartDeviceSignInRequest
-	5,  // 10: sluice.identity.v1.SessionService.CreateSession:input_type -> sluice.identity.v1.CreateSessionRequest
-	8,  // 11: sluice.identity.v1.SessionService.EndSession:input_type -> sluice.identity.v1.EndSessionRequest
-	10, // 12: sluice.identity.v1.SessionService.GetCaller:input_type -> sluice.identity.v1.GetCallerRequest
-	1,  // 13: sluice.identity.v1.SessionService.ListSignIns:output_type -> sluice.identity.v1.ListSignInsResponse
-	4,  // 14: sluice.identity.v1.SessionService.StartDeviceSignIn:output_type -> sluice.identity.v1.StartDeviceSignInResponse
-	7,  // 15: sluice.identity.v1.SessionService.CreateSession:output_type -> sluice.identity.v1.CreateSessionResponse
-	9,  // 16: sluice.identity.v1.SessionService.EndSession:output_type -> sluice.identity.v1.EndSessionResponse
-	11, // 17: sluice.identity.v1.SessionService.GetCaller:output_type -> sluice.identity.v1.GetCallerResponse
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	4,  // 1: sluice.identity.v1.StartDeviceSignInRequest.authentication:type_name -> sluice.identity.v1.AuthenticationRequest
+	13, // 2: sluice.identity.v1.AuthenticationRequest.max_age:type_name -> google.protobuf.Duration
+	13, // 3: sluice.identity.v1.StartDeviceSignInResponse.expires_in:type_name -> google.protobuf.Duration
+	13, // 4: sluice.identity.v1.StartDeviceSignInResponse.interval:type_name -> google.protobuf.Duration
+	7,  // 5: sluice.identity.v1.CreateSessionRequest.code:type_name -> sluice.identity.v1.AuthorizationCode
+	14, // 6: sluice.identity.v1.CreateSessionRequest.role:type_name -> sluice.auth.v1.TokenRole
+	4,  // 7: sluice.identity.v1.CreateSessionRequest.authentication:type_name -> sluice.identity.v1.AuthenticationRequest
+	15, // 8: sluice.identity.v1.CreateSessionResponse.token:type_name -> sluice.identity.v1.Token
+	14, // 9: sluice.identity.v1.CreateSessionResponse.roles:type_name -> sluice.auth.v1.TokenRole
+	15, // 10: sluice.identity.v1.GetCallerResponse.token:type_name -> sluice.identity.v1.Token
+	0,  // 11: sluice.identity.v1.SessionService.ListSignIns:input_type -> sluice.identity.v1.ListSignInsRequest
+	3,  // 12: sluice.identity.v1.SessionService.StartDeviceSignIn:input_type -> sluice.identity.v1.StartDeviceSignInRequest
+	6,  // 13: sluice.identity.v1.SessionService.CreateSession:input_type -> sluice.identity.v1.CreateSessionRequest
+	9,  // 14: sluice.identity.v1.SessionService.EndSession:input_type -> sluice.identity.v1.EndSessionRequest
+	11, // 15: sluice.identity.v1.SessionService.GetCaller:input_type -> sluice.identity.v1.GetCallerRequest
+	1,  // 16: sluice.identity.v1.SessionService.ListSignIns:output_type -> sluice.identity.v1.ListSignInsResponse
+	5,  // 17: sluice.identity.v1.SessionService.StartDeviceSignIn:output_type -> sluice.identity.v1.StartDeviceSignInResponse
+	8,  // 18: sluice.identity.v1.SessionService.CreateSession:output_type -> sluice.identity.v1.CreateSessionResponse
+	10, // 19: sluice.identity.v1.SessionService.EndSession:output_type -> sluice.identity.v1.EndSessionResponse
+	12, // 20: sluice.identity.v1.SessionService.GetCaller:output_type -> sluice.identity.v1.GetCallerResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_session_proto_init() }
@@ -910,7 +998,7 @@ func file_sluice_identity_v1_session_proto_init() {
 		return
 	}
 	file_sluice_identity_v1_identity_proto_init()
-	file_sluice_identity_v1_session_proto_msgTypes[5].OneofWrappers = []any{
+	file_sluice_identity_v1_session_proto_msgTypes[6].OneofWrappers = []any{
 		(*CreateSessionRequest_Code)(nil),
 		(*CreateSessionRequest_DeviceCode)(nil),
 		(*CreateSessionRequest_Jwt)(nil),
@@ -921,7 +1009,7 @@ func file_sluice_identity_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_session_proto_rawDesc), len(file_sluice_identity_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

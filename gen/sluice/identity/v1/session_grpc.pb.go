@@ -57,7 +57,8 @@ type SessionServiceClient interface {
 	//	                     DEVICE_FLOW_UNSUPPORTED: as for StartDeviceSignIn
 	//	                     SIGN_IN_PENDING: the person has not finished the device flow; call again after the interval
 	//	                     SIGN_IN_SLOW_DOWN: as SIGN_IN_PENDING; also add 5 s to the interval
-	//	PERMISSION_DENIED    SIGN_IN_REFUSED: the issuer has refused the code, or the issuer's token is not valid
+	//	PERMISSION_DENIED    SIGN_IN_REFUSED: the issuer has refused the code, or the issuer's token is not valid, or
+	//	                     does not contain the requested authentication
 	//	                     CALLER_BLOCKED: an operator has blocked the person
 	//	                     ROLE_REFUSED: no group of the person has the requested role, or any role
 	//	UNAVAILABLE          ISSUER_UNAVAILABLE: the issuer has not answered, or its answer violates OAuth
@@ -165,7 +166,8 @@ type SessionServiceServer interface {
 	//	                     DEVICE_FLOW_UNSUPPORTED: as for StartDeviceSignIn
 	//	                     SIGN_IN_PENDING: the person has not finished the device flow; call again after the interval
 	//	                     SIGN_IN_SLOW_DOWN: as SIGN_IN_PENDING; also add 5 s to the interval
-	//	PERMISSION_DENIED    SIGN_IN_REFUSED: the issuer has refused the code, or the issuer's token is not valid
+	//	PERMISSION_DENIED    SIGN_IN_REFUSED: the issuer has refused the code, or the issuer's token is not valid, or
+	//	                     does not contain the requested authentication
 	//	                     CALLER_BLOCKED: an operator has blocked the person
 	//	                     ROLE_REFUSED: no group of the person has the requested role, or any role
 	//	UNAVAILABLE          ISSUER_UNAVAILABLE: the issuer has not answered, or its answer violates OAuth

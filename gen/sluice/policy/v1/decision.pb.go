@@ -744,7 +744,10 @@ type ApprovalTerms struct {
 	// Whether the person who uses the agent may confirm by elicitation. It is never set with a quorum above 1.
 	SelfConfirm bool `protobuf:"varint,5,opt,name=self_confirm,json=selfConfirm,proto3" json:"self_confirm,omitempty"`
 	// Grant for more than one call. If it is absent, the approval covers only this call, once.
-	Grant         *Grant `protobuf:"bytes,6,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant *Grant `protobuf:"bytes,6,opt,name=grant,proto3" json:"grant,omitempty"`
+	// How the people who approve must have authenticated. If it is absent, any valid token may vote. It is never set
+	// together with self_confirm. People who refuse the call need no such authentication.
+	ApproveWith   *StepUp `protobuf:"bytes,7,opt,name=approve_with,json=approveWith,proto3" json:"approve_with,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,6 +824,71 @@ func (x *ApprovalTerms) GetGrant() *Grant {
 	return nil
 }
 
+func (x *ApprovalTerms) GetApproveWith() *StepUp {
+	if x != nil {
+		return x.ApproveWith
+	}
+	return nil
+}
+
+// StepUp specifies how a person must have authenticated at the identity provider to approve a call (RFC 9470). Only a
+// session of a person can satisfy it, because other tokens contain no authentication. At least one of the two fields is
+// set.
+type StepUp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum time since the person has authenticated: 1 min to 24 h. If it is absent, any time is accepted.
+	MaxAge *durationpb.Duration `protobuf:"bytes,1,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
+	// Accepted authentication context classes, which are values of the claim `acr`: at most 8, sorted and without
+	// duplicates. If the list is empty, the class is not checked.
+	AcrValues     []string `protobuf:"bytes,2,rep,name=acr_values,json=acrValues,proto3" json:"acr_values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepUp) Reset() {
+	*x = StepUp{}
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepUp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepUp) ProtoMessage() {}
+
+func (x *StepUp) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepUp.ProtoReflect.Descriptor instead.
+func (*StepUp) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StepUp) GetMaxAge() *durationpb.Duration {
+	if x != nil {
+		return x.MaxAge
+	}
+	return nil
+}
+
+func (x *StepUp) GetAcrValues() []string {
+	if x != nil {
+		return x.AcrValues
+	}
+	return nil
+}
+
 // Grant specifies an approval of more than one call.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -842,7 +910,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_sluice_policy_v1_decision_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +922,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_decision_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +935,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{5}
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Grant) GetCalls() int64 {
@@ -921,7 +989,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_sluice_policy_v1_decision_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1001,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_decision_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1014,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{6}
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Observation) GetEffect() Effect {
@@ -1003,7 +1071,7 @@ type Redaction struct {
 
 func (x *Redaction) Reset() {
 	*x = Redaction{}
-	mi := &file_sluice_policy_v1_decision_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1083,7 @@ func (x *Redaction) String() string {
 func (*Redaction) ProtoMessage() {}
 
 func (x *Redaction) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_decision_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_decision_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1096,7 @@ func (x *Redaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redaction.ProtoReflect.Descriptor instead.
 func (*Redaction) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{7}
+	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Redaction) GetRule() *RuleRef {
@@ -1112,14 +1180,20 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"sessionKey\x12\x10\n" +
 	"\x03cap\x18\x05 \x01(\bR\x03cap\x12;\n" +
 	"\bon_error\x18\x06 \x01(\x0e2 .sluice.policy.v1.OnLimiterErrorR\aonError\x12 \n" +
-	"\x06settle\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06settle\"\xae\x02\n" +
+	"\x06settle\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06settle\"\xeb\x02\n" +
 	"\rApprovalTerms\x12&\n" +
 	"\tapprovers\x18\x01 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\tapprovers\x12!\n" +
 	"\x06quorum\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x01R\x06quorum\x12>\n" +
 	"\rdecide_within\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fdecideWithin\x12@\n" +
 	"\x0eexecute_within\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rexecuteWithin\x12!\n" +
 	"\fself_confirm\x18\x05 \x01(\bR\vselfConfirm\x12-\n" +
-	"\x05grant\x18\x06 \x01(\v2\x17.sluice.policy.v1.GrantR\x05grant\"\xb3\x01\n" +
+	"\x05grant\x18\x06 \x01(\v2\x17.sluice.policy.v1.GrantR\x05grant\x12;\n" +
+	"\fapprove_with\x18\a \x01(\v2\x18.sluice.policy.v1.StepUpR\vapproveWith\"\x82\x01\n" +
+	"\x06StepUp\x12D\n" +
+	"\amax_age\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b<R\x06maxAge\x122\n" +
+	"\n" +
+	"acr_values\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\b\x18\x01\"\ar\x05\x10\x01(\x80\x02R\tacrValues\"\xb3\x01\n" +
 	"\x05Grant\x12 \n" +
 	"\x05calls\x18\x01 \x01(\x03B\n" +
 	"\xbaH\a\"\x05\x18\x90N(\x01R\x05calls\x12A\n" +
@@ -1171,7 +1245,7 @@ func file_sluice_policy_v1_decision_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_policy_v1_decision_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_sluice_policy_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_sluice_policy_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_policy_v1_decision_proto_goTypes = []any{
 	(Effect)(0),                 // 0: sluice.policy.v1.Effect
 	(OnLimiterError)(0),         // 1: sluice.policy.v1.OnLimiterError
@@ -1182,44 +1256,47 @@ var file_sluice_policy_v1_decision_proto_goTypes = []any{
 	(*RuleRef)(nil),             // 6: sluice.policy.v1.RuleRef
 	(*RuleLimit)(nil),           // 7: sluice.policy.v1.RuleLimit
 	(*ApprovalTerms)(nil),       // 8: sluice.policy.v1.ApprovalTerms
-	(*Grant)(nil),               // 9: sluice.policy.v1.Grant
-	(*Observation)(nil),         // 10: sluice.policy.v1.Observation
-	(*Redaction)(nil),           // 11: sluice.policy.v1.Redaction
-	(v1.Code)(0),                // 12: sluice.common.v1.Code
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
-	(*ToolClass)(nil),           // 14: sluice.policy.v1.ToolClass
-	(*v11.Limit)(nil),           // 15: sluice.ratelimit.v1.Limit
+	(*StepUp)(nil),              // 9: sluice.policy.v1.StepUp
+	(*Grant)(nil),               // 10: sluice.policy.v1.Grant
+	(*Observation)(nil),         // 11: sluice.policy.v1.Observation
+	(*Redaction)(nil),           // 12: sluice.policy.v1.Redaction
+	(v1.Code)(0),                // 13: sluice.common.v1.Code
+	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(*ToolClass)(nil),           // 15: sluice.policy.v1.ToolClass
+	(*v11.Limit)(nil),           // 16: sluice.ratelimit.v1.Limit
 }
 var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Decision.effect:type_name -> sluice.policy.v1.Effect
-	12, // 1: sluice.policy.v1.Decision.code:type_name -> sluice.common.v1.Code
+	13, // 1: sluice.policy.v1.Decision.code:type_name -> sluice.common.v1.Code
 	6,  // 2: sluice.policy.v1.Decision.rule:type_name -> sluice.policy.v1.RuleRef
 	7,  // 3: sluice.policy.v1.Decision.limits:type_name -> sluice.policy.v1.RuleLimit
 	8,  // 4: sluice.policy.v1.Decision.approval:type_name -> sluice.policy.v1.ApprovalTerms
-	11, // 5: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
-	13, // 6: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
+	12, // 5: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
+	14, // 6: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
 	6,  // 7: sluice.policy.v1.Decision.timeout_rule:type_name -> sluice.policy.v1.RuleRef
-	14, // 8: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
-	10, // 9: sluice.policy.v1.Decision.observed:type_name -> sluice.policy.v1.Observation
+	15, // 8: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
+	11, // 9: sluice.policy.v1.Decision.observed:type_name -> sluice.policy.v1.Observation
 	6,  // 10: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
-	15, // 11: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
+	16, // 11: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
 	2,  // 12: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
 	1,  // 13: sluice.policy.v1.RuleLimit.on_error:type_name -> sluice.policy.v1.OnLimiterError
-	13, // 14: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
-	13, // 15: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
-	9,  // 16: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
-	13, // 17: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
-	0,  // 18: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
-	12, // 19: sluice.policy.v1.Observation.code:type_name -> sluice.common.v1.Code
-	6,  // 20: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
-	7,  // 21: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
-	6,  // 22: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
-	3,  // 23: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	14, // 14: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
+	14, // 15: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
+	10, // 16: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
+	9,  // 17: sluice.policy.v1.ApprovalTerms.approve_with:type_name -> sluice.policy.v1.StepUp
+	14, // 18: sluice.policy.v1.StepUp.max_age:type_name -> google.protobuf.Duration
+	14, // 19: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
+	0,  // 20: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
+	13, // 21: sluice.policy.v1.Observation.code:type_name -> sluice.common.v1.Code
+	6,  // 22: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
+	7,  // 23: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
+	6,  // 24: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
+	3,  // 25: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_decision_proto_init() }
@@ -1234,7 +1311,7 @@ func file_sluice_policy_v1_decision_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_decision_proto_rawDesc), len(file_sluice_policy_v1_decision_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

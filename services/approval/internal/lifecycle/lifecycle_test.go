@@ -289,6 +289,7 @@ func TestUpdateDecision_AsksAgainIfTheTermsChange(t *testing.T) {
 		"self_confirm":        {func(d *policyv1.Decision) { d.Approval.SelfConfirm = true }, true},
 		"a grant":             {grant(3), true},
 		"decide_within":       {func(d *policyv1.Decision) { d.Approval.DecideWithin = durationpb.New(times.Decide) }, true},
+		"approve_with":        {func(d *policyv1.Decision) { d.Approval.ApproveWith = &policyv1.StepUp{AcrValues: []string{"phr"}} }, true},
 		"execute_within":      {func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Minute) }, true},
 		"the rule":            {func(d *policyv1.Decision) { d.RuleDigest = []byte("other") }, true},
 	} {

@@ -59,6 +59,7 @@ func stableRequester(p *identityv1.Principal) *identityv1.Principal {
 	out := proto.CloneOf(p)
 	for _, who := range append([]*identityv1.Principal{out}, out.GetChain()...) {
 		who.Session, who.Run, who.TokenId, who.TokenCreated = "", "", "", nil
+		who.AuthTime, who.Acr = nil, ""
 	}
 	return out
 }
@@ -90,8 +91,8 @@ func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 }
 
 // RecordSelfVote records the vote of the person who uses the agent. d is the decision whose terms the agent showed to
-// the person. These terms must have self_confirm and a quorum of 1. If the record is no longer pending or has other
-// terms, a vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call
+// the person. [AllowsSelfVote] must be true for these terms. If the record is no longer pending or has other terms, a
+// vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call
 // stays denied for coolDown.
 func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
@@ -152,7 +153,13 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 		slices.Equal(sortedSet(was.GetApprovers()), sortedSet(is.GetApprovers())) &&
 		was.GetQuorum() == is.GetQuorum() && was.GetSelfConfirm() == is.GetSelfConfirm() &&
 		proto.Equal(was.GetDecideWithin(), is.GetDecideWithin()) && proto.Equal(was.GetExecuteWithin(), is.GetExecuteWithin()) &&
-		proto.Equal(was.GetGrant(), is.GetGrant())
+		proto.Equal(was.GetGrant(), is.GetGrant()) && proto.Equal(was.GetApproveWith(), is.GetApproveWith())
+}
+
+// AllowsSelfVote reports whether the terms allow the person who uses the agent to approve or deny the call. The mesh
+// does not know how that person has authenticated, so terms with approve_with do not allow it.
+func AllowsSelfVote(terms *policyv1.ApprovalTerms) bool {
+	return terms.GetSelfConfirm() && terms.GetQuorum() == 1 && terms.GetApproveWith() == nil
 }
 
 func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }

@@ -48,7 +48,8 @@ type Ballot struct {
 }
 
 // Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. If the
-// person's earlier vote still counts and has the same verdict, Vote changes nothing.
+// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of those above,
+// or a [*StepUpError].
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voteIndex(b.Voter)
@@ -65,12 +66,18 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		}
 		return fmt.Errorf("%w: it is %s%s", ErrNotPending, StateName(a.GetState()), reasonSuffix(a.GetReason()))
 	}
+	if err := r.checkStepUp(&b, now); err != nil {
+		return err
+	}
 	if err := b.checkView(); err != nil {
 		return err
 	}
 	vote := &approvalv1.Vote{
 		Subject: b.Voter.GetSubject(), Verdict: b.Verdict, Time: timestamppb.New(now), Comment: b.Comment,
 		Groups: groups, Channel: b.Channel, External: b.External,
+	}
+	if a.GetTerms().GetApproveWith() != nil && b.Verdict == approvalv1.Verdict_VERDICT_APPROVE {
+		vote.AuthTime, vote.Acr = b.Voter.GetAuthTime(), b.Voter.GetAcr()
 	}
 	if at >= 0 { // the person's approval becomes a denial
 		a.Votes[at].VoidReason = "the person has denied the call since then"

@@ -113,10 +113,11 @@ func statusText(m *Message) string {
 }
 
 // questionBlocks returns the blocks of a message that asks for a vote. If the message shows the whole view and c.People
-// is not empty, the message has buttons. Otherwise it shows the commands to approve or deny the call.
+// is not empty, the message has buttons. Otherwise it shows the commands to approve or deny the call. A message has no
+// buttons either if the terms have approve_with, because a vote by a button does not satisfy it.
 func (c *slackChannel) questionBlocks(v *approvalv1.View) []slack.Block {
 	seen, params := preformatted(safetext.Facts(v)), preformatted(v.GetParams())
-	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
+	if len(c.People) == 0 || v.GetTerms().GetApproveWith() != nil || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
 		seen := preformatted(factsText(v))
 		if len(seen) > maxText {
 			seen = preformatted("The facts are too long for this message.\n")

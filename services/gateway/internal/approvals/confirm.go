@@ -37,7 +37,7 @@ type userAnswer struct {
 // the watch on the approval reports the resulting change. If the client does not answer in time, startConfirm calls
 // endHold.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval, endHold func()) (end func() userAnswer) {
-	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
+	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 || terms.GetApproveWith() != nil {
 		return func() userAnswer { return userAnswer{} }
 	}
 	ctx, cancel := context.WithCancel(ctx)

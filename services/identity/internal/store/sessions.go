@@ -14,8 +14,8 @@ const (
 	// oldest session ends.
 	MaxSessionsOfPerson = 10
 	// MaxSessions is the maximum number of sessions in all tenants together. maxSessionGroups is the maximum total size of
-	// the groups of all sessions, in bytes. These limits exist because all tokens are sent to each service in one message
-	// of at most 8 MiB.
+	// the groups and authentication context classes of all sessions, in bytes. These limits exist because all tokens are
+	// sent to each service in one message of at most 8 MiB.
 	MaxSessions      = 5000
 	maxSessionGroups = 2 << 20
 	// maxSignIns is the maximum number of sessions that one person can start in signInPeriod.
@@ -60,7 +60,7 @@ func makeRoomForSession(ctx context.Context, tx *sqlstore.Tx, want *Token) error
 	now := sqlstore.Micros(tx.Now)
 	err := errors.Join(
 		tx.QueryRowContext(ctx, "SELECT count(*) FROM identity_tokens WHERE name = $1", want.Name).Scan(&same),
-		tx.QueryRowContext(ctx, "SELECT count(*), coalesce(sum(length(member_of)), 0) FROM identity_tokens WHERE issuer <> '' AND ended > $1", now).Scan(&all, &size),
+		tx.QueryRowContext(ctx, "SELECT count(*), coalesce(sum(length(member_of) + length(acr)), 0) FROM identity_tokens WHERE issuer <> '' AND ended > $1", now).Scan(&all, &size),
 		tx.QueryRowContext(ctx, "SELECT count(*) FROM identity_tokens WHERE issuer <> '' AND tenant = $1 AND subject = $2 AND created > $3",
 			want.Tenant, want.Subject, sqlstore.Micros(tx.Now.Add(-signInPeriod))).Scan(&recent),
 	)
@@ -82,6 +82,7 @@ func makeRoomForSession(ctx context.Context, tx *sqlstore.Tx, want *Token) error
 		}
 		own, all = own[1:], all-1
 	}
+	size += len(want.ACR)
 	for _, group := range want.Groups {
 		size += len(group)
 	}

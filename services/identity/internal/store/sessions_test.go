@@ -20,6 +20,7 @@ func sessionOf(name, subject string) store.Token {
 	return store.Token{
 		Name: name, Tenant: "default", Subject: subject, Groups: []string{"sre"}, Role: authv1.TokenRole_TOKEN_ROLE_VIEWER, Issuer: "corp",
 		IssuerURL: "https://login.example.com", SHA256: sha256.Sum256([]byte(name)), CreatedByTenant: "default", CreatedBy: subject,
+		AuthTime: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), ACR: "phr",
 	}
 }
 

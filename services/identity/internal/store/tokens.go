@@ -51,6 +51,10 @@ type Token struct {
 	// person has signed in. They are empty unless the token is a session.
 	Role              authv1.TokenRole
 	Issuer, IssuerURL string
+	// AuthTime is the time at which the person had authenticated at the issuer, and ACR is the authentication context
+	// class. They are zero if the issuer has not sent them, and if the token is not a session.
+	AuthTime time.Time
+	ACR      string
 	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
 	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
@@ -171,11 +175,11 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, previous)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, '[]')`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, auth_time, acr, previous)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, '[]')`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()),
-		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL)
+		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL, sqlstore.Micros(t.AuthTime), t.ACR)
 	return err
 }
 
@@ -402,9 +406,9 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
 		var hash, previous, groups, servers string
-		var created, expires, used, revoked, role int64
+		var created, expires, used, revoked, role, authTime int64
 		if err := rows.Scan(&t.Name, &hash, &previous, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
-			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL); err != nil {
+			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL, &authTime, &t.ACR); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
 		raw, err := hex.DecodeString(hash)
@@ -421,11 +425,11 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 		if len(t.Previous) == 0 {
 			t.Previous = nil
 		}
-		t.Role = authv1.TokenRole(role)
+		t.Role, t.AuthTime = authv1.TokenRole(role), sqlstore.Time(authTime)
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
 	}, `SELECT name, sha256, previous, tenant, subject, agent, owner, member_of, servers, created, expires,
-		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url FROM identity_tokens `+where, args...)
+		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url, auth_time, acr FROM identity_tokens `+where, args...)
 	return out, err
 }

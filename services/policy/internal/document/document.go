@@ -20,6 +20,7 @@
 //	    decide_within: 1h
 //	    execute_within: 10m
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
+//	    approve_with: {max_age: 5m, acr: [phr]}
 //	    idempotent: true
 //	    timeout: 20s
 //	    forward: strict            # the arguments must satisfy the tool's input schema

@@ -44,6 +44,7 @@ tools:
     grant: {calls: 10, within: 7d, critical: true, where: decimal(args.sum) < decimal("100")}
     idempotent: true
   self: {action: require_approval, self_confirm: true, needs_scope: github.write}
+  stepped: {action: require_approval, approve_with: {max_age: 5m, acr: [phrh, phr]}}
 rules:
   - name: r1
     match:
@@ -82,6 +83,7 @@ rules:
 				Idempotent: true,
 			},
 			{Tool: "self", Action: engine.ActionRequireApproval, SelfConfirm: true, NeedsScope: []string{"github.write"}},
+			{Tool: "stepped", Action: engine.ActionRequireApproval, ApproveWith: engine.StepUp{MaxAge: 5 * time.Minute, ACR: []string{"phrh", "phr"}}},
 			{
 				Name: "r1", Action: engine.ActionHide,
 				Match: engine.Match{

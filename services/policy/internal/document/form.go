@@ -63,6 +63,7 @@ type terms struct {
 	ExecuteWithin *window `yaml:"execute_within"`
 	SelfConfirm   bool    `yaml:"self_confirm"`
 	Grant         *grant  `yaml:"grant"`
+	ApproveWith   *stepUp `yaml:"approve_with"`
 	Idempotent    bool    `yaml:"idempotent"`
 	Timeout       *window `yaml:"timeout"`
 	// Forward is "strict", or nil if the key is absent.
@@ -88,6 +89,12 @@ type grant struct {
 	Where    *string `yaml:"where"`
 	// ExtraArgs is "allow", or nil if the key is absent.
 	ExtraArgs *string `yaml:"extra_args"`
+}
+
+// A stepUp is the YAML form of [engine.StepUp].
+type stepUp struct {
+	MaxAge *window                      `yaml:"max_age"`
+	ACR    strictyaml.OneOrMany[string] `yaml:"acr"`
 }
 
 // A record says which parts of a call are stored in addition to the journal.

@@ -29,6 +29,7 @@ var kindHints = []struct {
 	{regexp.MustCompile(`\.redact\.(results|arguments)$`), "write it as {detect: [secrets, email], paths: [/user/token]}"},
 	{regexp.MustCompile(`\.record$`), recordExample},
 	{regexp.MustCompile(`\.grant$`), "write it as {calls: 10, within: 1h}"},
+	{regexp.MustCompile(`\.approve_with$`), stepUpExample},
 	{regexp.MustCompile(`\.(when|where)$`), `write one condition in quotes, for example 'args.draft == true && args.region == "eu"'`},
 	{regexp.MustCompile(`^tests$`), "begin each test with - call:"},
 	{regexp.MustCompile(`^tests\[\d+\]\.want$`), "write it as {action: deny}"},

@@ -123,6 +123,9 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	if t.Grant != nil {
 		rule.Grant = r.grant(at+".grant", t.Grant)
 	}
+	if t.ApproveWith != nil {
+		rule.ApproveWith = r.stepUp(at+".approve_with", t.ApproveWith)
+	}
 	if t.When != nil {
 		rule.When = *t.When
 		r.checkFilled(at+".when", rule.When != "", "remove it if the rule has no condition")
@@ -182,6 +185,24 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 	}
 	grant.ExtraArgs = r.extraArgs(at, g.ExtraArgs)
 	return grant
+}
+
+const stepUpExample = "write it as {max_age: 5m, acr: [phr]}"
+
+// stepUp converts the key approve_with of a rule. It reports an empty approve_with as a problem, because package engine
+// treats it as a missing one.
+func (r *reader) stepUp(at string, s *stepUp) (out engine.StepUp) {
+	r.checkFilled(at+".acr", s.ACR == nil || len(s.ACR) > 0, "remove it: then any acr is accepted")
+	out.ACR = s.ACR
+	if s.MaxAge != nil {
+		if out.MaxAge = time.Duration(*s.MaxAge); out.MaxAge == 0 {
+			r.add(at+".max_age", "is not between 1m and 24h", "")
+		}
+	}
+	if s.MaxAge == nil && s.ACR == nil && !r.has(at) {
+		r.add(at, "is empty", stepUpExample)
+	}
+	return out
 }
 
 func (r *reader) action(at string, name *string) engine.Action {

@@ -43,6 +43,7 @@ var structNames = map[reflect.Type]string{
 	reflect.TypeFor[terms]():         "rule",
 	reflect.TypeFor[match]():         "match",
 	reflect.TypeFor[grant]():         "grant",
+	reflect.TypeFor[stepUp]():        "approve_with",
 	reflect.TypeFor[rateLimit]():     "limit",
 	reflect.TypeFor[redact]():        "redact",
 	reflect.TypeFor[redactPart]():    "replaced",
@@ -107,7 +108,7 @@ func value(key string, t reflect.Type, k keyword) schema {
 		return schema{"type": "string"}
 	case t == reflect.TypeFor[terms]() && key == "otherwise":
 		return object(key, t, "when", "extra_args", "otherwise", "mode", "until")
-	case t == reflect.TypeFor[redact](), t == reflect.TypeFor[redactPart]():
+	case t == reflect.TypeFor[redact](), t == reflect.TypeFor[redactPart](), t == reflect.TypeFor[stepUp]():
 		out := object(key, t)
 		out["minProperties"] = 1
 		return out

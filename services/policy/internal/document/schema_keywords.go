@@ -33,6 +33,7 @@ var keywords = map[string]keyword{
 	"rule.execute_within": {"The time for the caller to repeat the approved call, for example 10m.", nil, false},
 	"rule.self_confirm":   {"Whether the user of the agent may also confirm the call.", nil, false},
 	"rule.grant":          {"One approval covers several calls.", nil, false},
+	"rule.approve_with":   {"How the people who approve must have signed in.", nil, false},
 	"rule.idempotent":     {"Whether an approved call with an unknown outcome may be sent again.", nil, false},
 	"rule.timeout":        {"The maximum time for the server's response, for example 20s. Progress does not extend it.", nil, false},
 	"rule.forward":        {"The arguments must satisfy the tool's input schema, and the schema must declare all of them.", oneOf([]string{"strict"}), false},
@@ -75,6 +76,9 @@ var keywords = map[string]keyword{
 	"grant.critical":   {"Whether the grant may cover tools that are destructive, financial, of critical risk, or unclassified.", nil, false},
 	"grant.where":      {"A condition. The grant covers only calls for which it is true.", conditionLimits, false},
 	"grant.extra_args": {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
+
+	"approve_with.max_age": {"The maximum time since the person has authenticated: 1m to 24h.", nil, false},
+	"approve_with.acr":     {"The accepted values of the claim acr, at most 8.", schema{"pattern": `^[!#-\[\]-~]+$`, "maxLength": engine.MaxACRBytes}, false},
 
 	"test.name":   {"What the test is about, for messages.", nil, false},
 	"test.call":   {"The call.", nil, true},

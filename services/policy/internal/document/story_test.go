@@ -102,6 +102,8 @@ type storyApproval struct {
 	DecideWithin  string   `json:"decideWithin,omitzero"`
 	ExecuteWithin string   `json:"executeWithin,omitzero"`
 	SelfConfirm   bool     `json:"selfConfirm,omitzero"`
+	MaxAge        string   `json:"maxAge,omitzero"`
+	ACR           []string `json:"acr,omitempty"`
 	Grant         string   `json:"grant,omitzero"`
 }
 
@@ -296,7 +298,10 @@ func parseObserve(t *testing.T, text []byte) engine.Observe {
 }
 
 func describeTerms(t *engine.ApprovalTerms) *storyApproval {
-	out := &storyApproval{Approvers: t.Approvers, Quorum: t.Quorum, SelfConfirm: t.SelfConfirm}
+	out := &storyApproval{Approvers: t.Approvers, Quorum: t.Quorum, SelfConfirm: t.SelfConfirm, ACR: t.ApproveWith.ACR}
+	if t.ApproveWith.MaxAge > 0 {
+		out.MaxAge = t.ApproveWith.MaxAge.String()
+	}
 	if t.DecideWithin > 0 {
 		out.DecideWithin = t.DecideWithin.String()
 	}

@@ -24,6 +24,7 @@ func (c *checker) checkApproval(r *Rule) {
 	c.checkTime("execute_within", r.ExecuteWithin)
 	c.checkSelfConfirm(r)
 	c.checkGrant(r.Grant)
+	c.checkStepUp(&r.ApproveWith)
 }
 
 // checkApprovalMethods checks that a rule requires approval only for methods that can require it, and that it allows
@@ -55,6 +56,7 @@ func (c *checker) checkNoApproval(r *Rule) {
 		{"execute_within", r.ExecuteWithin != 0},
 		{"self_confirm", r.SelfConfirm},
 		{"grant", r.Grant != Grant{}},
+		{"approve_with", !r.ApproveWith.isZero()},
 	} {
 		if key.set {
 			c.add(key.name, "has no effect without action: require_approval", "")
@@ -95,8 +97,33 @@ func (c *checker) checkSelfConfirm(r *Rule) {
 		c.add("self_confirm", fmt.Sprintf("lets one person confirm, and the quorum is %d", r.Quorum), "remove one of them")
 	case r.Grant != Grant{}:
 		c.add("self_confirm", "confirms one call, and a grant is for more", "remove one of them")
+	case !r.ApproveWith.isZero():
+		c.add("self_confirm", "lets the person at the agent confirm, whose sign-in is not known, but approve_with requires one", "remove one of them")
 	}
 }
+
+// checkStepUp checks the required authentication of approvers. The values of acr are restricted to the characters of a
+// scope (RFC 6749, section 3.3), because they are sent as a list that is separated by spaces.
+func (c *checker) checkStepUp(s *StepUp) {
+	if s.MaxAge != 0 && (s.MaxAge < MinAuthAge || s.MaxAge > MaxAuthAge) {
+		c.add("approve_with.max_age", "is not between 1m and 24h", "")
+	}
+	if len(s.ACR) > MaxACRValues {
+		c.add("approve_with.acr", fmt.Sprintf("has more than %d values", MaxACRValues), "")
+		return
+	}
+	for i, value := range s.ACR {
+		field := fmt.Sprintf("approve_with.acr[%d]", i)
+		if value == "" || len(value) > MaxACRBytes || strings.ContainsFunc(value, notInScope) {
+			c.add(field, "is not a value of the claim acr", `use 1 to 256 printable ASCII characters without spaces, " and \`)
+		}
+		if slices.Contains(s.ACR[:i], value) {
+			c.add(field, "is listed twice", "keep one of them")
+		}
+	}
+}
+
+func notInScope(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
 
 func (c *checker) checkGrant(g Grant) {
 	if g == (Grant{}) {

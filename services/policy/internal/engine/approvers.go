@@ -30,9 +30,9 @@ type OwnedAgent struct {
 }
 
 // Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
-// under which the calls of some agents can't be approved. Each rule is checked independently of the others. The
-// document must have no other errors. The suggestions contain names of people. Check returns nothing if other people
-// may decide, because it can't count them.
+// under which the calls of some agents can't be approved, or under which no call can be approved because approve_with
+// requires a sign-in. Each rule is checked independently of the others. The document must have no other errors. The
+// suggestions contain names of people. Check returns nothing if other people may decide, because it can't count them.
 func (p *Approvers) Check(d *Document) []ParseError {
 	if p.OthersMayDecide {
 		return nil
@@ -66,6 +66,12 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 		return ParseError{
 			Message:    fmt.Sprintf("can never be approved: it asks for %s, and there %s", requiredText(r, quorum), countText(len(best))),
 			Suggestion: namesText(best) + moreApproversText(r),
+		}, true
+	case !r.ApproveWith.isZero(): // tokens of the configuration contain no sign-in
+		return ParseError{
+			Warning:    true,
+			Message:    "can never be approved: approve_with asks for people who have signed in, and people can't sign in as operator or approver",
+			Suggestion: "set sign_in and people of an issuer (auth.issuers), or remove approve_with",
 		}, true
 	default:
 		return p.checkCallers(r, quorum, able)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -34,6 +35,7 @@ func TestApprovers_Check(t *testing.T) {
 		return func(r *engine.Rule) { r.Match.Tenant = names }
 	}
 	confirmed := func(r *engine.Rule) { r.SelfConfirm = true }
+	signedIn := func(r *engine.Rule) { r.ApproveWith.MaxAge = time.Minute }
 	ana, ben, twin := newPrincipal("default", "ana", "finance"), newPrincipal("default", "ben", "finance", "legal"), newPrincipal("acme", "ana", "finance")
 	bot := func(owner string, of engine.Principal) engine.OwnedAgent {
 		return engine.OwnedAgent{Principal: of, Owner: owner}
@@ -66,6 +68,14 @@ func TestApprovers_Check(t *testing.T) {
 			Message: "can never be approved: it asks for 2 operators or approvers, and there is 1", Suggestion: "that is ana: " + noPeople,
 		}}},
 		{"the person at the agent", engine.Approvers{}, ask(confirmed), nil},
+		{"a sign-in where people can't sign in", engine.Approvers{Deciders: []engine.Principal{ana}}, ask(signedIn), []engine.ParseError{{
+			Warning: true, Message: "can never be approved: approve_with asks for people who have signed in, and people can't sign in as operator or approver",
+			Suggestion: "set sign_in and people of an issuer (auth.issuers), or remove approve_with",
+		}}},
+		{"a sign-in where people can sign in", engine.Approvers{OthersMayDecide: true}, ask(signedIn), nil},
+		{"a sign-in, but too few people", engine.Approvers{}, ask(signedIn), []engine.ParseError{{
+			Message: "can never be approved: it asks for 1 operator or approver, and there are 0", Suggestion: noPeople,
+		}}},
 		{"a rule that does not ask", engine.Approvers{}, engine.Rule{Name: "r", Action: engine.ActionAllow}, nil},
 		{"the owner alone", engine.Approvers{Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{bot("ana", laptop)}}, ask(quorum(1, "finance")), []engine.ParseError{{
 			Warning: true, Message: "calls of laptop can't be approved: it asks for 1 operator or approver of finance of their tenant, who are neither the caller nor its owner",

@@ -189,5 +189,6 @@ func alikeTerms(a, b *ApprovalTerms) bool {
 		return a == b
 	}
 	return slices.Equal(a.Approvers, b.Approvers) && a.Quorum == b.Quorum && a.SelfConfirm == b.SelfConfirm &&
-		a.DecideWithin == b.DecideWithin && a.ExecuteWithin == b.ExecuteWithin && a.Grant == b.Grant && slices.Equal(a.Where, b.Where)
+		a.DecideWithin == b.DecideWithin && a.ExecuteWithin == b.ExecuteWithin && a.Grant == b.Grant && slices.Equal(a.Where, b.Where) &&
+		a.ApproveWith.MaxAge == b.ApproveWith.MaxAge && slices.Equal(a.ApproveWith.ACR, b.ApproveWith.ACR)
 }

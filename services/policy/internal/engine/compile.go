@@ -231,6 +231,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		Tags: slices.Clone(source.Match.Tags), Annotations: maps.Clone(source.Match.Annotations),
 	}
 	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
+	r.ApproveWith.ACR = slices.Sorted(slices.Values(source.ApproveWith.ACR))
 	r.Redactions = slices.Clone(source.Redactions)
 	r.NeedsScope = slices.Sorted(slices.Values(source.NeedsScope))
 	r.Limits = nil

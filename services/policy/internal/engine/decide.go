@@ -119,8 +119,10 @@ type verdict struct {
 	// a server could interpret the URI as a URI that the rule matches. The field inexact is set only if no rule admits
 	// the call.
 	inexact *rule
-	// conflict contains two rules whose lists of approvers have no group in common. Both are nil if there is no conflict.
-	conflict [2]*rule
+	// conflict contains two rules whose lists of approvers, or of acr values, have nothing in common. Both are nil if
+	// there is no conflict. conflictText says which lists have nothing in common.
+	conflict     [2]*rule
+	conflictText string
 	// strict is a rule with Strict that refuses the call. It is nil if there is no such rule.
 	strict *rule
 	// scoped is a rule that needs a scope that the principal lacks. It is nil if no scope is missing.
@@ -291,7 +293,7 @@ func (v verdict) decision(call *Call) Decision {
 	case v.conflict[0] != nil:
 		d.Code = DeniedByRule
 		d.Message = v.conflict[0].ref.String() + " and " + v.conflict[1].ref.String() +
-			" require approval, and their lists of approvers have no group in common"
+			" require approval, and their " + v.conflictText + " in common"
 	case v.action == ActionAllow:
 		d.Effect, d.Idempotent = Allow, v.idempotent
 	case v.action == ActionRequireApproval:

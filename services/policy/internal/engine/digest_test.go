@@ -42,6 +42,8 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 		"timeout":     func(r *engine.Rule) { r.Timeout = time.Second },
 		"forward":     func(r *engine.Rule) { r.Strict = true },
 		"needs_scope": func(r *engine.Rule) { r.NeedsScope = []string{"a"} },
+		"max_age":     func(r *engine.Rule) { r.ApproveWith.MaxAge = time.Minute },
+		"acr":         func(r *engine.Rule) { r.ApproveWith.ACR = []string{"phr"} },
 	} {
 		changed := approval
 		change(&changed)

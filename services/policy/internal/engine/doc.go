@@ -31,7 +31,8 @@
 //
 // If several rules require approval, all of them must be satisfied. The largest quorum and the shortest times apply.
 // Only groups that are in every list of approvers may approve. If the lists have no group in common, the call is
-// denied. The person who uses the agent may confirm the call only if every one of these rules has self_confirm. One
+// denied. The same holds for the authentication context classes in approve_with, of which also the smallest max_age
+// applies. The person who uses the agent may confirm the call only if every one of these rules has self_confirm. One
 // approval may cover several calls (a grant) only if every one of these rules has a grant, and then the smallest grant
 // applies.
 //

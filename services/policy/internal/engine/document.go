@@ -36,6 +36,12 @@ const (
 	// time for which a grant is valid.
 	MaxGrantCalls = 10_000
 	MaxGrantTime  = 7 * 24 * time.Hour
+	// MinAuthAge and MaxAuthAge are the minimum and the maximum of StepUp.MaxAge. MaxACRValues is the maximum number of
+	// values in StepUp.ACR, and MaxACRBytes is their maximum length.
+	MinAuthAge   = time.Minute
+	MaxAuthAge   = 24 * time.Hour
+	MaxACRValues = 8
+	MaxACRBytes  = 256
 	// MaxSessionCap is the maximum of Options.SessionCap.
 	MaxSessionCap = 1_000_000
 	// MaxChain is the maximum number of principals in a caller's delegation chain.
@@ -115,6 +121,9 @@ type Rule struct {
 	// Grant allows one approval to cover several calls. It is allowed only with [ActionRequireApproval], and only in
 	// rules for tools/call.
 	Grant Grant
+	// ApproveWith says how the people who approve must have authenticated. It is allowed only with
+	// [ActionRequireApproval], and without SelfConfirm.
+	ApproveWith StepUp
 	// Idempotent reports whether a call with an unknown outcome may be sent again. It is allowed only with
 	// [ActionAllow] and [ActionRequireApproval].
 	Idempotent bool
@@ -157,6 +166,19 @@ type Grant struct {
 	// Where reads. It has no effect without Where.
 	ExtraArgs bool
 }
+
+// StepUp says how a person must have authenticated at the identity provider to approve a call. The zero StepUp requires
+// nothing.
+type StepUp struct {
+	// MaxAge is the maximum time since the person has authenticated, from [MinAuthAge] to [MaxAuthAge], or 0 for any
+	// time.
+	MaxAge time.Duration
+	// ACR contains the accepted authentication context classes (the claim `acr`), at most [MaxACRValues]. If it is empty,
+	// any class is accepted.
+	ACR []string
+}
+
+func (s *StepUp) isZero() bool { return s.MaxAge == 0 && len(s.ACR) == 0 }
 
 // Condition returns Where. If ExtraArgs is true, it appends a comment that says so. The result is a valid condition. It
 // is empty if the grant covers all calls to the tool.

@@ -199,6 +199,9 @@ func TestRevision_DependsOnlyOnTheContent(t *testing.T) {
 		"otherwise":        func(d *engine.Document) { d.Rules[1].When, d.Rules[1].Otherwise = "args.n == 1", true },
 		"idempotent":       func(d *engine.Document) { d.Rules[1].Idempotent = true },
 		"another's":        func(d *engine.Document) { d.Rules[0].Idempotent = true },
+		"max_age":          func(d *engine.Document) { d.Rules[1].ApproveWith.MaxAge = time.Minute },
+		"acr":              func(d *engine.Document) { d.Rules[1].ApproveWith.ACR = []string{"a"} },
+		"another acr":      func(d *engine.Document) { d.Rules[1].ApproveWith.ACR = []string{"b"} },
 		"no groups":        func(d *engine.Document) { d.Rules[1].Approvers = nil },
 		"and self_confirm": func(d *engine.Document) { d.Rules[1].Approvers, d.Rules[1].SelfConfirm = nil, true },
 		"key of a match": func(d *engine.Document) {

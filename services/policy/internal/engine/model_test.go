@@ -270,6 +270,7 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		}
 	}
 	counts, lists := make(map[string]int), 0
+	classes, classLists := make(map[string]int), 0
 	terms = engine.ApprovalTerms{Quorum: 1, SelfConfirm: true}
 	var decide, execute []time.Duration
 	var calls []int64
@@ -284,6 +285,15 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		terms.SelfConfirm = terms.SelfConfirm && r.SelfConfirm
 		decide = append(decide, r.DecideWithin)
 		execute = append(execute, r.ExecuteWithin)
+		if age := r.ApproveWith.MaxAge; age > 0 && (terms.ApproveWith.MaxAge == 0 || age < terms.ApproveWith.MaxAge) {
+			terms.ApproveWith.MaxAge = age
+		}
+		if len(r.ApproveWith.ACR) > 0 {
+			classLists++
+		}
+		for _, class := range r.ApproveWith.ACR {
+			classes[class]++
+		}
 		calls = append(calls, r.Grant.Calls)
 		within = append(within, r.Grant.Within)
 		if r.Grant.Where != "" {
@@ -311,7 +321,13 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		}
 	}
 	slices.Sort(terms.Approvers)
-	return terms, lists == 0 || len(terms.Approvers) > 0
+	for class, n := range classes {
+		if n == classLists {
+			terms.ApproveWith.ACR = append(terms.ApproveWith.ACR, class)
+		}
+	}
+	slices.Sort(terms.ApproveWith.ACR)
+	return terms, (lists == 0 || len(terms.Approvers) > 0) && (classLists == 0 || len(terms.ApproveWith.ACR) > 0)
 }
 
 // modelTime returns the shortest of the given times. A time of 0 is replaced with the configured time. If all are 0, so
@@ -470,7 +486,13 @@ func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 		documents, call := []engine.Document{d}, drawCall(t)
 		call.Method, call.Ref, call.Tool = "", "", "t" // the rules concern tools
 		got := decide(t, documents, call)
-		want, _ := modelTerms(documents, call)
+		want, possible := modelTerms(documents, call)
+		if !possible {
+			if got.Effect != engine.Deny || got.Approval != nil {
+				t.Fatalf("Decide gives %v with the terms %v, although the lists of acr have nothing in common", got.Effect, got.Approval)
+			}
+			return
+		}
 		if diff := gocmp.Diff(&want, got.Approval); diff != "" {
 			t.Fatalf("Decide (-model +got):\n%s", diff)
 		}

@@ -13,7 +13,7 @@ import (
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
-		approvers: approversMayConflict(before), limits: mayExceedLimits(before),
+		approvers: listsMayConflict(before, approversOf), acr: listsMayConflict(before, acrOf), limits: mayExceedLimits(before),
 	}
 	for _, added := range k.changedRules(before, after) {
 		if added.permits {
@@ -36,23 +36,29 @@ type keeper struct {
 	// the server are restricted.
 	observes bool
 	// approvers is true if, before the change, calls may have been refused because lists of approvers have no group in
-	// common. The field limits is true if, before the change, calls may have been refused because too many limits
-	// apply.
-	approvers, limits bool
+	// common, and acr is true if this may have been because lists of acr values have no value in common. The field
+	// limits is true if, before the change, calls may have been refused because too many limits apply.
+	approvers, acr, limits bool
 }
 
-// approversMayConflict reports whether the lists of approvers in the documents have no group in common.
-func approversMayConflict(documents []Document) bool {
+func approversOf(r *Rule) []string { return r.Approvers }
+
+func acrOf(r *Rule) []string { return r.ApproveWith.ACR }
+
+// listsMayConflict reports whether the lists that the rules of the documents have, such as the lists of approvers, have
+// nothing in common.
+func listsMayConflict(documents []Document, of func(*Rule) []string) bool {
 	var common []string
 	found := false
 	for i := range documents {
-		for _, r := range documents[i].Rules {
+		for j := range documents[i].Rules {
+			list := of(&documents[i].Rules[j])
 			switch {
-			case len(r.Approvers) == 0:
+			case len(list) == 0:
 			case !found:
-				common, found = slices.Clone(r.Approvers), true
+				common, found = slices.Clone(list), true
 			default:
-				common = slices.DeleteFunc(common, func(group string) bool { return !slices.Contains(r.Approvers, group) })
+				common = slices.DeleteFunc(common, func(text string) bool { return !slices.Contains(list, text) })
 			}
 		}
 	}
@@ -121,11 +127,14 @@ func (k keeper) keysOf(d *Document) map[string]changedRule {
 	return out
 }
 
-// terms returns the groups of approvers and the dimensions of limits in a rule, if they may be a reason for refusing
-// calls.
+// terms returns the groups of approvers, the acr values and the dimensions of limits in a rule, if they may be a reason
+// for refusing calls.
 func (k keeper) terms(r *Rule) (out []any) {
 	if k.approvers {
 		out = append(out, r.Approvers)
+	}
+	if k.acr {
+		out = append(out, r.ApproveWith.ACR)
 	}
 	if k.limits {
 		for _, l := range r.Limits {

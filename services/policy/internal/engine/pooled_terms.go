@@ -26,6 +26,9 @@ type ApprovalTerms struct {
 	// Where lists the conditions of the grants of all rules that require approval. The conditions are sorted and
 	// distinct, and each is true for the call. Where is empty if Grant is zero or covers all calls of the tool.
 	Where []string
+	// ApproveWith says how the people who approve must have authenticated. Its values of acr are sorted. If it is not
+	// zero, SelfConfirm is false.
+	ApproveWith StepUp
 }
 
 // Scope returns the SHA-256 digest of the grant's conditions in hexadecimal. It returns "" if the grant covers all
@@ -63,29 +66,48 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	v.terms.DecideWithin = shortest(asking, s.times.Decide, func(r *rule) time.Duration { return r.DecideWithin })
 	v.terms.ExecuteWithin = shortest(asking, s.times.Execute, func(r *rule) time.Duration { return r.ExecuteWithin })
 	v.poolApprovers(asking)
+	v.poolStepUp(asking)
 }
 
 // poolApprovers sets the approvers to the groups that are in the lists of all rules. If the lists have no group in
 // common, it sets v.conflict.
 func (v *verdict) poolApprovers(asking []*rule) {
-	var listed *rule // the first rule that lists approvers
+	v.terms.Approvers = v.common(asking, "lists of approvers have no group", func(r *rule) []string { return r.Approvers })
+}
+
+// poolStepUp sets the shortest age, and the values of acr that are in the lists of all rules. If the lists have no
+// value in common, it sets v.conflict.
+func (v *verdict) poolStepUp(asking []*rule) {
 	for _, r := range asking {
-		if len(r.Approvers) == 0 {
+		if age := r.ApproveWith.MaxAge; age > 0 && (v.terms.ApproveWith.MaxAge == 0 || age < v.terms.ApproveWith.MaxAge) {
+			v.terms.ApproveWith.MaxAge = age
+		}
+	}
+	v.terms.ApproveWith.ACR = v.common(asking, "lists approve_with.acr have no value", func(r *rule) []string { return r.ApproveWith.ACR })
+}
+
+// common returns the texts that are in the lists of all rules that have a list. If the lists have no text in common, it
+// sets v.conflict. The parameter nothing describes such a conflict.
+func (v *verdict) common(asking []*rule, nothing string, of func(*rule) []string) (out []string) {
+	var listed *rule // the first rule that has a list
+	for _, r := range asking {
+		list := of(r)
+		if len(list) == 0 {
 			continue
 		}
 		if listed == nil {
-			listed = r
-			v.terms.Approvers = slices.Clone(r.Approvers)
+			listed, out = r, slices.Clone(list)
 			continue
 		}
-		v.terms.Approvers = slices.DeleteFunc(v.terms.Approvers, func(group string) bool {
-			return !slices.Contains(r.Approvers, group)
-		})
-		if len(v.terms.Approvers) == 0 {
-			v.conflict = [2]*rule{listed, r}
-			return
+		out = slices.DeleteFunc(out, func(text string) bool { return !slices.Contains(list, text) })
+		if len(out) == 0 {
+			if v.conflict[0] == nil {
+				v.conflict, v.conflictText = [2]*rule{listed, r}, nothing
+			}
+			return nil
 		}
 	}
+	return out
 }
 
 // shortest returns the shortest time that the rules set. For a rule that sets no time, the configured time counts. If

@@ -154,6 +154,10 @@ func drawTerms(t *rapid.T, r *engine.Rule) {
 		r.Approvers, r.Quorum, r.SelfConfirm = nil, 0, true
 		return
 	}
+	if rapid.Bool().Draw(t, "signed in") {
+		r.ApproveWith.MaxAge = rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "max age")
+		r.ApproveWith.ACR = drawSome(t, "acr", []string{"phr", "phrh"}, 2)
+	}
 	if rapid.Bool().Draw(t, "granted") {
 		r.Grant = engine.Grant{
 			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: rapid.Bool().Draw(t, "critical"),
@@ -317,6 +321,10 @@ func easierTerm(a, b *engine.ApprovalTerms) string {
 		return "the confirmation"
 	case b.Grant.Calls > a.Grant.Calls || b.Grant.Within > a.Grant.Within:
 		return "the grant"
+	case a.ApproveWith.MaxAge > 0 && (b.ApproveWith.MaxAge == 0 || b.ApproveWith.MaxAge > a.ApproveWith.MaxAge):
+		return "the age of the authentication"
+	case len(a.ApproveWith.ACR) > 0 && (len(b.ApproveWith.ACR) == 0 || slices.ContainsFunc(b.ApproveWith.ACR, func(c string) bool { return !slices.Contains(a.ApproveWith.ACR, c) })):
+		return "the class of the authentication"
 	default:
 		return ""
 	}

@@ -89,6 +89,7 @@ func (c *canonicalForm) options(r *Rule) {
 		{"timeout", int64(r.Timeout)},
 		{"strict", flag(r.Strict)},
 		{"record", flag(r.Record)},
+		{"approve_with.max_age", int64(r.ApproveWith.MaxAge)},
 	} {
 		if option.value != 0 {
 			c.text(option.name)
@@ -102,6 +103,10 @@ func (c *canonicalForm) options(r *Rule) {
 	if len(r.NeedsScope) > 0 {
 		c.text("needs_scope")
 		c.list(r.NeedsScope)
+	}
+	if len(r.ApproveWith.ACR) > 0 {
+		c.text("approve_with.acr")
+		c.list(r.ApproveWith.ACR)
 	}
 	if r.Grant.Where != "" {
 		c.text("grant.where")

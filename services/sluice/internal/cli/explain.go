@@ -53,6 +53,8 @@ func (t *tool) explainError(err error) error {
 		return wrongRoleError{t.wrongRole(rpc.Facts(err))}
 	case code == codes.Unauthenticated:
 		return fmt.Errorf("the token (%s) is not accepted: %s", t.lastRequest.tokenFrom, message)
+	case reason == "STEP_UP_REQUIRED":
+		return t.stepUpError(err, message)
 	case reason == "SERVER_UNKNOWN":
 		return fmt.Errorf("%s: %s lists the servers", message, t.command("catalog servers"))
 	case reason == "TOOL_UNKNOWN":

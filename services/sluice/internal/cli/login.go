@@ -28,6 +28,9 @@ const signInTime = 10 * time.Minute
 type loginFlags struct {
 	issuer, role, tokenFile string
 	device, noBrowser       bool
+	// maxAge is 0 if any time since the authentication is accepted.
+	maxAge time.Duration
+	acr    []string
 }
 
 func (t *tool) login() *cobra.Command {
@@ -43,6 +46,10 @@ ends the session earlier.
 
 The command opens the issuer's page in your browser. On a machine without a browser, use --device,
 and open the page on another device. A CI job that already has an ID token uses --token-file.
+
+To approve some calls, you must have authenticated recently (--max-age), or in a certain way
+(--acr). The command asks the issuer for this, and fails if the issuer's answer does not confirm
+it. With --device, many issuers ignore it: then sign in without --device.
 
 The session token is stored in the keychain of your system. If there is no keychain, the token is
 stored in a file that only you can read.`,
@@ -61,6 +68,8 @@ stored in a file that only you can read.`,
 	c.Flags().BoolVar(&flags.device, "device", false, "show a code to enter on another device")
 	c.Flags().BoolVar(&flags.noBrowser, "no-browser", false, "print the address of the page instead of opening a browser")
 	c.Flags().StringVar(&flags.tokenFile, "token-file", "", "sign in with the ID token in `FILE`, or on standard input if FILE is -")
+	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since you have authenticated at the issuer, 1m to 24h")
+	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an authentication context `CLASS` of the issuer, such as phr; repeat the flag to accept several")
 	c.MarkFlagsMutuallyExclusive("device", "token-file", "no-browser")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"viewer", "approver", "operator"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -71,6 +80,9 @@ func (t *tool) signIn(ctx context.Context, f *config.File, flags *loginFlags) er
 	role := authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(flags.role)])
 	if flags.role != "" && (role == authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED || role == authv1.TokenRole_TOKEN_ROLE_AGENT) {
 		return usageError{fmt.Errorf("--role must be viewer, approver or operator, is %q", flags.role)}
+	}
+	if err := flags.checkAuthentication(); err != nil {
+		return usageError{err}
 	}
 	at, err := t.endpointOf(f, authv1.Role_ROLE_IDENTITY)
 	if err != nil {
@@ -146,7 +158,7 @@ func (t *tool) chooseSignIn(ctx context.Context, at endpoint, flags *loginFlags)
 func (t *tool) createSession(ctx context.Context, at endpoint, issuer *identityv1.SignIn, role authv1.TokenRole, flags *loginFlags) (created *identityv1.CreateSessionResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, signInTime)
 	defer cancel()
-	req := &identityv1.CreateSessionRequest{Issuer: issuer.GetIssuer(), Role: role}
+	req := &identityv1.CreateSessionRequest{Issuer: issuer.GetIssuer(), Role: role, Authentication: flags.authentication()}
 	switch {
 	case flags.tokenFile != "":
 		token, err := readTokenFile(flags.tokenFile)
@@ -157,7 +169,7 @@ func (t *tool) createSession(ctx context.Context, at endpoint, issuer *identityv
 	case flags.device:
 		return t.signInByDevice(ctx, at, req)
 	default:
-		code, err := t.authorizationCode(ctx, issuer, flags.noBrowser)
+		code, err := t.authorizationCode(ctx, issuer, req.GetAuthentication(), flags.noBrowser)
 		if err != nil {
 			return nil, err
 		}
@@ -189,7 +201,7 @@ func readTokenFile(path string) (string, error) {
 func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.CreateSessionRequest) (created *identityv1.CreateSessionResponse, err error) {
 	var started *identityv1.StartDeviceSignInResponse
 	err = t.withSessions(ctx, at, anonymous, func(ctx context.Context, client identityv1.SessionServiceClient) (err error) {
-		started, err = client.StartDeviceSignIn(ctx, &identityv1.StartDeviceSignInRequest{Issuer: req.GetIssuer()})
+		started, err = client.StartDeviceSignIn(ctx, &identityv1.StartDeviceSignInRequest{Issuer: req.GetIssuer(), Authentication: req.GetAuthentication()})
 		return err
 	})
 	if err != nil {
@@ -358,7 +370,7 @@ func (t *tool) printCaller(token *identityv1.Token) error {
 	}
 	return t.table([]string{"WHAT", "VALUE"}, [][]string{
 		{"subject", out.Subject}, {"tenant", out.Tenant}, {"role", out.Role}, {"groups", orDash(strings.Join(out.Groups, ", "))},
-		{"issuer", orDash(out.Issuer)}, {"token", out.ID}, {"token from", t.lastRequest.tokenFrom}, {"expires", expires},
+		{"issuer", orDash(out.Issuer)}, {"authenticated", orDash(out.authentication())}, {"token", out.ID}, {"token from", t.lastRequest.tokenFrom}, {"expires", expires},
 	})
 }
 

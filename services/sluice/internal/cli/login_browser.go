@@ -44,7 +44,7 @@ type authorizationRequest struct {
 }
 
 // authorizationCode lets the person sign in with a browser, and returns the authorization code.
-func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, noBrowser bool) (*identityv1.AuthorizationCode, error) {
+func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, want *identityv1.AuthenticationRequest, noBrowser bool) (*identityv1.AuthorizationCode, error) {
 	out := &identityv1.AuthorizationCode{CodeVerifier: oauth2.GenerateVerifier(), Nonce: rand.Text()}
 	code, err := t.openPage(ctx, noBrowser, func(redirect string) (authorizationRequest, error) {
 		out.RedirectUri = redirect
@@ -53,7 +53,7 @@ func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, noB
 		}
 		state := rand.Text()
 		config := oauth2.Config{ClientID: at.GetClientId(), Scopes: at.GetScopes(), RedirectURL: redirect, Endpoint: oauth2.Endpoint{AuthURL: at.GetAuthorizationEndpoint()}}
-		page := config.AuthCodeURL(state, oauth2.S256ChallengeOption(out.GetCodeVerifier()), oauth2.SetAuthURLParam("nonce", out.GetNonce()))
+		page := config.AuthCodeURL(state, append(authenticationParameters(want), oauth2.S256ChallengeOption(out.GetCodeVerifier()), oauth2.SetAuthURLParam("nonce", out.GetNonce()))...)
 		return authorizationRequest{page: page, state: state, issuer: at.GetIssuerUrl(), sendsIssuer: at.GetSendsIssuer()}, nil
 	})
 	out.Code = code

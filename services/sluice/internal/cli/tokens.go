@@ -49,6 +49,8 @@ type tokenRecord struct {
 	LastUsed   time.Time `json:"lastUsed,omitzero"`
 	Revoked    time.Time `json:"revoked,omitzero"`
 	RevokedBy  string    `json:"revokedBy,omitzero"`
+	AuthTime   time.Time `json:"authTime,omitzero"`
+	ACR        string    `json:"acr,omitzero"`
 }
 
 func newTokenRecord(t *identityv1.Token) tokenRecord {
@@ -61,8 +63,21 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	return tokenRecord{
 		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Issuer: t.GetIssuer(), Owner: t.GetOwner(),
 		Groups: t.GetGroups(), Servers: t.GetServers(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
-		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(),
+		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(), AuthTime: local(t.GetAuthTime()), ACR: t.GetAcr(),
 	}
+}
+
+// authentication says when and how the person of a session has authenticated at the issuer. It returns "" if this is
+// not known.
+func (t tokenRecord) authentication() string {
+	var parts []string
+	if !t.AuthTime.IsZero() {
+		parts = append(parts, t.AuthTime.Format(time.DateTime))
+	}
+	if t.ACR != "" {
+		parts = append(parts, "acr "+t.ACR)
+	}
+	return strings.Join(parts, ", ")
 }
 
 // ended says why a token is no longer valid. It returns "" if the token is valid.

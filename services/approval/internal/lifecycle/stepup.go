@@ -1,0 +1,87 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
+)
+
+// maxAuthAhead is how far an authentication may be in the future, because the clocks of services may differ.
+const maxAuthAhead = time.Minute
+
+// StepUpError means that the terms of an approval require an authentication that the voter's token does not contain
+// (RFC 9470).
+type StepUpError struct {
+	// Required is the authentication that the terms require.
+	Required *policyv1.StepUp
+	// Role is the role of the voter's token.
+	Role string
+	// why says what the voter's token does not satisfy.
+	why string
+}
+
+// Error returns the reason for the refusal, and what the terms require.
+func (e *StepUpError) Error() string {
+	return fmt.Sprintf("approving this call needs a person who has signed in%s: %s", safetext.SignIn(e.Required), e.why)
+}
+
+// checkStepUp returns a [*StepUpError] if a vote to approve needs an authentication that the ballot does not have. Only
+// a vote with the voter's own session can have it: the mesh does not see how people authenticate elsewhere.
+func (r *Record) checkStepUp(b *Ballot, now time.Time) error {
+	required := r.Approval.GetTerms().GetApproveWith()
+	if required == nil || b.Verdict != approvalv1.Verdict_VERDICT_APPROVE {
+		return nil
+	}
+	why := "a button can't show this, so run `sluice approvals approve " + r.Approval.GetId() + "` instead"
+	if b.Channel == approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN {
+		why = unmetStepUp(required, b.Voter, now)
+	}
+	if why == "" {
+		return nil
+	}
+	return &StepUpError{Required: required, Role: enum.Name(b.Voter.GetRole()), why: why}
+}
+
+// unmetStepUp says what the voter's token does not satisfy. It returns "" if the token satisfies the requirement.
+func unmetStepUp(required *policyv1.StepUp, voter *identityv1.Principal, now time.Time) string {
+	at := voter.GetAuthTime()
+	values := required.GetAcrValues()
+	switch {
+	case required.GetMaxAge() == nil && len(values) == 0:
+		return "the rule does not say which authentication it requires"
+	case at == nil && voter.GetAcr() == "":
+		return "your token contains no authentication; it is no session, or the issuer has not sent the claims auth_time and acr"
+	case required.GetMaxAge() != nil && at == nil:
+		return "your session does not contain the time of the authentication, because the issuer has not sent the claim auth_time"
+	case required.GetMaxAge() != nil && at.AsTime().After(now.Add(maxAuthAhead)):
+		return "the time of your authentication is in the future"
+	case required.GetMaxAge() != nil && now.Sub(at.AsTime()) > required.GetMaxAge().AsDuration():
+		return fmt.Sprintf("you authenticated %v ago", now.Sub(at.AsTime()).Truncate(time.Second))
+	case len(values) > 0 && voter.GetAcr() == "":
+		return "your session contains no authentication context class, because the issuer has not sent the claim acr"
+	case len(values) > 0 && !slices.Contains(values, voter.GetAcr()):
+		return "the authentication context class (acr) of your session is " + safetext.Escape(voter.GetAcr())
+	default:
+		return ""
+	}
+}
+
+// Facts returns the parameters of an authentication request that satisfies the terms (RFC 9470, section 3), and the
+// role that the session needs.
+func (e *StepUpError) Facts() map[string]string {
+	out := map[string]string{"role": e.Role}
+	if age := e.Required.GetMaxAge(); age != nil {
+		out["max_age"] = fmt.Sprint(int64(age.AsDuration() / time.Second))
+	}
+	if values := e.Required.GetAcrValues(); len(values) > 0 {
+		out["acr_values"] = strings.Join(values, " ")
+	}
+	return out
+}

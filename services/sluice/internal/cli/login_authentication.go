@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/oauth2"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
+)
+
+const (
+	// minAuthAge and maxAuthAge are the minimum and the maximum of `login --max-age`.
+	minAuthAge, maxAuthAge = time.Minute, 24 * time.Hour
+	// maxACRValues is the maximum number of `login --acr`. maxACRBytes is the maximum length of each.
+	maxACRValues, maxACRBytes = 8, 256
+	// anyAuthAge is the max_age of a sign-in that accepts an authentication of any time. An issuer must send the claim
+	// auth_time if the request has max_age (OpenID Connect Core, section 3.1.2.1). With this value, an issuer does not
+	// ask people again.
+	anyAuthAge = 365 * 24 * time.Hour
+)
+
+// checkAuthentication checks --max-age and --acr.
+func (l *loginFlags) checkAuthentication() error {
+	if l.maxAge != 0 && (l.maxAge < minAuthAge || l.maxAge > maxAuthAge || l.maxAge%time.Second != 0) {
+		return fmt.Errorf("--max-age must be between 1m and 24h, in whole seconds, is %v", l.maxAge)
+	}
+	if len(l.acr) > maxACRValues {
+		return fmt.Errorf("at most %d classes can be set with --acr", maxACRValues)
+	}
+	for i, class := range l.acr {
+		if class == "" || len(class) > maxACRBytes || strings.ContainsFunc(class, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
+			return fmt.Errorf("--acr %q is not a class: use 1 to %d printable ASCII characters without spaces, \" and \\", class, maxACRBytes)
+		}
+		if slices.Contains(l.acr[:i], class) {
+			return fmt.Errorf("--acr %s is set twice", class)
+		}
+	}
+	return nil
+}
+
+// authentication returns the authentication that the flags ask for, or nil if they ask for none.
+func (l *loginFlags) authentication() *identityv1.AuthenticationRequest {
+	if l.maxAge == 0 && len(l.acr) == 0 {
+		return nil
+	}
+	out := &identityv1.AuthenticationRequest{AcrValues: l.acr}
+	if l.maxAge != 0 {
+		out.MaxAge = durationpb.New(l.maxAge)
+	}
+	return out
+}
+
+// authenticationParameters returns the parameters of an authorization request that ask for an authentication.
+func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.AuthCodeOption {
+	age := anyAuthAge
+	if want.GetMaxAge() != nil {
+		age = want.GetMaxAge().AsDuration()
+	}
+	out := []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("max_age", strconv.FormatInt(int64(age/time.Second), 10))}
+	if values := want.GetAcrValues(); len(values) > 0 {
+		out = append(out, oauth2.SetAuthURLParam("acr_values", strings.Join(values, " ")))
+	}
+	return out
+}
+
+// stepUpError returns the error for a vote that needs another sign-in. It contains the command to run, which is made of
+// the parameters in the facts of the error.
+func (t *tool) stepUpError(err error, message string) error {
+	facts := rpc.Facts(err)
+	words := []string{"login"}
+	if role := facts["role"]; role == "approver" || role == "operator" {
+		words = append(words, "--role", role)
+	}
+	if seconds, err := strconv.ParseInt(facts["max_age"], 10, 64); err == nil && seconds > 0 && seconds <= int64(maxAuthAge/time.Second) {
+		words = append(words, "--max-age", safetext.ShortDuration(time.Duration(seconds)*time.Second))
+	}
+	for class := range strings.FieldsSeq(facts["acr_values"]) {
+		words = append(words, "--acr", safetext.Line(class))
+	}
+	return errors.New(message + ". Run " + t.command(shellWords(words...)) + ", and then vote again")
+}
