@@ -87,6 +87,13 @@ type Principal struct {
 	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a
 	// token. If the list is empty, the credential gives access to all servers.
 	Servers []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Time at which the holder of the credential has authenticated at the issuer: the claim `auth_time` of the ID token
+	// of a session, or of the JWT. It is absent if the issuer has not sent it, and for tokens that are no sessions. It
+	// does not identify the principal, and differs between the credentials of one principal.
+	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
+	// Authentication context class of that authentication: the claim `acr`, at most 256 bytes. It is empty if the issuer
+	// has not sent it, and for tokens that are no sessions.
+	Acr string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
 	// Subject that the actor of a delegated JWT (claim `act`) has when it acts for itself, at most 256 bytes. A block of
 	// this subject applies to the principal, and a person with this subject can't approve the principal's calls. It is
 	// empty for other credentials.
@@ -235,6 +242,20 @@ func (x *Principal) GetServers() []string {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *Principal) GetAuthTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AuthTime
+	}
+	return nil
+}
+
+func (x *Principal) GetAcr() string {
+	if x != nil {
+		return x.Acr
+	}
+	return ""
 }
 
 func (x *Principal) GetActor() string {
@@ -2493,7 +2514,7 @@ var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\x84\x06\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xd9\x06\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -2513,8 +2534,10 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x06issuer\x18\r \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x12 \n" +
 	"\x06client\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06client\x12,\n" +
 	"\x06scopes\x18\x0f \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x01\x18\x01\"\ar\x05\x10\x01(\x80\x02R\x06scopes\x12;\n" +
-	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x12\x1e\n" +
-	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\"\xf9\x05\n" +
+	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x127\n" +
+	"\tauth_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x1a\n" +
+	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\x12\x1e\n" +
+	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\"\xce\x06\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
