@@ -100,9 +100,8 @@ func (i *issuer) setActor(p *identityv1.Principal, a actor) *Refusal {
 // actorsOf returns the current actor, followed by the prior actors from the newest to the oldest.
 func (i *issuer) actorsOf(claims object) ([]actor, *Refusal) {
 	var out []actor
-	pointer := ""
 	for value := claims["act"]; value != nil; {
-		pointer += "/act"
+		pointer := strings.Repeat("/act", len(out)+1)
 		if len(out) > maxPriorActors {
 			return nil, refuse(WrongClaim, "the token has more than %d prior actors (nested claims act)", maxPriorActors)
 		}
