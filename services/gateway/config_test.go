@@ -150,7 +150,11 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		{"ArgumentsBytes", func(f *config.File) { f.Journal.Arguments.MiB = 64 }, int64(64 << 20)},
 		{"ArgumentsAge", func(f *config.File) { f.Journal.Arguments.Retention = time.Hour }, time.Hour},
 		{"web.RecordArguments", func(f *config.File) { s := f.Servers["web"]; s.Record.Arguments = "redacted"; f.Servers["web"] = s }, true},
-		{"web.SignsIn", func(f *config.File) { s := f.Servers["web"]; s.Credentials = new(config.Credentials); f.Servers["web"] = s }, true},
+		{"web.SignsIn", func(f *config.File) {
+			s := f.Servers["web"]
+			s.Credentials = new(config.Credentials)
+			f.Servers["web"] = s
+		}, true},
 		{"KeepDecisions", func(f *config.File) { f.Decisions.Keep = false }, false},
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},
