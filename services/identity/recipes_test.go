@@ -84,7 +84,7 @@ var recipes = map[string]recipe{
 	"Keycloak": {
 		want: &identityv1.Principal{
 			Subject: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Owner: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Agent: "claude-code",
-			Groups: []string{"sre"}, Client: "claude-code", Scopes: []string{"email", "profile"}, Issuer: "corp",
+			Groups: []string{"sre"}, Client: "claude-code", Scopes: []string{"email", "profile"}, Issuer: "corp", Acr: "1",
 		},
 		refused: map[string]claims{
 			"the default audience: aud":  {"aud": "account"},
@@ -177,8 +177,11 @@ func TestRecipes_MapTheTokensOfTheirProviders(t *testing.T) {
 			if refusal != nil {
 				t.Fatal(refusal)
 			}
-			if diff := cmp.Diff(r.want, identity.Principal, protocmp.Transform()); diff != "" {
+			if diff := cmp.Diff(r.want, identity.Principal, protocmp.Transform(), protocmp.IgnoreFields(r.want, "auth_time")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if hasTime := identity.Principal.GetAuthTime() != nil; hasTime != (heading == "Okta") { // only its tokens contain auth_time
+				t.Errorf("the time of the authentication is %v", identity.Principal.GetAuthTime())
 			}
 			for name, changes := range r.refused {
 				_, reason, _ := strings.Cut(name, ": ")
