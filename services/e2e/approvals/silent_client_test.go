@@ -35,7 +35,7 @@ func TestApprovals_ClientThatNeverAnswersAFormIsRemembered(t *testing.T) {
 	up := rawmcp.Start(t, rawmcp.Tools)
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
-		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 1200ms}",
+		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 3s}", // a form that is open for less than 1 s does not count
 	}))
 	if form, code := callAndIgnoreForm(t, p.Stack, "1", `{}`); !form || code != "approval_pending" {
 		t.Fatalf("the first call: form %v, %s", form, code)
