@@ -79,7 +79,7 @@ func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessT
 		case err == nil:
 			granted, err = c.openGrant(refreshed)
 			return packAccessToken(refreshed, granted), err
-		case !errors.Is(err, errRefreshPending):
+		case !errors.Is(err, errRefreshPending), time.Now().Before(found.Expires) && req.GetRefusedGeneration() != found.Generation:
 			return orStillValid(&found, granted, req, err)
 		}
 		select {
@@ -246,6 +246,6 @@ func (c connections) endConnection(ctx context.Context, of *store.Connection, wh
 
 // problemText returns an error for operators, without the class of the error.
 func problemText(err error) string {
-	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), errLoginRequired.Error()+": "), errServerAway.Error()+": ")
+	text := withoutControls(strings.TrimPrefix(strings.TrimPrefix(err.Error(), errLoginRequired.Error()+": "), errServerAway.Error()+": "))
 	return strings.ToValidUTF8(text[:min(len(text), maxShownProblem)], "")
 }

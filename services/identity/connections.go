@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/oauth2"
@@ -32,6 +33,8 @@ const (
 	startTimeout = 25 * time.Second
 	// maxAttempt is the maximum size of an attempt that is not encrypted, in bytes.
 	maxAttempt = 16<<10 - 64
+	// minLife is the minimum lifetime of an access token. A shorter one counts as unknown.
+	minLife = 2 * time.Second
 	// attemptPurpose is the purpose of sealed attempts.
 	attemptPurpose = "attempt"
 )
@@ -201,9 +204,13 @@ func (c connections) oauthContext(ctx context.Context, name string) (context.Con
 	return context.WithValue(ctx, oauth2.HTTPClient, client), client.CloseIdleConnections, nil
 }
 
-// checkTokenAnswer refuses tokens that the gateway can't send.
+// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that has passed counts as unknown, because each
+// call would otherwise cause a refresh.
 func checkTokenAnswer(answer *oauth2.Token) error {
 	const most = 16 << 10
+	if time.Until(answer.Expiry) < minLife {
+		answer.Expiry = time.Time{}
+	}
 	switch {
 	case !strings.EqualFold(answer.Type(), "bearer"):
 		return fmt.Errorf("%w: the authorization server has issued a token whose type is not Bearer", errServerUnusable)
@@ -227,7 +234,8 @@ func tokenEndpointError(err, refused error) error {
 		answer.Response.StatusCode >= http.StatusInternalServerError || answer.Response.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: the token endpoint has answered %s", errServerAway, answer.Response.Status)
 	default:
-		return fmt.Errorf("%w: %s", refused, shorten(answer.ErrorCode+" "+answer.ErrorDescription))
+		// The description can repeat the refused token, and the code is a text of the authorization server, too.
+		return fmt.Errorf("%w: the token endpoint has answered %q", refused, shorten(withoutControls(answer.ErrorCode)))
 	}
 }
 
@@ -235,9 +243,19 @@ func tokenEndpointError(err, refused error) error {
 // (RFC 6749, section 5.1).
 func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	if text, ok := answer.Extra("scope").(string); ok && text != "" {
-		return strings.ToValidUTF8(text[:min(len(text), maxAskedScopes)], "")
+		return strings.ToValidUTF8(withoutControls(text[:min(len(text), maxAskedScopes)]), "")
 	}
 	return strings.Join(client.Scopes, " ")
+}
+
+// withoutControls replaces control characters with spaces. PostgreSQL stores no NUL.
+func withoutControls(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // sealerOf returns a function that encrypts a grant for a server and a generation.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -324,8 +325,12 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", errServerAway, err)
-	case err != nil:
-		return fmt.Errorf("%w: its authorization server %s has not registered the mesh as a client: %w", errServerUnusable, at.Issuer, err)
+	case err != nil: // the error can contain the whole response, with a client secret
+		code := "a response that can't be used"
+		if refused, ok := errors.AsType[*oauthex.ClientRegistrationError](err); ok {
+			code = strconv.Quote(shorten(withoutControls(refused.ErrorCode)))
+		}
+		return fmt.Errorf("%w: its authorization server %s has not registered the mesh as a client, but has answered %s", errServerUnusable, at.Issuer, code)
 	}
 	out.ClientID, out.ClientSecret = registered.ClientID, registered.ClientSecret
 	out.InHeader = out.ClientSecret != "" && (registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic")

@@ -83,11 +83,11 @@ func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew 
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
-	if last.Text != "" && last.generation > refused.generation { // another request has replaced it
+	if last.Text != "" && last.generation != refused.generation && time.Now().Before(last.useUntil) { // another request has replaced it
 		return last, true, nil
 	}
 	next, err = s.askOnce(ctx, refused.generation)
-	return next, next.generation > refused.generation, err
+	return next, err == nil && next.generation != refused.generation, err
 }
 
 // askOnce gets a token from the identity service. Concurrent calls share one request, which continues if the first of
@@ -114,7 +114,9 @@ func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 	defer s.mu.Unlock()
 	if err != nil {
 		err = s.cause(err)
-		s.err, s.failed, s.last = err, time.Now(), Token{}
+		if refused == 0 { // otherwise other requests can still use the last token
+			s.err, s.failed, s.last = err, time.Now(), Token{}
+		}
 		return Token{}, err
 	}
 	now := time.Now()
@@ -123,7 +125,7 @@ func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 		left := resp.GetExpires().AsTime().Sub(now)
 		next.useUntil = now.Add(min(maxAge, left-min(useBefore, left/4)))
 	}
-	if next.generation >= s.last.generation {
+	if next.generation >= s.last.generation || !now.Before(s.last.useUntil) { // it is smaller if the store was restored
 		s.last, s.err = next, nil
 	}
 	return next, nil

@@ -2,8 +2,12 @@ package streamable
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
@@ -42,9 +46,10 @@ func (s *Transport) hide(token string) {
 	}
 }
 
-// send sends a request, with an access token if the server requires OAuth. If the server answers 401, it has not
-// executed the request. Then send replaces the token and sends the request once more, unless once is true. Its
-// parameters are those of [httpclient.Client.SendWhen].
+// send sends a request, with an access token if the server requires OAuth. If the server refuses the token, it has not
+// executed the request. Then send replaces the token and sends the request once more, unless once is true. The first
+// attempt counts as sent, whatever the result of the second one. The other parameters are those of
+// [httpclient.Client.SendWhen].
 func (s *Transport) send(ctx context.Context, once bool, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
 	if s.tokens == nil {
 		return s.client.SendWhen(ctx, begin, head, fields, body)
@@ -55,7 +60,7 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	}
 	s.hide(token.Text)
 	resp, err := s.client.SendWhen(ctx, begin, head, append(fields, bearer(token.Text)), body)
-	if err != nil || resp.StatusCode != http.StatusUnauthorized || once {
+	if err != nil || once || !refusesToken(resp) {
 		return resp, err
 	}
 	next, isNew, err := s.tokens.Replace(ctx, token)
@@ -64,8 +69,39 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	}
 	closeBody(resp)
 	s.hide(next.Text)
-	return s.client.SendWhen(ctx, begin, head, append(fields, bearer(next.Text)), body)
+	resp, err = s.client.SendWhen(ctx, begin, head, append(fields, bearer(next.Text)), body)
+	if errors.Is(err, httpclient.ErrNeverSent) { // bytes of the first attempt were sent
+		err = fmt.Errorf("after %s had refused an access token: %s", s.name, err) //nolint:errorlint // the class of err is that of the second attempt only
+	}
+	return resp, err
 }
+
+// refusesToken reports whether a server has refused an access token without executing the request (RFC 6750, section
+// 3.1). A status 401 without such a challenge can come from another service that a tool has called.
+func refusesToken(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized && hasChallenge(resp, "", "invalid_token")
+}
+
+// hasChallenge reports whether a response has a challenge for bearer tokens whose parameter `error` has one of the given
+// values. An absent parameter has the value "".
+func hasChallenge(resp *http.Response, codes ...string) bool {
+	for _, challenge := range resp.Header.Values("WWW-Authenticate") {
+		if scheme, _, _ := strings.Cut(strings.TrimSpace(challenge), " "); !strings.EqualFold(scheme, "bearer") {
+			continue
+		}
+		code := ""
+		if found := challengeError.FindStringSubmatch(challenge); found != nil {
+			code = found[1]
+		}
+		if slices.Contains(codes, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// challengeError matches the parameter `error` of a challenge.
+var challengeError = regexp.MustCompile(`(?i)[ ,]error="?([a-z_]+)`)
 
 func bearer(token string) httpclient.Field {
 	return httpclient.Field{Name: headerAuthorization, Value: "Bearer " + token}

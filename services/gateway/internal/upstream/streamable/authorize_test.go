@@ -120,6 +120,37 @@ func TestAuthorize_ServerRefusesEachToken(t *testing.T) {
 	}
 }
 
+// A status 401 without a challenge for bearer tokens can come from another service that a tool has called. The call is
+// not repeated. Neither this status nor a missing scope ends the session.
+func TestAuthorize_OtherRefusalsAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		status    int
+		challenge string
+	}{
+		"no challenge": {401, ""}, "another scheme": {401, `Basic realm="x"`}, "another error": {401, `Bearer error="invalid_request"`}, "a missing scope": {403, `Bearer error="insufficient_scope", scope="admin"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, tokens := newWeb(t), new(issuing)
+			conn := openOver(t, newAuthorized(t, s, tokens))
+			s.on("tools/call", inTurn(func(w http.ResponseWriter, _ *http.Request, _ webPost) {
+				w.Header().Set("WWW-Authenticate", c.challenge)
+				w.WriteHeader(c.status)
+			}, done))
+			if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); upstream.CauseOf(err) == nil {
+				t.Errorf("the error is %v", err)
+			}
+			if n := len(s.got("tools/call")); n != 1 {
+				t.Errorf("the server has received %d requests", n)
+			}
+			if _, err := conn.Request(within(t, soon), message("tools/call", "2"), nil); err != nil && c.status == 403 {
+				t.Errorf("the session has ended: %v", err)
+			}
+		})
+	}
+}
+
 // Without an access token, nothing is sent.
 func TestAuthorize_WithoutATokenNothingIsSent(t *testing.T) {
 	t.Parallel()

@@ -74,7 +74,9 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negoti
 	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
 		err = fmt.Errorf("%w: %w", errForgotten, err)
 	}
-	if err != nil && mayMeanLost(resp.StatusCode) && state.session != "" && contentType(resp) != typeEvents {
+	// A refused access token, or a missing scope, does not mean that the session is lost.
+	isRefused := c.server.tokens != nil && hasChallenge(resp, "", "invalid_token", "insufficient_scope")
+	if err != nil && !isRefused && mayMeanLost(resp.StatusCode) && state.session != "" && contentType(resp) != typeEvents {
 		err = fmt.Errorf("%w: %w", errDoubtful, err)
 	}
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
