@@ -58,7 +58,8 @@ func isOperator(p *identityv1.Principal) bool {
 
 // canSee reports whether p may see the agents that creator created. This is the case if p is the creator, is in the
 // creator's delegation chain, or is an operator or viewer of the same tenant. A credential for some servers does not give
-// access to an agent that may use other servers.
+// access to an agent that may use other servers. A credential that lacks an OAuth scope of the creator does not give
+// access to the agent, because the agent has the creator's scopes.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -68,7 +69,8 @@ func canSee(p, creator *identityv1.Principal) bool {
 	}
 	for _, c := range append([]*identityv1.Principal{creator}, creator.GetChain()...) {
 		if c.GetSubject() == p.GetSubject() && c.GetAgent() == p.GetAgent() {
-			return mayUseServersOf(p, creator)
+			lacks := func(scope string) bool { return !slices.Contains(p.GetScopes(), scope) }
+			return mayUseServersOf(p, creator) && !slices.ContainsFunc(c.GetScopes(), lacks)
 		}
 	}
 	return false

@@ -46,6 +46,10 @@ func TestTokens_RefuseBlockedCallers(t *testing.T) {
 					t.Errorf("the lookup: %v", err)
 				}
 			}
+			// For example, a blocked person can't decide with a button in Slack.
+			if found, err := tokens.PrincipalsOf("default", "bot"); err != nil || (len(found) == 0) != c.refused {
+				t.Errorf("the subject has the principals %v, %v", found, err)
+			}
 		})
 	}
 }

@@ -15,7 +15,7 @@ func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, 
 	}
 	var out []*identityv1.Principal
 	for _, one := range set.tokens {
-		if p := one.bearer.Principal; p != nil && !one.hasExpired(now) && p.GetTenant() == tenant && p.GetSubject() == subject {
+		if p := one.bearer.Principal; p != nil && one.ended == nil && !one.hasExpired(now) && p.GetTenant() == tenant && p.GetSubject() == subject {
 			out = append(out, p)
 		}
 	}
