@@ -55,17 +55,9 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		}
 		return resp.GetKeysSha256(), err
 	})
-	peers := make(map[string]healthv1.HealthClient)
-	for _, role := range authn.Roles() {
-		// The policy service needs no health client, because the policy lease shows whether it is available.
-		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY {
-			continue
-		}
-		conn, err := mesh.Conn(role)
-		if err != nil {
-			return nil, err
-		}
-		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
+	peers, err := healthClients(mesh)
+	if err != nil {
+		return nil, err
 	}
 	return New(ctx, cfg, Deps{
 		Tokens:      mesh.Tokens,
@@ -84,4 +76,21 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		Launcher:    mesh.Launcher,
 		Wrap:        mesh.Wrap,
 	})
+}
+
+// healthClients returns the health clients of the other services, by the name of the service. The policy service needs
+// none, because the policy lease shows whether it is available.
+func healthClients(mesh app.Mesh) (map[string]healthv1.HealthClient, error) {
+	peers := make(map[string]healthv1.HealthClient)
+	for _, role := range authn.Roles() {
+		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY {
+			continue
+		}
+		conn, err := mesh.Conn(role)
+		if err != nil {
+			return nil, err
+		}
+		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
+	}
+	return peers, nil
 }

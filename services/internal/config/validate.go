@@ -106,22 +106,7 @@ func (f *File) problems() []Problem {
 		own = name
 	}
 	f.checkHooks(p)
-	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
-		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.Agents.Providers)) {
-		f.Agents.Providers[name].check(p, "agents.providers."+name, name)
-	}
-	if day := f.Agents.PersonDay; day.Cost != "" && !price.MatchString(day.Cost) {
-		p.addf("agents.person_day.cost", "%q is not an amount of US dollars such as \"10.50\"", day.Cost)
-	} else if day.Tokens < 0 {
-		p.addf("agents.person_day.tokens", "%d is less than 0, which means 10000000", day.Tokens)
-	}
-	for i, key := range f.Agents.AcceptKeys {
-		if text, err := hex.DecodeString(key); err != nil || len(text) != ed25519.PublicKeySize {
-			p.addf(fmt.Sprintf("agents.accept_keys[%d]", i), "is not an Ed25519 public key of 64 hexadecimal digits, as `sluice agents export` prints it")
-		}
-	}
+	f.checkAgents(p)
 	for i, host := range f.Hosts {
 		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) {
 			p.addf(fmt.Sprintf("hosts[%d]", i), "%q is not a name such as mcp.example.com: lower case, without a port", host)
@@ -139,6 +124,25 @@ func (f *File) problems() []Problem {
 	p.checkBetween("stores.policy_max_age", f.Stores.PolicyMaxAge, 5*time.Second, time.Hour)
 	p.checkBetween("stores.identity_max_age", f.Stores.IdentityMaxAge, 5*time.Second, time.Hour)
 	return p.found
+}
+
+func (f *File) checkAgents(p *problems) {
+	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
+		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Agents.Providers)) {
+		f.Agents.Providers[name].check(p, "agents.providers."+name, name)
+	}
+	if day := f.Agents.PersonDay; day.Cost != "" && !price.MatchString(day.Cost) {
+		p.addf("agents.person_day.cost", "%q is not an amount of US dollars such as \"10.50\"", day.Cost)
+	} else if day.Tokens < 0 {
+		p.addf("agents.person_day.tokens", "%d is less than 0, which means 10000000", day.Tokens)
+	}
+	for i, key := range f.Agents.AcceptKeys {
+		if text, err := hex.DecodeString(key); err != nil || len(text) != ed25519.PublicKeySize {
+			p.addf(fmt.Sprintf("agents.accept_keys[%d]", i), "is not an Ed25519 public key of 64 hexadecimal digits, as `sluice agents export` prints it")
+		}
+	}
 }
 
 // providerName matches the name of a model provider. price matches an amount in dollars.

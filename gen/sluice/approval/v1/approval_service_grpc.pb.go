@@ -178,7 +178,7 @@ type ApprovalServiceClient interface {
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
 	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest;
-	//	                     STEP_UP_REQUIRED: the terms have approve_with, and the person's token is no session that
+	//	                     STEP_UP_REQUIRED: the terms have approve_with, and the person's token is not a session that
 	//	                     satisfies it. The metadata of the ErrorInfo contains `max_age` in seconds and `acr_values`
 	//	                     separated by spaces, as in RFC 9470, section 3, if the terms have them. A sign-in with
 	//	                     these parameters creates a session that satisfies the terms. A vote to deny needs none
@@ -529,7 +529,7 @@ type ApprovalServiceServer interface {
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
 	//	                     VIEW_NOT_SHOWN: a vote to approve has no digest;
-	//	                     STEP_UP_REQUIRED: the terms have approve_with, and the person's token is no session that
+	//	                     STEP_UP_REQUIRED: the terms have approve_with, and the person's token is not a session that
 	//	                     satisfies it. The metadata of the ErrorInfo contains `max_age` in seconds and `acr_values`
 	//	                     separated by spaces, as in RFC 9470, section 3, if the terms have them. A sign-in with
 	//	                     these parameters creates a session that satisfies the terms. A vote to deny needs none

@@ -88,11 +88,11 @@ type Principal struct {
 	// token. If the list is empty, the credential gives access to all servers.
 	Servers []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Time at which the holder of the credential has authenticated at the issuer: the claim `auth_time` of the ID token
-	// of a session, or of the JWT. It is absent if the issuer has not sent it, and for tokens that are no sessions. It
+	// of a session, or of the JWT. It is absent if the issuer has not sent it, and for tokens that are not sessions. It
 	// does not identify the principal, and differs between the credentials of one principal.
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
 	// Authentication context class of that authentication: the claim `acr`, at most 256 bytes. It is empty if the issuer
-	// has not sent it, and for tokens that are no sessions.
+	// has not sent it, and for tokens that are not sessions.
 	Acr string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
 	// Subject that the actor of a delegated JWT (claim `act`) has when it acts for itself, at most 256 bytes. A block of
 	// this subject applies to the principal, and a person with this subject can't approve the principal's calls. It is
