@@ -174,5 +174,25 @@ servers:
 	}
 	WriteFile(t, s.Config, text)
 	WriteFile(t, s.Policy, opts.Policy)
+	shareCompiledGuests(t, filepath.Join(dir, "data", "wasmagent"))
 	return s
+}
+
+// shareCompiledGuests makes a wasmagent service use the compiled guests of all meshes that `make test` starts, because
+// compiling a guest takes seconds of processor time. Meshes in other tests compile guests themselves.
+func shareCompiledGuests(t *testing.T, data string) {
+	t.Helper()
+	built := os.Getenv(programsDir)
+	if built == "" {
+		return
+	}
+	shared := filepath.Join(built, "compiled-guests")
+	for _, dir := range []string{data, shared} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(shared, filepath.Join(data, "compiled")); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -109,12 +109,17 @@ type Server struct {
 	err     error
 }
 
+// newValidator returns the validator of all servers in this process, because each constraint takes long to compile.
+var newValidator = sync.OnceValues(func() (protovalidate.Validator, error) {
+	return protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
+})
+
 // NewServer returns a server. The server has no services until [Server.Add] is called.
 func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if deps.Tokens == nil || deps.Log == nil {
 		return nil, errors.New("rpc: tokens and a log are required")
 	}
-	validator, err := protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
+	validator, err := newValidator()
 	if err != nil {
 		return nil, fmt.Errorf("compile the contracts' constraints: %w", err)
 	}

@@ -178,7 +178,9 @@ func (s *Server) start() error {
 	}
 	return s.run("pg_ctl", "start", "--wait", "--timeout", strconv.Itoa(int(startTime.Seconds())), "--pgdata", s.data(),
 		"--log", filepath.Join(s.dir, "log"),
-		"--options", "-c listen_addresses=127.0.0.1 -c port="+port+" -c unix_socket_directories='' -c max_connections=200")
+		// Tests end this server, but not the machine. Therefore no data must be on disk before a commit is confirmed.
+		"--options", "-c listen_addresses=127.0.0.1 -c port="+port+" -c unix_socket_directories='' -c max_connections=200"+
+			" -c fsync=off -c full_page_writes=off")
 }
 
 func (s *Server) stop(mode string) error {

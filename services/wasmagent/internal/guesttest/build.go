@@ -91,11 +91,16 @@ func Program(t testing.TB) string {
 var cacheDir string
 
 var cache = sync.OnceValues(func() (_ string, err error) {
+	if built := os.Getenv(programsDir); built != "" {
+		shared := filepath.Join(built, "compiled-guests")
+		return shared, os.MkdirAll(shared, 0o700)
+	}
 	cacheDir, err = os.MkdirTemp("", "compiled-*")
 	return cacheDir, err
 })
 
-// Cache returns the directory in which the tests of a package store compiled modules. [Main] removes the directory.
+// Cache returns the directory in which tests store compiled modules. All packages that `make test` tests share it.
+// Otherwise [Main] removes the directory.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir, err := cache()
