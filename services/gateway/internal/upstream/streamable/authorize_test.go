@@ -180,6 +180,22 @@ func TestAuthorize_TokensAreRedacted(t *testing.T) {
 	}
 }
 
+// A token that is replaced when the stream of an answer is resumed is redacted in the rest of the answer.
+func TestAuthorize_TokenOfAResumedStreamIsRedacted(t *testing.T) {
+	t.Parallel()
+	s, tokens := newWeb(t), new(issuing)
+	conn := openOver(t, newAuthorized(t, s, tokens))
+	s.on("tools/call", unless(1, events("retry: 1\nid: a\ndata:\n\n")))
+	s.on("", unless(2, events(`data: {"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"`+tokenText(1)+` and `+tokenText(2)+`"}]}}`+"\n\n")))
+	answer, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(answer.Message.Raw); strings.Contains(text, "access-token-number") || !strings.Contains(text, " and ") {
+		t.Errorf("the answer is %s", text)
+	}
+}
+
 // The token is sent with every kind of request of a session.
 func TestAuthorize_EveryRequestHasAToken(t *testing.T) {
 	t.Parallel()
