@@ -70,8 +70,11 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	closeBody(resp)
 	s.hide(next.Text)
 	resp, err = s.client.SendWhen(ctx, begin, head, append(fields, bearer(next.Text)), body)
-	if errors.Is(err, httpclient.ErrNeverSent) { // bytes of the first attempt were sent
+	switch {
+	case errors.Is(err, httpclient.ErrNeverSent): // bytes of the first attempt were sent
 		err = fmt.Errorf("after %s had refused an access token: %s", s.name, err) //nolint:errorlint // the class of err is that of the second attempt only
+	case err == nil && refusesToken(resp):
+		s.tokens.Report(ctx, next)
 	}
 	return resp, err
 }

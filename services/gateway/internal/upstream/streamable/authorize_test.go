@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -31,6 +33,15 @@ type issuing struct {
 	// cannotReplace is true if refused tokens are not replaced.
 	cannotReplace bool
 	err           error
+	// refused are the generations of the refused tokens.
+	refused []int64
+}
+
+// hasRefused reports whether the gateway has reported that the server refuses a token.
+func (i *issuing) hasRefused(generation int64) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Contains(i.refused, generation)
 }
 
 func tokenText(generation int64) string { return fmt.Sprintf("access-token-number-%d", generation) }
@@ -40,6 +51,9 @@ func (i *issuing) GetAccessToken(_ context.Context, req *identityv1.GetAccessTok
 	defer i.mu.Unlock()
 	if i.err != nil {
 		return nil, i.err
+	}
+	if refused := req.GetRefusedGeneration(); refused != 0 {
+		i.refused = append(i.refused, refused)
 	}
 	if i.generation == 0 || req.GetRefusedGeneration() == i.generation && !i.cannotReplace {
 		i.generation++
@@ -94,8 +108,8 @@ func TestAuthorize_RefusedTokenIsReplaced(t *testing.T) {
 	}
 }
 
-// If the server refuses each token, the error says what an operator can do. A request that must not be sent twice is
-// not repeated.
+// If the server refuses each token, the error says what an operator can do, and the identity service learns that the new
+// token was refused. A request that must not be sent twice is not repeated.
 func TestAuthorize_ServerRefusesEachToken(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -115,6 +129,9 @@ func TestAuthorize_ServerRefusesEachToken(t *testing.T) {
 			}
 			if n := len(s.got("tools/call")); n != c.requests {
 				t.Errorf("the server has received %d requests, want %d", n, c.requests)
+			}
+			if name == "replaced" {
+				eventually.Holds(t, "the gateway has reported the second token", func() bool { return tokens.hasRefused(2) })
 			}
 		})
 	}
