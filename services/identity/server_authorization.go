@@ -54,10 +54,13 @@ type oauthClient struct {
 	TokenEndpoint         string `json:"tokenEndpoint"`
 	// SendsIssuer is true if authorization responses contain the parameter `iss`.
 	SendsIssuer bool `json:"sendsIssuer"`
-	// ClientID, ClientSecret and InHeader say how the client authenticates.
+	// ClientID, ClientSecret and InHeader say how the client authenticates. InHeader is true if the secret is sent in a
+	// header.
 	ClientID     string `json:"clientId"`
 	ClientSecret string `json:"clientSecret,omitzero"`
 	InHeader     bool   `json:"inHeader,omitzero"`
+	// Configured is true if the configuration names the client, and false if the mesh has registered it.
+	Configured bool `json:"configured,omitzero"`
 	// Resource is the parameter `resource` (RFC 8707), or "" if it is not sent.
 	Resource string `json:"resource,omitzero"`
 	// Scopes are the requested scopes.
@@ -67,13 +70,22 @@ type oauthClient struct {
 // config returns the OAuth configuration of the client.
 func (c *oauthClient) config(redirect string) *oauth2.Config {
 	style := oauth2.AuthStyleInParams
-	if c.InHeader {
+	if c.InHeader && c.ClientSecret != "" {
 		style = oauth2.AuthStyleInHeader
 	}
 	return &oauth2.Config{
 		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: redirect, Scopes: c.Scopes,
 		Endpoint: oauth2.Endpoint{AuthURL: c.AuthorizationEndpoint, TokenURL: c.TokenEndpoint, AuthStyle: style},
 	}
+}
+
+// refreshRefusal returns the class of a refused refresh. If the authorization server refuses the secret of a configured
+// client, it has not used the refresh token (RFC 6749, section 5.2). The refresh can succeed with another secret.
+func (c *oauthClient) refreshRefusal(err error) error {
+	if answer, ok := errors.AsType[*oauth2.RetrieveError](err); ok && c.Configured && answer.ErrorCode == "invalid_client" {
+		return errClientRefused
+	}
+	return errLoginRequired
 }
 
 // authorizationURL returns the page on which the operator signs in.
@@ -91,6 +103,23 @@ func (c *oauthClient) resourceOption() []oauth2.AuthCodeOption {
 		return nil
 	}
 	return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("resource", c.Resource)}
+}
+
+// update sets the current secret of a stored client. It returns an error if the configuration names another client or
+// another authorization server since then, because tokens of one client can't be refreshed by another one.
+func (s *OAuthServer) update(client *oauthClient) error {
+	const slash = "/" // some servers name the issuer with it, and others without
+	switch {
+	case s.Issuer != "" && strings.TrimSuffix(s.Issuer, slash) != strings.TrimSuffix(client.Issuer, slash):
+		return fmt.Errorf("it was connected at the authorization server %s, but the configuration names %s now (credentials.oauth.issuer)", client.Issuer, s.Issuer)
+	case s.ClientID != "" && s.ClientID != client.ClientID:
+		return errors.New("it was connected with another OAuth client than the configuration names now (credentials.oauth.client_id)")
+	case s.ClientID == "" && client.Configured:
+		return errors.New("it was connected with the OAuth client that the configuration does not name any more (credentials.oauth.client_id)")
+	case s.ClientID != "":
+		client.ClientSecret, client.Configured = s.ClientSecret, true
+	}
+	return nil
 }
 
 // newOAuthClient returns the mesh as an OAuth client of a server. It asks the server for its authorization server, and
@@ -302,7 +331,7 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 	methods := at.TokenEndpointAuthMethodsSupported
 	usesBasic := len(methods) == 0 || slices.Contains(methods, "client_secret_basic")
 	if s.ClientID != "" {
-		out.ClientID, out.ClientSecret, out.InHeader = s.ClientID, s.ClientSecret, s.ClientSecret != "" && usesBasic
+		out.ClientID, out.ClientSecret, out.InHeader, out.Configured = s.ClientID, s.ClientSecret, usesBasic, true
 		return nil
 	}
 	if at.RegistrationEndpoint == "" {
@@ -333,6 +362,6 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 		return fmt.Errorf("%w: its authorization server %s has not registered the mesh as a client, but has answered %s", errServerUnusable, at.Issuer, code)
 	}
 	out.ClientID, out.ClientSecret = registered.ClientID, registered.ClientSecret
-	out.InHeader = out.ClientSecret != "" && (registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic")
+	out.InHeader = registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic"
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -58,6 +59,8 @@ type Source struct {
 	// for another token.
 	unreplaced int64
 	asked      time.Time
+	// accepted is the generation of the token that the server has accepted in its last response, or 0.
+	accepted atomic.Int64
 }
 
 // New returns the source of access tokens for a server of the configuration, which are sent to the given URL.
@@ -87,6 +90,7 @@ func (s *Source) Token(ctx context.Context) (Token, error) {
 // Replace returns the token to use instead of a token that the server has refused. isNew is false if there is no other
 // token.
 func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew bool, err error) {
+	s.accepted.CompareAndSwap(refused.generation, 0)
 	s.mu.Lock()
 	last, now := s.last, time.Now()
 	s.mu.Unlock()
@@ -103,10 +107,15 @@ func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew 
 // Report tells the identity service that the server has refused a token which has just replaced another one. It does not
 // wait for the answer.
 func (s *Source) Report(ctx context.Context, refused Token) {
+	s.accepted.CompareAndSwap(refused.generation, 0)
 	if !s.isAsked(refused) {
 		s.begin(ctx, refused.generation)
 	}
 }
+
+// Accept records that the server has accepted a token. The identity service learns this with the next request for a
+// token.
+func (s *Source) Accept(token Token) { s.accepted.Store(token.generation) }
 
 // isAsked reports whether the identity service had no other token a short time ago.
 func (s *Source) isAsked(refused Token) bool {
@@ -137,7 +146,9 @@ func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.R
 
 // ask gets a token from the identity service.
 func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
-	resp, err := s.client.GetAccessToken(ctx, &identityv1.GetAccessTokenRequest{Server: s.server, Url: s.url, RefusedGeneration: refused})
+	resp, err := s.client.GetAccessToken(ctx, &identityv1.GetAccessTokenRequest{
+		Server: s.server, Url: s.url, RefusedGeneration: refused, AcceptedGeneration: s.accepted.Load(),
+	})
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,6 +37,8 @@ type service struct {
 	// of the service, which sends only the time of the expiry. isStuck is true if refused tokens are not replaced.
 	behind         time.Duration
 	isOld, isStuck bool
+	// accepted is the generation that the server has accepted, as the last request says.
+	accepted int64
 }
 
 func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest, _ ...grpc.CallOption) (*identityv1.GetAccessTokenResponse, error) {
@@ -48,6 +50,7 @@ func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessT
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests++
+	s.accepted = req.GetAcceptedGeneration()
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -193,6 +196,34 @@ func TestReplace_UnsuccessfulRequestsHaveAPause(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The identity service learns whether the server has accepted a token since the server has refused it.
+func TestAccept_IsReportedWithTheNextRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &service{isStuck: true}
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		for _, c := range []struct {
+			answer func(accesstoken.Token)
+			want   int64
+		}{
+			{func(accesstoken.Token) {}, 0}, {s.Accept, 1}, {func(token accesstoken.Token) { s.Report(t.Context(), token) }, 0}, {s.Accept, 1},
+		} {
+			token, err := s.Token(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.answer(token)
+			time.Sleep(31 * time.Second)
+			if _, err := s.Token(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if from.accepted != c.want {
+				t.Errorf("the request says that the server has accepted generation %d instead of %d", from.accepted, c.want)
+			}
+		}
+	})
 }
 
 // A caller that ends does not end the request for the others.
