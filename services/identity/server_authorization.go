@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -157,7 +159,7 @@ func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oaut
 
 // httpClient returns a client for requests to the server and to its authorization server. It follows no redirects. The
 // metadata of a server could otherwise take it to addresses inside the network that the server itself can't reach, so
-// it dials loopback only if the server is there.
+// it dials loopback only if the server is there, and for a proxy.
 func (s *OAuthServer) httpClient() (*http.Client, error) {
 	cas, err := x509.SystemCertPool()
 	if err != nil {
@@ -170,17 +172,34 @@ func (s *OAuthServer) httpClient() (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
 	}
-	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: at})
-	mayBeLoopback := loopback.Host(at.Hostname()) || err == nil && proxy != nil // the proxy may be on this machine
-	dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		return checkDial(address, mayBeLoopback)
-	}}
+	var proxies sync.Map // the addresses of the proxies, which the operator of this machine has chosen
+	findProxy := func(req *http.Request) (*url.URL, error) {
+		proxy, err := s.proxyFor(req)
+		if err == nil && proxy != nil {
+			proxies.Store(proxyAddress(proxy), true)
+		}
+		return proxy, err
+	}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, isProxy := proxies.Load(address)
+		mayBeLoopback := isProxy || loopback.Host(at.Hostname())
+		dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+			return checkDial(address, mayBeLoopback)
+		}}
+		return dialer.DialContext(ctx, network, address)
+	}
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
+		Proxy: findProxy, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: authorizationTimeout, ResponseHeaderTimeout: authorizationTimeout, ForceAttemptHTTP2: true,
 	}
 	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect, Timeout: authorizationTimeout}, nil
+}
+
+// proxyAddress returns the address at which net/http dials a proxy.
+func proxyAddress(proxy *url.URL) string {
+	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+	return net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), ports[proxy.Scheme]))
 }
 
 // checkDial refuses addresses that no server or authorization server has: link-local addresses, at which clouds offer
