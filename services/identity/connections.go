@@ -46,6 +46,9 @@ var (
 	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
 	errLoginRequired  = errors.New("the mesh is not signed in at the server")
 	errRefreshPending = errors.New("another replica is refreshing the access token")
+	errRefreshFailed  = errors.New("the access token could not be refreshed a short time ago")
+	errClosing        = errors.New("this replica of the identity service is stopping")
+	errClientRefused  = errors.New("the authorization server does not accept the client of the configuration: write its current secret into credentials.oauth.client_secret")
 )
 
 // connections implements identityv1.ConnectionServiceServer. It is safe for concurrent use.
@@ -143,7 +146,8 @@ func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, 
 	if err != nil {
 		return nil, err
 	}
-	if opened.Operator != authn.CallerOf(ctx).Person.GetTokenId() || time.Since(opened.Started) > attemptLife || of.URL != opened.Client.Server {
+	isOurs := opened.Operator == authn.CallerOf(ctx).Person.GetTokenId() && time.Since(opened.Started) <= attemptLife
+	if !isOurs || of.URL != opened.Client.Server || of.update(&opened.Client) != nil {
 		return nil, errAttemptEnded
 	}
 	return &opened, nil
@@ -305,12 +309,25 @@ func (c connections) all(ctx context.Context) (out []*store.Connection, err erro
 		if found == nil {
 			found = &store.Connection{Server: name, LoginRequired: true}
 		}
-		if granted, err := c.openGrant(found); err != nil || granted.Client.Server != servers[name].URL {
-			found.LoginRequired = true
-		}
+		c.addState(found, servers[name])
 		out = append(out, found)
 	}
 	return out, nil
+}
+
+// addState sets LoginRequired and Problem of a connection that can't be used with the configuration of its server, or
+// whose access token was refused.
+func (c connections) addState(of *store.Connection, server OAuthServer) {
+	if of.LoginRequired {
+		return
+	}
+	_, err := c.usableGrant(of, &server, server.URL)
+	switch {
+	case err != nil:
+		of.LoginRequired, of.Problem = true, problemText(err)
+	case of.IsRefused():
+		of.LoginRequired, of.Problem = true, refusedProblem
+	}
 }
 
 // countStates returns the number of connections in each state.
@@ -382,7 +399,10 @@ func connectionStatus(err error) error {
 		{errLoginRequired, codes.FailedPrecondition, "LOGIN_REQUIRED"},
 		{errServerUnusable, codes.FailedPrecondition, "AUTHORIZATION_SERVER_UNUSABLE"},
 		{errServerAway, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errClientRefused, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errRefreshFailed, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
 		{errRefreshPending, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errClosing, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
 		{seal.ErrOpen, codes.FailedPrecondition, "LOGIN_REQUIRED"},
 	} {
 		if errors.Is(err, known.err) {

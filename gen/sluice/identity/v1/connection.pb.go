@@ -11,6 +11,7 @@ import (
 	_ "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -32,7 +33,7 @@ const (
 	ConnectionState_CONNECTION_STATE_UNSPECIFIED ConnectionState = 0
 	// The server can be called.
 	ConnectionState_CONNECTION_STATE_CONNECTED ConnectionState = 1
-	// An operator has to connect the server.
+	// An operator has to connect the server: the tokens can't be used any more, or the server has refused a new one.
 	ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED ConnectionState = 2
 )
 
@@ -337,7 +338,8 @@ type Connection struct {
 	// Whether the connection has a refresh token. Without one, an operator has to connect the server again when the
 	// access token expires.
 	HasRefreshToken bool `protobuf:"varint,9,opt,name=has_refresh_token,json=hasRefreshToken,proto3" json:"has_refresh_token,omitempty"`
-	// Reason why the last refresh has failed, at most 1 KiB. It is empty if the last refresh has succeeded.
+	// Reason why the last refresh has failed, or why an operator has to connect the server, at most 1 KiB. It is empty if
+	// the last refresh has succeeded.
 	Problem       string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,10 +620,13 @@ type GetAccessTokenRequest struct {
 	// otherwise the operator has to connect the server again.
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	// Generation of the access token that the server has refused, or 0. A token with this generation is refreshed, unless
-	// it was issued less than a minute ago.
+	// it was issued less than a minute ago. Then the state of the connection is LOGIN_REQUIRED until there is another token,
+	// or until the server accepts this one.
 	RefusedGeneration int64 `protobuf:"varint,2,opt,name=refused_generation,json=refusedGeneration,proto3" json:"refused_generation,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Generation of the access token that the server has accepted in its last response to the gateway, or 0.
+	AcceptedGeneration int64 `protobuf:"varint,4,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *GetAccessTokenRequest) Reset() {
@@ -675,6 +680,13 @@ func (x *GetAccessTokenRequest) GetRefusedGeneration() int64 {
 	return 0
 }
 
+func (x *GetAccessTokenRequest) GetAcceptedGeneration() int64 {
+	if x != nil {
+		return x.AcceptedGeneration
+	}
+	return 0
+}
+
 // GetAccessTokenResponse contains an access token.
 type GetAccessTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -683,7 +695,10 @@ type GetAccessTokenResponse struct {
 	// Time at which the token expires. It is absent if the authorization server has not named it.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Generation of the token, at least 1. Each refresh and each new connection increases it.
-	Generation    int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Time until the token expires, measured when the response is sent. It is absent if the authorization server has not
+	// named it. A gateway uses it instead of `expires`, because its clock can differ from that of the identity service.
+	ExpiresIn     *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -739,11 +754,18 @@ func (x *GetAccessTokenResponse) GetGeneration() int64 {
 	return 0
 }
 
+func (x *GetAccessTokenResponse) GetExpiresIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExpiresIn
+	}
+	return nil
+}
+
 var File_sluice_identity_v1_connection_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\n" +
-	"#sluice/identity/v1/connection.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"y\n" +
+	"#sluice/identity/v1/connection.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"y\n" +
 	"\x16StartConnectionRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12-\n" +
 	"\fredirect_uri\x18\x02 \x01(\tB\n" +
@@ -780,18 +802,21 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\vconnections\x18\x01 \x03(\v2\x1e.sluice.identity.v1.ConnectionR\vconnections\"K\n" +
 	"\x17DeleteConnectionRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\"\x1a\n" +
-	"\x18DeleteConnectionResponse\"\x9f\x01\n" +
+	"\x18DeleteConnectionResponse\"\xd9\x01\n" +
 	"\x15GetAccessTokenRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
 	"\x03url\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80 R\x03url\x126\n" +
-	"\x12refused_generation\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x11refusedGeneration\"\x91\x01\n" +
+	"\x12refused_generation\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x11refusedGeneration\x128\n" +
+	"\x13accepted_generation\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x12acceptedGeneration\"\xcb\x01\n" +
 	"\x16GetAccessTokenResponse\x12!\n" +
 	"\faccess_token\x18\x01 \x01(\tR\vaccessToken\x124\n" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
-	"generation*x\n" +
+	"generation\x128\n" +
+	"\n" +
+	"expires_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn*x\n" +
 	"\x0fConnectionState\x12 \n" +
 	"\x1cCONNECTION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCONNECTION_STATE_CONNECTED\x10\x01\x12#\n" +
@@ -833,6 +858,7 @@ var file_sluice_identity_v1_connection_proto_goTypes = []any{
 	(*GetAccessTokenRequest)(nil),    // 10: sluice.identity.v1.GetAccessTokenRequest
 	(*GetAccessTokenResponse)(nil),   // 11: sluice.identity.v1.GetAccessTokenResponse
 	(*timestamppb.Timestamp)(nil),    // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 13: google.protobuf.Duration
 }
 var file_sluice_identity_v1_connection_proto_depIdxs = []int32{
 	5,  // 0: sluice.identity.v1.FinishConnectionResponse.connection:type_name -> sluice.identity.v1.Connection
@@ -842,21 +868,22 @@ var file_sluice_identity_v1_connection_proto_depIdxs = []int32{
 	12, // 4: sluice.identity.v1.Connection.expires:type_name -> google.protobuf.Timestamp
 	5,  // 5: sluice.identity.v1.ListConnectionsResponse.connections:type_name -> sluice.identity.v1.Connection
 	12, // 6: sluice.identity.v1.GetAccessTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	1,  // 7: sluice.identity.v1.ConnectionService.StartConnection:input_type -> sluice.identity.v1.StartConnectionRequest
-	3,  // 8: sluice.identity.v1.ConnectionService.FinishConnection:input_type -> sluice.identity.v1.FinishConnectionRequest
-	6,  // 9: sluice.identity.v1.ConnectionService.ListConnections:input_type -> sluice.identity.v1.ListConnectionsRequest
-	8,  // 10: sluice.identity.v1.ConnectionService.DeleteConnection:input_type -> sluice.identity.v1.DeleteConnectionRequest
-	10, // 11: sluice.identity.v1.ConnectionService.GetAccessToken:input_type -> sluice.identity.v1.GetAccessTokenRequest
-	2,  // 12: sluice.identity.v1.ConnectionService.StartConnection:output_type -> sluice.identity.v1.StartConnectionResponse
-	4,  // 13: sluice.identity.v1.ConnectionService.FinishConnection:output_type -> sluice.identity.v1.FinishConnectionResponse
-	7,  // 14: sluice.identity.v1.ConnectionService.ListConnections:output_type -> sluice.identity.v1.ListConnectionsResponse
-	9,  // 15: sluice.identity.v1.ConnectionService.DeleteConnection:output_type -> sluice.identity.v1.DeleteConnectionResponse
-	11, // 16: sluice.identity.v1.ConnectionService.GetAccessToken:output_type -> sluice.identity.v1.GetAccessTokenResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 7: sluice.identity.v1.GetAccessTokenResponse.expires_in:type_name -> google.protobuf.Duration
+	1,  // 8: sluice.identity.v1.ConnectionService.StartConnection:input_type -> sluice.identity.v1.StartConnectionRequest
+	3,  // 9: sluice.identity.v1.ConnectionService.FinishConnection:input_type -> sluice.identity.v1.FinishConnectionRequest
+	6,  // 10: sluice.identity.v1.ConnectionService.ListConnections:input_type -> sluice.identity.v1.ListConnectionsRequest
+	8,  // 11: sluice.identity.v1.ConnectionService.DeleteConnection:input_type -> sluice.identity.v1.DeleteConnectionRequest
+	10, // 12: sluice.identity.v1.ConnectionService.GetAccessToken:input_type -> sluice.identity.v1.GetAccessTokenRequest
+	2,  // 13: sluice.identity.v1.ConnectionService.StartConnection:output_type -> sluice.identity.v1.StartConnectionResponse
+	4,  // 14: sluice.identity.v1.ConnectionService.FinishConnection:output_type -> sluice.identity.v1.FinishConnectionResponse
+	7,  // 15: sluice.identity.v1.ConnectionService.ListConnections:output_type -> sluice.identity.v1.ListConnectionsResponse
+	9,  // 16: sluice.identity.v1.ConnectionService.DeleteConnection:output_type -> sluice.identity.v1.DeleteConnectionResponse
+	11, // 17: sluice.identity.v1.ConnectionService.GetAccessToken:output_type -> sluice.identity.v1.GetAccessTokenResponse
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_connection_proto_init() }

@@ -71,8 +71,9 @@ type ConnectionServiceClient interface {
 	// 30 s, or if the server has refused it. Only one replica refreshes a connection at a time. Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
-	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, or the authorization server does not accept its
-	//	                     refresh token any more; an operator has to connect the server
+	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, the authorization server does not accept its refresh
+	//	                     token any more, or the configuration names another OAuth client or authorization server; an
+	//	                     operator has to connect the server
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: the token could not be refreshed; try again later
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be read
 	GetAccessToken(ctx context.Context, in *GetAccessTokenRequest, opts ...grpc.CallOption) (*GetAccessTokenResponse, error)
@@ -181,8 +182,9 @@ type ConnectionServiceServer interface {
 	// 30 s, or if the server has refused it. Only one replica refreshes a connection at a time. Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
-	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, or the authorization server does not accept its
-	//	                     refresh token any more; an operator has to connect the server
+	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, the authorization server does not accept its refresh
+	//	                     token any more, or the configuration names another OAuth client or authorization server; an
+	//	                     operator has to connect the server
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: the token could not be refreshed; try again later
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be read
 	GetAccessToken(context.Context, *GetAccessTokenRequest) (*GetAccessTokenResponse, error)

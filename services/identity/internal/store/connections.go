@@ -36,6 +36,17 @@ type Connection struct {
 	// has succeeded.
 	LoginRequired bool
 	Problem       string
+	// Lease is the replica that refreshes the connection, or "" if there is none. With a lease, Problem is the error of
+	// an earlier refresh. If the replica has ended, the lease stays until the next refresh begins.
+	Lease string
+	// RefusedGeneration is the generation of the last access token that the server has refused and that could not be
+	// replaced, or 0.
+	RefusedGeneration int64
+}
+
+// IsRefused reports whether the server has refused the access token, which could not be replaced.
+func (c *Connection) IsRefused() bool {
+	return c.RefusedGeneration != 0 && c.RefusedGeneration == c.Generation
 }
 
 // Sealer encrypts the contents of a connection for a generation.
@@ -137,7 +148,7 @@ func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica stri
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stored = with
 		stored.Generation, stored.Refreshed = with.Generation+1, tx.Now
-		stored.LoginRequired, stored.Problem = false, ""
+		stored.LoginRequired, stored.Problem, stored.Lease = false, "", ""
 		if stored.Sealed, err = seal(stored.Generation); err != nil {
 			return err
 		}
@@ -156,6 +167,15 @@ func (s *Store) FailRefresh(ctx context.Context, server string, generation int64
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		return changeLeased(tx.ExecContext(ctx, `UPDATE identity_connections SET problem = $4, login_required = $5, lease = '', lease_until = $6
 			WHERE server = $1 AND generation = $2 AND lease = $3`, server, generation, replica, problem, number(loginRequired), sqlstore.Micros(tx.Now.Add(pause))))
+	})
+}
+
+// RecordRefusal records whether the server refuses the access token of the given generation. If the connection has
+// another generation, nothing changes. The error can be [sqlstore.ErrUnavailable].
+func (s *Store) RecordRefusal(ctx context.Context, server string, generation int64, isRefused bool) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE identity_connections SET refused_generation = $3 WHERE server = $1 AND generation = $2", server, generation, number(isRefused)*generation)
+		return err
 	})
 }
 
@@ -186,7 +206,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		var c Connection
 		var hasRefresh, connected, refreshed, expires, loginRequired int64
 		if err := rows.Scan(&c.Server, &c.Generation, &c.Sealed, &c.Issuer, &c.Scopes, &hasRefresh, &connected, &c.ConnectedByTenant, &c.ConnectedBy,
-			&refreshed, &expires, &loginRequired, &c.Problem); err != nil {
+			&refreshed, &expires, &loginRequired, &c.Problem, &c.Lease, &c.RefusedGeneration); err != nil {
 			return fmt.Errorf("read a connection: %w", err)
 		}
 		c.HasRefreshToken, c.LoginRequired = hasRefresh != 0, loginRequired != 0
@@ -197,7 +217,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		out = append(out, c)
 		return nil
 	}, `SELECT server, generation, sealed, issuer, scopes, has_refresh_token, connected, connected_by_tenant, connected_by, refreshed, expires,
-		login_required, problem FROM identity_connections `+where, args...)
+		login_required, problem, lease, refused_generation FROM identity_connections `+where, args...)
 	return out, err
 }
 

@@ -225,7 +225,7 @@ func (t *tool) checkConnections(ctx context.Context, f *config.File) (out []chec
 			case c.GetState() != identityv1.ConnectionState_CONNECTION_STATE_CONNECTED && problem == "":
 				out = append(out, checkResult{stateProblem, of, "the mesh is not signed in at the server, so calls are refused", "sign in with " + t.command("connect "+shellWords(c.GetServer()))})
 			case c.GetState() != identityv1.ConnectionState_CONNECTION_STATE_CONNECTED:
-				out = append(out, checkResult{stateProblem, of, "the sign-in of the mesh has ended, so calls are refused: " + problem, "sign in again with " + t.command("connect "+shellWords(c.GetServer()))})
+				out = append(out, checkResult{stateProblem, of, "the mesh can't call the server: " + problem, "sign in again with " + t.command("connect "+shellWords(c.GetServer()))})
 			case problem != "":
 				out = append(out, checkResult{stateWarning, of, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())})
 			case !c.GetHasRefreshToken() && c.GetExpires() != nil:
