@@ -154,7 +154,7 @@ func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 		r.Approval.GrantedBy, r.Approval.Grant = "", newGrant(r.Approval.GetTerms())
 	}
 	r.Approval.VotesMissing = r.missingVotes()
-	r.move(pending, now, cause{reason: "votes no longer count: a voter left the groups or lost the right to decide"})
+	r.move(pending, now, cause{reason: "votes no longer count: a voter left the groups, lost the right to decide, or has not signed in as the rule requires"})
 	return true
 }
 
