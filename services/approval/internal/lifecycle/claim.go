@@ -115,6 +115,8 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 		return &Refusal{Code: a.GetCode()}
 	case again && (!c.Decision.GetIdempotent() || !now.Before(a.GetExecuteBefore().AsTime())):
 		return &Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
+	case staysValid(c.Decision):
+		return &Refusal{Code: c.Decision.GetCode(), Message: c.Decision.GetMessage()}
 	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is to allow
 		code := deniedCode(c.Decision)
 		if !again {
@@ -138,6 +140,15 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	default:
 		return nil
 	}
+}
+
+// staysValid reports whether an approval stays valid although the policy denies the call. This is the case if an operator
+// has stopped such calls, or if the caller's token lacks a scope. Gateways do not claim such calls, but a gateway of an
+// older version does, and a gateway does if the decision changes while it repeats a claim.
+func staysValid(d *policyv1.Decision) bool {
+	code := d.GetCode()
+	return d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetHidden() &&
+		(code == commonv1.Code_CODE_STOPPED || code == commonv1.Code_CODE_SCOPE_MISSING)
 }
 
 // dropInvalidVotes voids the votes that no longer count. If too few votes remain, it asks approvers again and returns
