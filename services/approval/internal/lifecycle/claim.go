@@ -142,9 +142,9 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	}
 }
 
-// staysValid reports whether an approval stays valid although the policy denies the call. This is the case if an operator
-// has stopped such calls, or if the caller's token lacks a scope. Gateways do not claim such calls, but a gateway of an
-// older version does, and a gateway does if the decision changes while it repeats a claim.
+// staysValid reports whether an approval stays valid although the policy denies the call. This is the case if an
+// operator has stopped such calls, or if the caller's token lacks a scope. Gateways claim no such calls, except for
+// gateways of older versions, and gateways that repeat a claim after the decision has changed.
 func staysValid(d *policyv1.Decision) bool {
 	code := d.GetCode()
 	return d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetHidden() &&
