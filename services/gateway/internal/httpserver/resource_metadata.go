@@ -94,15 +94,15 @@ const (
 )
 
 // ScopeChallenge returns the challenge of a response with the status 403 to a call that needs more scopes (RFC 6750,
-// section 3.1). Many clients request exactly the scopes of the challenge, so the challenge also contains the scopes that
-// the caller has. Otherwise the client's next token would lack them.
+// section 3.1). Many clients request exactly the scopes of the challenge, so the challenge also contains the scopes of
+// the caller's token. Otherwise the client's next token would lack them.
 func (s *Server) ScopeChallenge(r *http.Request, c Caller, needed []string) string {
 	scopes := withHeldScopes(needed, c.Principal.GetScopes())
 	return resourceChallenge + `, error="insufficient_scope"` + scopeParameter(scopes) + s.metadataParameter(r)
 }
 
-// withHeldScopes returns the scopes that a call needs, followed by the other scopes that the caller has. It omits scopes
-// that do not fit, and texts that are no scopes, because a JWT can contain such texts.
+// withHeldScopes returns the scopes that a call needs, followed by the other scopes of the caller's token. It omits
+// scopes that do not fit, and texts that are no scopes, because a JWT can contain such texts.
 func withHeldScopes(needed, held []string) []string {
 	out, size := slices.Clone(needed), len(strings.Join(needed, " "))
 	for _, scope := range held {
