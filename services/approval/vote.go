@@ -201,7 +201,7 @@ func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 // voidReason returns the reason why a vote no longer counts, or "" if it counts.
 func (s *voteChecker) voidReason(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
-		return "the voter owns the agent that makes the call, created its token, or acts as this agent"
+		return "the voter owns the agent that makes the call, created its token, or is its actor"
 	}
 	people, err := s.tokens.PrincipalsOf(s.record.Approval.GetRequester().GetTenant(), vote.GetSubject())
 	if err != nil {
