@@ -172,14 +172,14 @@ func TestClaim_VotesOfAnOlderVersionDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			terms := func(d *policyv1.Decision) { grant(5)(d); stepUp(5*time.Minute, "phr")(d) }
-			r, covered := open(decision(terms)), open(decision(terms))
+			r, other := open(decision(terms)), open(decision(terms))
 			if err := r.Vote(approveBallot(signedIn(start, "phr")), start); err != nil {
 				t.Fatal(err)
 			}
-			covered.Cover(r, start)
+			other.Cover(r, start)
 			tt.change(r.Approval.GetVotes()[0])
 			now := start.Add(4 * time.Minute)
-			for _, one := range []*lifecycle.Record{covered, r} {
+			for _, one := range []*lifecycle.Record{other, r} {
 				claim := claimRequest("c", 1, withDecision(decision(terms)), func(c *lifecycle.ClaimRequest) { c.Grant = r })
 				if _, err := one.Claim(claim, now); err != nil {
 					t.Fatal(err)
