@@ -181,15 +181,7 @@ func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilte
 		return true
 	}
 	person := deciderOf(caller)
-	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		return false
-	}
-	for _, v := range r.Approval.GetVotes() {
-		if v.GetSubject() == person.GetSubject() && v.GetVoidReason() == "" {
-			return false
-		}
-	}
-	return s.mayVote(person, r)
+	return r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING && r.VoteOf(person) == nil && s.mayVote(person, r)
 }
 
 func deciderOf(caller *authn.Caller) *identityv1.Principal {

@@ -118,10 +118,11 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 }
 
 // voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast by
-// elicitation, in a form that the agent showed.
+// elicitation, in a form that the agent showed, and votes without the required authentication.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
-		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
+		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION &&
+			!r.isUnauthenticated(v)
 	})
 }
 
@@ -182,6 +183,7 @@ func (r *Record) LetsDecide(groups []string) bool {
 
 // countVotes updates the number of missing votes, and approves the call if no vote is missing.
 func (r *Record) countVotes(now time.Time, why cause) {
+	r.voidUnauthenticated()
 	r.Approval.VotesMissing = r.missingVotes()
 	if r.Approval.GetVotesMissing() > 0 {
 		from := r.Approval.GetState()
@@ -215,6 +217,7 @@ func (r *Record) approve(until, now time.Time, why cause) {
 // voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. The
 // function standing returns the reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
+	r.voidUnauthenticated()
 	for _, v := range r.Approval.GetVotes() {
 		switch {
 		case v.GetVoidReason() != "" || v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:

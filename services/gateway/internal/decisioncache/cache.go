@@ -28,12 +28,12 @@ const (
 	// verifyOneIn controls how often cached decisions are verified. On average, one in verifyOneIn lookups queries the
 	// policy service even though a decision is cached, so that the two decisions can be compared.
 	verifyOneIn = 1000
-	// maxPerPrincipal is the maximum number of cached decisions for one principal and the agents that act for it.
+	// maxPerPerson is the maximum number of cached decisions for one person and the agents that act for that person.
 	// maxAll is the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
-	maxPerPrincipal = 1024
-	maxAll          = 100_000
-	maxKey          = 2048
-	// idleAfter is how long a principal's decisions are kept after the last lookup for that principal.
+	maxPerPerson = 1024
+	maxAll       = 100_000
+	maxKey       = 2048
+	// idleAfter is how long a person's decisions are kept after the last lookup for that person.
 	idleAfter = time.Minute
 )
 
@@ -61,14 +61,15 @@ type epoch struct {
 	// until is the time when the lease on this epoch expires, or nil if there is no lease.
 	until atomic.Pointer[instant]
 
-	mu         sync.Mutex
-	principals map[principal.Key]*principalEntries
-	all        int
+	mu     sync.Mutex
+	people map[principal.Key]*personEntries
+	all    int
 }
 
-// principalEntries contains the cached decisions for one principal. If a decision depends on the session, there is one
-// entry for each session, and one more entry without a decision, which marks that the decision depends on the session.
-type principalEntries struct {
+// personEntries contains the cached decisions for one person and that person's agents. If a decision depends on the
+// session, there is one entry for each session, and one more entry without a decision, which marks that the decision
+// depends on the session.
+type personEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
@@ -92,8 +93,8 @@ type Query struct {
 	Definition []byte
 }
 
-// owner returns the principal to which the decision's cache entries belong. It is the last principal in the delegation
-// chain. All other principals in the chain act on its behalf.
+// owner returns the key of the person to whom the decision's cache entries belong. All agents of a person share that
+// person's entries, so that a person with many agents can't fill the cache.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -149,7 +150,7 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.principals[q.owner()]
+	s := e.people[q.owner()]
 	if s == nil {
 		return nil
 	}
@@ -189,10 +190,10 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.principals[q.owner()]
+	s := e.people[q.owner()]
 	if s == nil {
-		s = &principalEntries{entries: make(map[string]*policyv1.Decision)}
-		e.principals[q.owner()] = s
+		s = &personEntries{entries: make(map[string]*policyv1.Decision)}
+		e.people[q.owner()] = s
 	}
 	s.used = now
 	if bySession {
@@ -206,14 +207,14 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	return nil
 }
 
-// insert adds an entry to a principal's entries. If the principal already has the maximum number of entries, the new
-// entry replaces an arbitrary one. The caller must hold the lock.
-func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decision) {
+// insert adds an entry to a person's entries. If the person already has the maximum number of entries, the new entry
+// replaces an arbitrary one. The caller must hold the lock.
+func (e *epoch) insert(s *personEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
 			return
 		}
-		if len(s.entries) >= maxPerPrincipal {
+		if len(s.entries) >= maxPerPerson {
 			for other := range s.entries { // an arbitrary entry
 				delete(s.entries, other)
 				e.all--
@@ -231,18 +232,18 @@ func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decis
 func (e *epoch) clear() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	clear(e.principals)
+	clear(e.people)
 	e.all = 0
 }
 
-// forget removes the decisions of each principal whose last lookup was more than idleAfter ago.
+// forget removes the decisions of each person whose last lookup was more than idleAfter ago.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for key, s := range e.principals {
+	for key, s := range e.people {
 		if now.monotonic-s.used.monotonic > idleAfter {
 			e.all -= len(s.entries)
-			delete(e.principals, key)
+			delete(e.people, key)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *i
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
 		changed = true
-		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), scopes: newServerScopes(resp.GetNeededScopes()), principals: make(map[principal.Key]*principalEntries)}
+		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), scopes: newServerScopes(resp.GetNeededScopes()), people: make(map[principal.Key]*personEntries)}
 		d.epoch.Store(e)
 	}
 	if lease := min(resp.GetLease().AsDuration(), longest); resp.GetRequest() != 0 && e.name != "" && lease > 0 {

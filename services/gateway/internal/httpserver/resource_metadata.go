@@ -84,10 +84,39 @@ func (s *Server) StepsUp(c Caller, refused *refusal.Refusal) bool {
 		slices.Contains(s.cfg.StepUpClients, c.Principal.GetClient())
 }
 
+const (
+	// maxChallengeScopes is the maximum total length of the scopes in a challenge, in bytes. Scopes that the call does
+	// not need are omitted if they don't fit. All scopes that a policy can need fit.
+	maxChallengeScopes = 4096
+	// offlineAccess is the scope with which a client requests a refresh token. It says nothing about what the client may
+	// do, so resources do not list it.
+	offlineAccess = "offline_access"
+)
+
 // ScopeChallenge returns the challenge of a response with the status 403 to a call that needs more scopes (RFC 6750,
-// section 3.1).
-func (s *Server) ScopeChallenge(r *http.Request, needed []string) string {
-	return resourceChallenge + `, error="insufficient_scope"` + scopeParameter(needed) + s.metadataParameter(r)
+// section 3.1). Many clients request exactly the scopes of the challenge, so the challenge also contains the scopes of
+// the caller's token. Otherwise the client's next token would lack them.
+func (s *Server) ScopeChallenge(r *http.Request, c Caller, needed []string) string {
+	scopes := withHeldScopes(needed, c.Principal.GetScopes())
+	return resourceChallenge + `, error="insufficient_scope"` + scopeParameter(scopes) + s.metadataParameter(r)
+}
+
+// withHeldScopes returns the scopes that a call needs, followed by the other scopes of the caller's token. It omits
+// scopes that do not fit, and texts that are no scopes, because a JWT can contain such texts.
+func withHeldScopes(needed, held []string) []string {
+	out, size := slices.Clone(needed), len(strings.Join(needed, " "))
+	for _, scope := range held {
+		if slices.Contains(out, scope) || scope == offlineAccess || !isScope(scope) || size+1+len(scope) > maxChallengeScopes {
+			continue
+		}
+		out, size = append(out, scope), size+1+len(scope)
+	}
+	return out
+}
+
+// isScope reports whether a text is a scope (RFC 6749, section 3.3).
+func isScope(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
 }
 
 // scopeParameter returns the parameter `scope` of a challenge. A scope contains no character that must be escaped (RFC

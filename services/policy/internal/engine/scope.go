@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -80,30 +79,55 @@ var tooManyScopes = fmt.Sprintf("the rules of all documents need more than %d di
 // scope. A principal needs the scopes of all rules that apply to the principal. A rule whose condition can't be
 // evaluated also counts. All rules passed in must match the call. If no scope is missing, the rule is nil.
 func (c *Call) missingScope(rules []*rule) (Decision, *rule) {
-	for i := range c.Subject.size() {
-		var d Decision
-		var by *rule
+	for first := 0; first < c.Subject.size(); first = c.Subject.tokenEnd(first) {
+		if d, by := c.missingScopeOf(rules, first); by != nil {
+			return d, by
+		}
+	}
+	return Decision{}, nil
+}
+
+// missingScopeOf is like [Call.missingScope], but checks only the principals that come from the same token as the
+// principal with index first. The decision contains the scopes of all of them, so that the caller can request these
+// scopes at once.
+func (c *Call) missingScopeOf(rules []*rule, first int) (d Decision, by *rule) {
+	for i, end := first, c.Subject.tokenEnd(first); i < end; i++ {
 		for _, r := range rules {
 			if len(r.NeedsScope) == 0 || !c.limits(r, i) {
 				continue
 			}
 			d.NeededScopes = append(d.NeededScopes, r.NeedsScope...)
-			if lacks := c.Subject.at(i).lacking(r.NeedsScope); len(lacks) > 0 {
-				d.MissingScopes, by = append(d.MissingScopes, lacks...), cmp.Or(by, r)
+			lacks := c.Subject.at(i).lacking(r.NeedsScope)
+			if d.MissingScopes = append(d.MissingScopes, lacks...); len(lacks) > 0 && by == nil {
+				by, d.ChainIndex = r, i
 			}
 		}
-		if by == nil {
-			continue
-		}
-		d.NeededScopes, d.MissingScopes = distinct(d.NeededScopes), distinct(d.MissingScopes)
-		d.Code, d.Rule, d.RuleDigest, d.ChainIndex = ScopeMissing, by.ref, by.digest, i
-		d.Message = c.scopeText(&d)
-		if by.Reason != "" {
-			d.Message += "; " + by.Reason
-		}
-		return d, by
 	}
-	return Decision{}, nil
+	if by == nil {
+		return Decision{}, nil
+	}
+	d.NeededScopes, d.MissingScopes = distinct(d.NeededScopes), distinct(d.MissingScopes)
+	d.Code, d.Rule, d.RuleDigest = ScopeMissing, by.ref, by.digest
+	d.Message = c.scopeText(&d)
+	if by.Reason != "" {
+		d.Message += "; " + by.Reason
+	}
+	return d, by
+}
+
+// tokenEnd returns the index after the last principal that comes from the same token as the principal with index first.
+// A JWT can contain several principals: an actor and its prior actors (RFC 8693, section 4.1). All of them have the
+// issuer, the client and the scopes of the JWT.
+func (s *Subject) tokenEnd(first int) int {
+	p, end := s.at(first), first+1
+	for p.Issuer != "" && end < s.size() {
+		next := s.at(end)
+		if next.Issuer != p.Issuer || next.Client != p.Client || !slices.Equal(next.Scopes, p.Scopes) {
+			break
+		}
+		end++
+	}
+	return end
 }
 
 // lacking returns the scopes that the principal does not have.
@@ -122,7 +146,7 @@ func (c *Call) scopeText(d *Decision) string {
 	text := "the call needs the OAuth " + scopeList(d.NeededScopes) + ", and "
 	p := c.Subject.at(d.ChainIndex)
 	switch {
-	case d.ChainIndex > 0:
+	case d.ChainIndex >= c.Subject.tokenEnd(0):
 		return text + fmt.Sprintf("%s, for whom the caller works, did not have the %s: create the agent again with a token that has them", p.Name, scopeList(d.MissingScopes))
 	case p.Issuer == "":
 		return text + "a caller without a JWT of an issuer has no scopes: sign in at an issuer of the mesh, or ask an operator for a rule for such callers"

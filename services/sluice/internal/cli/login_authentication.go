@@ -72,7 +72,9 @@ func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.A
 }
 
 // stepUpError returns the error for a vote that needs another sign-in. It contains the command to run, which is made of
-// the parameters in the facts of the error.
+// the parameters in the facts of the error. The command asks for an authentication of at most half the maximum age, so
+// that the person has time to vote. With the maximum age itself, the provider could accept an authentication that is
+// too old a moment later.
 func (t *tool) stepUpError(err error, message string) error {
 	facts := rpc.Facts(err)
 	words := []string{"login"}
@@ -80,7 +82,8 @@ func (t *tool) stepUpError(err error, message string) error {
 		words = append(words, "--role", role)
 	}
 	if seconds, err := strconv.ParseInt(facts["max_age"], 10, 64); err == nil && seconds > 0 && seconds <= int64(maxAuthAge/time.Second) {
-		words = append(words, "--max-age", safetext.ShortDuration(time.Duration(seconds)*time.Second))
+		age := max(time.Duration(seconds/2)*time.Second, minAuthAge)
+		words = append(words, "--max-age", safetext.ShortDuration(age))
 	}
 	for class := range strings.FieldsSeq(facts["acr_values"]) {
 		words = append(words, "--acr", safetext.Line(class))
