@@ -432,6 +432,8 @@ func Code(err error) commonv1.Code {
 		return withheld.Code
 	}
 	switch {
+	case errors.Is(err, upstream.ErrNeverSent) && upstream.IsSignIn(err):
+		return commonv1.Code_CODE_LOGIN_REQUIRED
 	case errors.Is(err, upstream.ErrNeverSent):
 		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
 	case errors.Is(err, upstream.ErrTimeout):

@@ -150,7 +150,7 @@ func (s *Store) ConnectionsOfPeople(ctx context.Context, after Key, tenant, pers
 // connections do not count.
 func (s *Store) CountConnectionsOfPeople(ctx context.Context) (usable, loginRequired int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		return tx.QueryRowContext(ctx, `SELECT COALESCE(SUM(1 - login_required), 0), COALESCE(SUM(login_required), 0) FROM identity_connections
+		return tx.QueryRowContext(ctx, `SELECT CAST(COALESCE(SUM(1 - login_required), 0) AS BIGINT), CAST(COALESCE(SUM(login_required), 0) AS BIGINT) FROM identity_connections
 			WHERE person <> '' AND sealed <> $1`, []byte{}).Scan(&usable, &loginRequired)
 	})
 	return usable, loginRequired, err
