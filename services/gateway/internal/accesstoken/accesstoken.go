@@ -198,7 +198,7 @@ func (s *Source) RefusedCause(statusCode int) string {
 	who, flags := "an operator", ""
 	switch {
 	case s.isOfPerson():
-		who = s.person()
+		who = "the person" // other people may read the last error of the server
 	case s.account.ForDiscovery:
 		flags = " --discovery"
 	}
