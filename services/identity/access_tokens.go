@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/oauth2"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -32,8 +33,12 @@ const (
 	// saveTimeout is how long a replica tries to store new tokens. saveRetry is the pause between two attempts.
 	saveTimeout = refreshLease - refreshTimeout - time.Second
 	saveRetry   = 500 * time.Millisecond
+	// closeTimeout is how long a shutdown waits for the refreshes in flight.
+	closeTimeout = refreshTimeout + 2*time.Second
 	// maxShownProblem is the maximum length of a stored error, in bytes.
 	maxShownProblem = 1024
+	// refusedProblem is shown to operators if the server has refused an access token that can't be replaced.
+	refusedProblem = "the server refuses the access token, although the token has not expired: sign in with an account and scopes that the server accepts"
 )
 
 // GetAccessToken implements identityv1.ConnectionServiceServer.
@@ -85,15 +90,20 @@ func (c connections) requestedAccount(req *identityv1.GetAccessTokenRequest) (ac
 // accessToken returns a valid access token of an account. It waits if another replica refreshes the token.
 func (c connections) accessToken(ctx context.Context, at account, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
 	for {
+		server, err := c.serverNamed(at.Server)
+		if err != nil {
+			return nil, err
+		}
 		found, err := c.store.Connection(ctx, at.Key)
 		if err != nil {
 			return nil, loginIfUnknown(err)
 		}
-		granted, err := c.usableGrant(at, &found, req.GetUrl())
+		granted, err := c.usableGrant(at, &found, &server, req.GetUrl())
 		if err != nil {
 			return nil, err
 		}
 		if !c.needsRefresh(&found, req.GetRefusedGeneration(), time.Now()) {
+			c.recordRefusal(ctx, &found, req)
 			return packAccessToken(&found, granted), nil
 		}
 		refreshed, err := c.refresh(ctx, at, &found, granted)
@@ -119,8 +129,9 @@ func loginIfUnknown(err error) error {
 	return err
 }
 
-// usableGrant returns the grant of a connection, if its tokens may be sent to the given URL.
-func (c connections) usableGrant(at account, of *store.Connection, to string) (*grant, error) {
+// usableGrant returns the grant of a connection, if its tokens may be sent to the given URL, and if they were issued to
+// the OAuth client of the configuration. The grant contains the client's current secret.
+func (c connections) usableGrant(at account, of *store.Connection, server *OAuthServer, to string) (*grant, error) {
 	switch {
 	case of.LoginRequired && of.Problem != "":
 		return nil, fmt.Errorf("%w: %s", errLoginRequired, of.Problem)
@@ -134,7 +145,25 @@ func (c connections) usableGrant(at account, of *store.Connection, to string) (*
 	case granted.Client.Server != to:
 		return nil, fmt.Errorf("%w: it was connected at another URL", errLoginRequired)
 	}
+	if err := server.update(&granted.Client); err != nil {
+		return nil, fmt.Errorf("%w: %w", errLoginRequired, err)
+	}
 	return granted, nil
+}
+
+// recordRefusal records whether the server refuses an access token that can't be replaced, because it is new or because
+// there is no refresh token. An operator sees a refusal until the server accepts the token or there is another one.
+func (c connections) recordRefusal(ctx context.Context, of *store.Connection, req *identityv1.GetAccessTokenRequest) {
+	isRefused, isAccepted := req.GetRefusedGeneration() == of.Generation, req.GetAcceptedGeneration() == of.Generation
+	if isRefused == of.IsRefused() || !isRefused && !isAccepted {
+		return
+	}
+	if isRefused {
+		c.deps.Log.WarnContext(ctx, refusedProblem, "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "refreshed", of.Refreshed, "expires", of.Expires)
+	}
+	if err := c.store.RecordRefusal(ctx, of.Key, of.Generation, isRefused); err != nil {
+		c.deps.Log.WarnContext(ctx, "it could not be stored whether a server refuses its access token; sluice connections shows an old state", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "refused", isRefused, "error", err)
+	}
 }
 
 // needsRefresh reports whether an access token expires soon, or was refused by the server.
@@ -162,7 +191,7 @@ func orStillValid(of *store.Connection, granted *grant, req *identityv1.GetAcces
 func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccessTokenResponse {
 	resp := &identityv1.GetAccessTokenResponse{AccessToken: granted.AccessToken, Generation: of.Generation}
 	if !of.Expires.IsZero() {
-		resp.Expires = timestamppb.New(of.Expires)
+		resp.Expires, resp.ExpiresIn = timestamppb.New(of.Expires), durationpb.New(max(0, time.Until(of.Expires)))
 	}
 	return resp
 }
@@ -174,6 +203,10 @@ func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccess
 // same refresh token once, after the lease has ended. An authorization server may refuse it then, because it was used,
 // and the server has to be connected again.
 func (c connections) refresh(ctx context.Context, at account, of *store.Connection, granted *grant) (*store.Connection, error) {
+	if !c.refreshing.begin() {
+		return nil, errClosing
+	}
+	defer c.refreshing.end()
 	if granted.RefreshToken == "" {
 		return nil, c.endConnection(ctx, of, "the access token has expired, and the authorization server has issued no refresh token")
 	}
@@ -181,8 +214,8 @@ func (c connections) refresh(ctx context.Context, at account, of *store.Connecti
 	switch {
 	case err != nil:
 		return nil, loginIfUnknown(err)
-	case !begun && now.Generation == of.Generation && now.Problem != "" && !now.LoginRequired:
-		return nil, fmt.Errorf("%w: %s", errServerAway, now.Problem)
+	case !begun && now.Generation == of.Generation && now.Lease == "" && now.Problem != "" && !now.LoginRequired:
+		return nil, fmt.Errorf("%w: %s", errRefreshFailed, now.Problem)
 	case !begun:
 		return nil, errRefreshPending
 	}
@@ -216,7 +249,7 @@ func (c connections) requestRefresh(ctx context.Context, name string, granted *g
 	options := append(granted.Client.resourceOption(), oauth2.SetAuthURLParam("grant_type", "refresh_token"), oauth2.SetAuthURLParam("refresh_token", granted.RefreshToken))
 	answer, err := granted.Client.config("").Exchange(ctx, "", options...)
 	if err != nil {
-		return nil, tokenEndpointError(err, errLoginRequired)
+		return nil, tokenEndpointError(err, granted.Client.refreshRefusal(err))
 	}
 	return answer, checkTokenAnswer(answer)
 }
@@ -268,6 +301,10 @@ func (c connections) endConnection(ctx context.Context, of *store.Connection, wh
 
 // problemText returns an error for operators, without the class of the error.
 func problemText(err error) string {
-	text := withoutControls(strings.TrimPrefix(strings.TrimPrefix(err.Error(), errLoginRequired.Error()+": "), errServerAway.Error()+": "))
+	text := err.Error()
+	for _, class := range []error{errLoginRequired, errServerAway} {
+		text = strings.TrimPrefix(text, class.Error()+": ")
+	}
+	text = withoutControls(text)
 	return strings.ToValidUTF8(text[:min(len(text), maxShownProblem)], "")
 }

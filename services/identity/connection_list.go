@@ -42,17 +42,25 @@ func (c connections) ofNoPerson(ctx context.Context) (out []listed, err error) {
 		if found == nil {
 			found = &store.Connection{Key: at.Key, LoginRequired: true}
 		}
-		out = append(out, c.check(listed{at, found}, servers[name].URL))
+		c.addState(at, found, servers[name])
+		out = append(out, listed{at, found})
 	}
 	return out, nil
 }
 
-// check sets the state of a connection whose tokens can't be used at the given URL.
-func (c connections) check(one listed, url string) listed {
-	if granted, err := c.openGrant(one.account, one.Connection); err != nil || granted.Client.Server != url {
-		one.LoginRequired = true
+// addState sets LoginRequired and Problem of a connection that can't be used with the configuration of its server, or
+// whose access token was refused.
+func (c connections) addState(at account, of *store.Connection, server OAuthServer) {
+	if of.LoginRequired {
+		return
 	}
-	return one
+	_, err := c.usableGrant(at, of, &server, server.URL)
+	switch {
+	case err != nil:
+		of.LoginRequired, of.Problem = true, problemText(err)
+	case of.IsRefused():
+		of.LoginRequired, of.Problem = true, refusedProblem
+	}
 }
 
 // ofPeople returns a page of the connections of people that a caller may see, and the key of the last connection that
@@ -74,7 +82,9 @@ func (c connections) ofPeople(ctx context.Context, after store.Key) (out []liste
 	for i := range page {
 		of, known := servers[page[i].Server]
 		if last = page[i].Key; known && of.ForEachPerson && len(page[i].Sealed) > 0 {
-			out = append(out, c.check(listed{account{Key: page[i].Key}, &page[i]}, of.URL))
+			at := account{Key: page[i].Key}
+			c.addState(at, &page[i], of)
+			out = append(out, listed{at, &page[i]})
 		}
 	}
 	if len(page) < maxListed {

@@ -50,6 +50,9 @@ var (
 	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
 	errLoginRequired  = errors.New("there is no sign-in at the server")
 	errRefreshPending = errors.New("another replica is refreshing the access token")
+	errRefreshFailed  = errors.New("the access token could not be refreshed a short time ago")
+	errClosing        = errors.New("this replica of the identity service is stopping")
+	errClientRefused  = errors.New("the authorization server does not accept the client of the configuration: write its current secret into credentials.oauth.client_secret")
 )
 
 // connections implements identityv1.ConnectionServiceServer. It is safe for concurrent use.
@@ -195,7 +198,8 @@ func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, 
 	if err != nil {
 		return nil, err
 	}
-	if own != opened.account() || opened.Operator != authn.CallerOf(ctx).Person.GetTokenId() || time.Since(opened.Started) > attemptLife || of.URL != opened.Client.Server {
+	isOurs := own == opened.account() && opened.Operator == authn.CallerOf(ctx).Person.GetTokenId() && time.Since(opened.Started) <= attemptLife
+	if !isOurs || of.URL != opened.Client.Server || of.update(&opened.Client) != nil {
 		return nil, errAttemptEnded
 	}
 	return &opened, nil
@@ -365,7 +369,10 @@ func connectionStatus(err error) error {
 		{errLoginRequired, codes.FailedPrecondition, "LOGIN_REQUIRED"},
 		{errServerUnusable, codes.FailedPrecondition, "AUTHORIZATION_SERVER_UNUSABLE"},
 		{errServerAway, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errClientRefused, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errRefreshFailed, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
 		{errRefreshPending, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errClosing, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
 		{seal.ErrOpen, codes.FailedPrecondition, "LOGIN_REQUIRED"},
 	} {
 		if errors.Is(err, known.err) {

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,10 +56,13 @@ type oauthClient struct {
 	TokenEndpoint         string `json:"tokenEndpoint"`
 	// SendsIssuer is true if authorization responses contain the parameter `iss`.
 	SendsIssuer bool `json:"sendsIssuer"`
-	// ClientID, ClientSecret and InHeader say how the client authenticates.
+	// ClientID, ClientSecret and InHeader say how the client authenticates. InHeader is true if the secret is sent in a
+	// header.
 	ClientID     string `json:"clientId"`
 	ClientSecret string `json:"clientSecret,omitzero"`
 	InHeader     bool   `json:"inHeader,omitzero"`
+	// Configured is true if the configuration names the client, and false if the mesh has registered it.
+	Configured bool `json:"configured,omitzero"`
 	// Resource is the parameter `resource` (RFC 8707), or "" if it is not sent.
 	Resource string `json:"resource,omitzero"`
 	// Scopes are the requested scopes.
@@ -67,13 +72,22 @@ type oauthClient struct {
 // config returns the OAuth configuration of the client.
 func (c *oauthClient) config(redirect string) *oauth2.Config {
 	style := oauth2.AuthStyleInParams
-	if c.InHeader {
+	if c.InHeader && c.ClientSecret != "" {
 		style = oauth2.AuthStyleInHeader
 	}
 	return &oauth2.Config{
 		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: redirect, Scopes: c.Scopes,
 		Endpoint: oauth2.Endpoint{AuthURL: c.AuthorizationEndpoint, TokenURL: c.TokenEndpoint, AuthStyle: style},
 	}
+}
+
+// refreshRefusal returns the class of a refused refresh. If the authorization server refuses the secret of a configured
+// client, it has not used the refresh token (RFC 6749, section 5.2). The refresh can succeed with another secret.
+func (c *oauthClient) refreshRefusal(err error) error {
+	if answer, ok := errors.AsType[*oauth2.RetrieveError](err); ok && c.Configured && answer.ErrorCode == "invalid_client" {
+		return errClientRefused
+	}
+	return errLoginRequired
 }
 
 // authorizationURL returns the page on which the person signs in.
@@ -91,6 +105,23 @@ func (c *oauthClient) resourceOption() []oauth2.AuthCodeOption {
 		return nil
 	}
 	return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("resource", c.Resource)}
+}
+
+// update sets the current secret of a stored client. It returns an error if the configuration names another client or
+// another authorization server since then, because tokens of one client can't be refreshed by another one.
+func (s *OAuthServer) update(client *oauthClient) error {
+	const slash = "/" // some servers name the issuer with it, and others without
+	switch {
+	case s.Issuer != "" && strings.TrimSuffix(s.Issuer, slash) != strings.TrimSuffix(client.Issuer, slash):
+		return fmt.Errorf("it was connected at the authorization server %s, but the configuration names %s now (credentials.oauth.issuer)", client.Issuer, s.Issuer)
+	case s.ClientID != "" && s.ClientID != client.ClientID:
+		return errors.New("it was connected with another OAuth client than the configuration names now (credentials.oauth.client_id)")
+	case s.ClientID == "" && client.Configured:
+		return errors.New("it was connected with the OAuth client that the configuration does not name any more (credentials.oauth.client_id)")
+	case s.ClientID != "":
+		client.ClientSecret, client.Configured = s.ClientSecret, true
+	}
+	return nil
 }
 
 // newOAuthClient returns the mesh as an OAuth client of a server. It asks the server for its authorization server, and
@@ -128,7 +159,7 @@ func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oaut
 
 // httpClient returns a client for requests to the server and to its authorization server. It follows no redirects. The
 // metadata of a server could otherwise take it to addresses inside the network that the server itself can't reach, so
-// it dials loopback only if the server is there.
+// it dials loopback only if the server is there, and for a proxy.
 func (s *OAuthServer) httpClient() (*http.Client, error) {
 	cas, err := x509.SystemCertPool()
 	if err != nil {
@@ -141,17 +172,34 @@ func (s *OAuthServer) httpClient() (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
 	}
-	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: at})
-	mayBeLoopback := loopback.Host(at.Hostname()) || err == nil && proxy != nil // the proxy may be on this machine
-	dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		return checkDial(address, mayBeLoopback)
-	}}
+	var proxies sync.Map // the addresses of the proxies, which the operator of this machine has chosen
+	findProxy := func(req *http.Request) (*url.URL, error) {
+		proxy, err := s.proxyFor(req)
+		if err == nil && proxy != nil {
+			proxies.Store(proxyAddress(proxy), true)
+		}
+		return proxy, err
+	}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, isProxy := proxies.Load(address)
+		mayBeLoopback := isProxy || loopback.Host(at.Hostname())
+		dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+			return checkDial(address, mayBeLoopback)
+		}}
+		return dialer.DialContext(ctx, network, address)
+	}
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
+		Proxy: findProxy, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: authorizationTimeout, ResponseHeaderTimeout: authorizationTimeout, ForceAttemptHTTP2: true,
 	}
 	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect, Timeout: authorizationTimeout}, nil
+}
+
+// proxyAddress returns the address at which net/http dials a proxy.
+func proxyAddress(proxy *url.URL) string {
+	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+	return net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), ports[proxy.Scheme]))
 }
 
 // checkDial refuses addresses that no server or authorization server has: link-local addresses, at which clouds offer
@@ -302,7 +350,7 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 	methods := at.TokenEndpointAuthMethodsSupported
 	usesBasic := len(methods) == 0 || slices.Contains(methods, "client_secret_basic")
 	if s.ClientID != "" {
-		out.ClientID, out.ClientSecret, out.InHeader = s.ClientID, s.ClientSecret, s.ClientSecret != "" && usesBasic
+		out.ClientID, out.ClientSecret, out.InHeader, out.Configured = s.ClientID, s.ClientSecret, usesBasic, true
 		return nil
 	}
 	if at.RegistrationEndpoint == "" {
@@ -333,6 +381,6 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 		return fmt.Errorf("%w: its authorization server %s has not registered the mesh as a client, but has answered %s", errServerUnusable, at.Issuer, code)
 	}
 	out.ClientID, out.ClientSecret = registered.ClientID, registered.ClientSecret
-	out.InHeader = out.ClientSecret != "" && (registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic")
+	out.InHeader = registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic"
 	return nil
 }

@@ -64,6 +64,9 @@ func (c *Credentials) check(p *problems, path string, s *Server) {
 		}
 	}
 	at, err := url.Parse(s.HTTP.URL)
+	if len(s.HTTP.Proxy.KeychainEntries()) > 0 {
+		p.addf(path, "can't be used together with a reference to the keychain in `http.proxy`, because the identity service uses the proxy, too: use ${env:NAME} or ${file:PATH}")
+	}
 	switch {
 	case err != nil: // reported before
 	case at.User != nil:

@@ -68,7 +68,8 @@ type HTTPServer struct {
 	// Headers are sent with every request.
 	Headers map[string]Secret `yaml:"headers"`
 	// Proxy is the http or https URL of a proxy for an https server, or `env` for HTTPS_PROXY and NO_PROXY in the
-	// gateway's environment. If it is empty, no proxy is used.
+	// gateway's environment. If it is empty, no proxy is used. For a server with `credentials`, the identity service
+	// also uses the proxy, for the server's metadata and authorization server.
 	Proxy Secret `yaml:"proxy"`
 	// CA is a PEM file of certificates to trust instead of the system's certificates, including for an https proxy. The
 	// gateway reads the file when it starts.

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 const (
@@ -119,7 +121,7 @@ func replaceFile(path string, text []byte, durable bool) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err == nil && durable {
-		err = syncDir(dir)
+		err = datadir.SyncDir(dir)
 	}
 	if err != nil {
 		return errors.Join(err, removeIfThere(f.Name()))

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 // mustSync reports whether a record must survive a power failure even with [SyncNever]. This applies only to the intent
@@ -49,7 +51,7 @@ func (c *chain) syncOlder() error {
 			return err
 		}
 	}
-	return syncDir(c.cfg.Dir)
+	return datadir.SyncDir(c.cfg.Dir)
 }
 
 // syncSegment syncs a segment that is no longer active. It ignores a segment that does not exist, because

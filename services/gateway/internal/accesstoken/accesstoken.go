@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -30,6 +31,9 @@ const (
 	askTimeout = 45 * time.Second
 	// failurePause is how long the gateway does not ask again after an error.
 	failurePause = time.Second
+	// replacePause is how long the gateway does not ask again for a token that replaces a refused one, if there was none.
+	// A server that refuses each token would otherwise cause one request to the identity service for each call.
+	replacePause = 10 * time.Second
 )
 
 // Token is an access token.
@@ -53,6 +57,12 @@ type Source struct {
 	// failed is the time of the last error.
 	failed time.Time
 	err    error
+	// unreplaced is the generation of a refused token that could not be replaced, and asked is when the gateway has asked
+	// for another token.
+	unreplaced int64
+	asked      time.Time
+	// accepted is the generation of the token that the server has accepted in its last response, or 0.
+	accepted atomic.Int64
 }
 
 // Account says whose account a [Source] uses. The zero value is the account that all callers share.
@@ -73,7 +83,9 @@ func New(client identityv1.ConnectionServiceClient, server, url string, account 
 
 // request returns the request for a token.
 func (s *Source) request(refused int64) *identityv1.GetAccessTokenRequest {
-	req := &identityv1.GetAccessTokenRequest{Server: s.server, Url: s.url, RefusedGeneration: refused, ForDiscovery: s.account.ForDiscovery}
+	req := &identityv1.GetAccessTokenRequest{
+		Server: s.server, Url: s.url, RefusedGeneration: refused, AcceptedGeneration: s.accepted.Load(), ForDiscovery: s.account.ForDiscovery,
+	}
 	if person := s.account.Person; person != (principal.Key{}) {
 		req.Person = &identityv1.Person{Tenant: person.Tenant, Subject: person.Subject}
 	}
@@ -102,55 +114,105 @@ func (s *Source) Token(ctx context.Context) (Token, error) {
 // Replace returns the token to use instead of a token that the server has refused. isNew is false if there is no other
 // token.
 func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew bool, err error) {
+	s.accepted.CompareAndSwap(refused.generation, 0)
 	s.mu.Lock()
-	last := s.last
+	last, now := s.last, time.Now()
 	s.mu.Unlock()
-	if last.Text != "" && last.generation != refused.generation && time.Now().Before(last.useUntil) { // another request has replaced it
+	switch {
+	case last.Text != "" && last.generation != refused.generation && now.Before(last.useUntil): // another request has replaced it
 		return last, true, nil
+	case s.isAsked(refused):
+		return refused, false, nil
 	}
 	next, err = s.askOnce(ctx, refused.generation)
 	return next, err == nil && next.generation != refused.generation, err
 }
 
-// askOnce gets a token from the identity service. Concurrent calls share one request, which continues if the first of
-// these calls ends.
+// Report tells the identity service that the server has refused a token which has just replaced another one. It does not
+// wait for the answer.
+func (s *Source) Report(ctx context.Context, refused Token) {
+	s.accepted.CompareAndSwap(refused.generation, 0)
+	if !s.isAsked(refused) {
+		s.begin(ctx, refused.generation)
+	}
+}
+
+// Accept records that the server has accepted a token. The identity service learns this with the next request for a
+// token.
+func (s *Source) Accept(token Token) { s.accepted.Store(token.generation) }
+
+// isAsked reports whether the identity service had no other token a short time ago.
+func (s *Source) isAsked(refused Token) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unreplaced == refused.generation && time.Since(s.asked) < replacePause
+}
+
+// askOnce gets a token from the identity service. Concurrent calls share one request.
 func (s *Source) askOnce(ctx context.Context, refused int64) (Token, error) {
-	answers := s.requests.DoChan(strconv.FormatInt(refused, 10), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-		defer cancel()
-		return s.ask(ctx, refused)
-	})
 	select {
 	case <-ctx.Done():
 		return Token{}, context.Cause(ctx)
-	case answer := <-answers:
+	case answer := <-s.begin(ctx, refused):
 		token, _ := answer.Val.(Token)
 		return token, answer.Err
 	}
 }
 
+// begin begins a request to the identity service, unless there is one already. It continues if its callers end.
+func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.Result {
+	return s.requests.DoChan(strconv.FormatInt(refused, 10), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		defer cancel()
+		return s.ask(ctx, refused)
+	})
+}
+
 // ask gets a token from the identity service.
 func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 	resp, err := s.client.GetAccessToken(ctx, s.request(refused))
+	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
 		err = s.cause(err)
 		if refused == 0 { // otherwise other requests can still use the last token
-			s.err, s.failed, s.last = err, time.Now(), Token{}
+			s.err, s.failed, s.last = err, now, Token{}
 		}
+		s.remember(refused, now)
 		return Token{}, err
 	}
-	now := time.Now()
 	next := Token{Text: resp.GetAccessToken(), generation: resp.GetGeneration(), useUntil: now.Add(maxAge)}
-	if resp.GetExpires() != nil {
-		left := resp.GetExpires().AsTime().Sub(now)
+	if left, ok := timeLeft(resp, now); ok {
 		next.useUntil = now.Add(min(maxAge, left-min(useBefore, left/4)))
+	}
+	if next.generation == refused {
+		s.remember(refused, now)
 	}
 	if next.generation >= s.last.generation || !now.Before(s.last.useUntil) { // it is smaller if the store was restored
 		s.last, s.err = next, nil
 	}
 	return next, nil
+}
+
+// remember records that a refused token could not be replaced. The caller holds the lock.
+func (s *Source) remember(refused int64, now time.Time) {
+	if refused != 0 {
+		s.unreplaced, s.asked = refused, now
+	}
+}
+
+// timeLeft returns the time until a token expires, and whether this time is known. The clock of the identity service can
+// differ from the clock of the gateway, so the absolute time is used only if the service sends nothing else.
+func timeLeft(resp *identityv1.GetAccessTokenResponse, now time.Time) (left time.Duration, ok bool) {
+	switch {
+	case resp.GetExpiresIn() != nil:
+		return resp.GetExpiresIn().AsDuration(), true
+	case resp.GetExpires() != nil:
+		return resp.GetExpires().AsTime().Sub(now), true
+	default:
+		return 0, false
+	}
 }
 
 // cause returns an error that says what an operator or a caller can do.

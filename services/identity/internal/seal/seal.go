@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 // keySize is the size of a key in bytes (AES-256).
@@ -57,15 +59,17 @@ func ReadOrCreate(path string) (*Key, error) {
 	return key, nil
 }
 
-// create writes a random key to a new file. The file is complete when it has its name, also after a power failure.
+// create writes a random key to a new file. The file is complete when it has its name. It exists also after a power
+// failure, because the tokens that are encrypted with the key would otherwise be lost.
 func create(path string) ([]byte, error) {
 	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // never fails
 	text := []byte(hex.EncodeToString(raw) + "\n")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	dir := filepath.Dir(path)
+	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".key-*") // with mode 0600
+	file, err := os.CreateTemp(dir, ".key-*") // with mode 0600
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +78,27 @@ func create(path string) ([]byte, error) {
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return nil, err
 	}
-	return text, os.Rename(file.Name(), path)
+	if err := os.Rename(file.Name(), path); err != nil {
+		return nil, err
+	}
+	return text, datadir.SyncDir(dir)
+}
+
+// makeDir is like [os.MkdirAll], but syncs each directory in which it creates another one.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		if err = makeDir(parent); err == nil {
+			err = os.Mkdir(dir, 0o700)
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return datadir.SyncDir(filepath.Dir(dir))
 }
 
 // Seal encrypts data for a purpose, which [Key.Open] must repeat.

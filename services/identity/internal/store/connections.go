@@ -55,6 +55,17 @@ type Connection struct {
 	// has succeeded.
 	LoginRequired bool
 	Problem       string
+	// Lease is the replica that refreshes the connection, or "" if there is none. Problem is then the error of an earlier
+	// refresh. The replica of a lease that has ended stays until the next refresh.
+	Lease string
+	// RefusedGeneration is the generation of the last access token that the server has refused and that could not be
+	// replaced, or 0.
+	RefusedGeneration int64
+}
+
+// IsRefused reports whether the server has refused the access token, which could not be replaced.
+func (c *Connection) IsRefused() bool {
+	return c.RefusedGeneration != 0 && c.RefusedGeneration == c.Generation
 }
 
 // Sealer encrypts the contents of a connection for a generation.
@@ -109,8 +120,8 @@ func makeRoom(ctx context.Context, tx *sqlstore.Tx, tenant string) error {
 
 func insertConnection(ctx context.Context, tx *sqlstore.Tx, c *Connection) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_connections (server, tenant, person, generation, sealed, issuer, scopes, has_refresh_token,
-		connected, connected_by_tenant, connected_by, refreshed, expires, login_required, problem, lease, lease_until)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, '', '', 0)`,
+		connected, connected_by_tenant, connected_by, refreshed, expires, login_required, problem, lease, lease_until, refused_generation)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, '', '', 0, 0)`,
 		c.Server, c.Tenant, c.Person, c.Generation, c.Sealed, c.Issuer, c.Scopes, number(c.HasRefreshToken), sqlstore.Micros(c.Connected),
 		c.ConnectedByTenant, c.ConnectedBy, sqlstore.Micros(c.Refreshed), microsOrZero(c.Expires))
 	return err
@@ -149,11 +160,12 @@ func (s *Store) ConnectionsOfPeople(ctx context.Context, after Key, tenant, pers
 // CountConnectionsOfPeople returns how many connections of people can be used, and how many need another sign-in. Deleted
 // connections do not count.
 func (s *Store) CountConnectionsOfPeople(ctx context.Context) (usable, loginRequired int64, err error) {
+	var all int64
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		return tx.QueryRowContext(ctx, `SELECT CAST(COALESCE(SUM(1 - login_required), 0) AS BIGINT), CAST(COALESCE(SUM(login_required), 0) AS BIGINT) FROM identity_connections
-			WHERE person <> '' AND sealed <> $1`, []byte{}).Scan(&usable, &loginRequired)
+		return tx.QueryRowContext(ctx, `SELECT COUNT(CASE WHEN login_required = 0 AND refused_generation <> generation THEN 1 END), COUNT(*) FROM identity_connections
+			WHERE person <> '' AND sealed <> $1`, []byte{}).Scan(&usable, &all)
 	})
-	return usable, loginRequired, err
+	return usable, all - usable, err
 }
 
 // Disconnect deletes the tokens of a connection. The row stays, because its generation must not be used again. The
@@ -201,7 +213,7 @@ func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica stri
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stored = with
 		stored.Generation, stored.Refreshed = with.Generation+1, tx.Now
-		stored.LoginRequired, stored.Problem = false, ""
+		stored.LoginRequired, stored.Problem, stored.Lease = false, "", ""
 		if stored.Sealed, err = seal(stored.Generation); err != nil {
 			return err
 		}
@@ -220,6 +232,15 @@ func (s *Store) FailRefresh(ctx context.Context, of Key, generation int64, repli
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		return changeLeased(tx.ExecContext(ctx, `UPDATE identity_connections SET problem = $6, login_required = $7, lease = '', lease_until = $8
 			`+ofKey+` AND generation = $4 AND lease = $5`, of.Server, of.Tenant, of.Person, generation, replica, problem, number(loginRequired), sqlstore.Micros(tx.Now.Add(pause))))
+	})
+}
+
+// RecordRefusal records whether the server refuses the access token of the given generation. If the connection has
+// another generation, nothing changes. The error can be [sqlstore.ErrUnavailable].
+func (s *Store) RecordRefusal(ctx context.Context, of Key, generation int64, isRefused bool) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE identity_connections SET refused_generation = $5 "+ofKey+" AND generation = $4", of.Server, of.Tenant, of.Person, generation, number(isRefused)*generation)
+		return err
 	})
 }
 
@@ -253,7 +274,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		var c Connection
 		var hasRefresh, connected, refreshed, expires, loginRequired int64
 		if err := rows.Scan(&c.Server, &c.Tenant, &c.Person, &c.Generation, &c.Sealed, &c.Issuer, &c.Scopes, &hasRefresh, &connected, &c.ConnectedByTenant, &c.ConnectedBy,
-			&refreshed, &expires, &loginRequired, &c.Problem); err != nil {
+			&refreshed, &expires, &loginRequired, &c.Problem, &c.Lease, &c.RefusedGeneration); err != nil {
 			return fmt.Errorf("read a connection: %w", err)
 		}
 		c.HasRefreshToken, c.LoginRequired = hasRefresh != 0, loginRequired != 0
@@ -264,7 +285,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		out = append(out, c)
 		return nil
 	}, `SELECT server, tenant, person, generation, sealed, issuer, scopes, has_refresh_token, connected, connected_by_tenant, connected_by, refreshed, expires,
-		login_required, problem FROM identity_connections `+where, args...)
+		login_required, problem, lease, refused_generation FROM identity_connections `+where, args...)
 	return out, err
 }
 

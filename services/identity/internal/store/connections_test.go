@@ -203,3 +203,38 @@ func TestConnections_OfPeopleAreListedInPages(t *testing.T) {
 		}
 	})
 }
+
+// A refused token is recorded until the server accepts it, or until the connection gets another token.
+func TestConnections_RefusedTokenIsRecorded(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		made := connect(t, s, wiki)
+		isRefused := func() bool {
+			found, err := s.Connection(t.Context(), wiki)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found.IsRefused()
+		}
+		if err := s.RecordRefusal(t.Context(), wiki, made.Generation+1, true); err != nil || isRefused() {
+			t.Errorf("another generation was refused: %v", err)
+		}
+		for _, want := range []bool{true, false, true} {
+			if err := s.RecordRefusal(t.Context(), wiki, made.Generation, want); err != nil || isRefused() != want {
+				t.Errorf("the token is refused: %t instead of %t, %v", !want, want, err)
+			}
+		}
+		if _, begun, err := s.BeginRefresh(t.Context(), wiki, made.Generation, "one", time.Hour); err != nil || !begun {
+			t.Fatal(begun, err)
+		}
+		if found, err := s.Connection(t.Context(), wiki); err != nil || found.Lease != "one" {
+			t.Errorf("during a refresh: %+v, %v", found, err)
+		}
+		if _, err := s.FinishRefresh(t.Context(), made, "one", sealed("second")); err != nil || isRefused() {
+			t.Errorf("the new token is recorded as refused: %v", err)
+		}
+		if found, err := s.Connection(t.Context(), wiki); err != nil || found.Lease != "" {
+			t.Errorf("after a refresh: %+v, %v", found, err)
+		}
+	})
+}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
@@ -58,8 +59,7 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	if err != nil {
 		return nil, notSentError{err}
 	}
-	s.hide(token.Text)
-	resp, err := s.client.SendWhen(ctx, begin, head, append(fields, bearer(token.Text)), body)
+	resp, err := s.sendWith(ctx, token, begin, head, fields, body)
 	if err != nil || once || !refusesToken(resp) {
 		return resp, err
 	}
@@ -68,10 +68,22 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 		return resp, nil //nolint:nilerr // the answer of the server says more
 	}
 	closeBody(resp)
-	s.hide(next.Text)
-	resp, err = s.client.SendWhen(ctx, begin, head, append(fields, bearer(next.Text)), body)
-	if errors.Is(err, httpclient.ErrNeverSent) { // bytes of the first attempt were sent
+	resp, err = s.sendWith(ctx, next, begin, head, fields, body)
+	switch {
+	case errors.Is(err, httpclient.ErrNeverSent): // bytes of the first attempt were sent
 		err = fmt.Errorf("after %s had refused an access token: %s", s.name, err) //nolint:errorlint // the class of err is that of the second attempt only
+	case err == nil && refusesToken(resp):
+		s.tokens.Report(ctx, next)
+	}
+	return resp, err
+}
+
+// sendWith sends a request with an access token.
+func (s *Transport) sendWith(ctx context.Context, token accesstoken.Token, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
+	s.hide(token.Text)
+	resp, err := s.client.SendWhen(ctx, begin, head, append(fields, bearer(token.Text)), body)
+	if err == nil && resp.StatusCode < http.StatusBadRequest {
+		s.tokens.Accept(token)
 	}
 	return resp, err
 }

@@ -21,8 +21,9 @@ import (
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns it.
 // It passes notifications and requests to their receivers. It drops answers to other requests, because those requests
 // were not sent on this stream. If the stream ends before the answer and its last event had an id, readEvents resumes
-// the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
-func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
+// the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery). The function clean returns the
+// redactor for the next message, because the server can receive another access token or set another cookie meanwhile.
+func readEvents(ctx context.Context, body io.ReadCloser, clean func() *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription has no end
@@ -47,7 +48,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		if len(data) == 0 {
 			continue // a priming event, or another event without a message
 		}
-		message, err := bodyreader.ReadRepaired(ctx, data, clean, req.Room, methodOf(req))
+		message, err := bodyreader.ReadRepaired(ctx, data, clean(), req.Room, methodOf(req))
 		if err != nil {
 			return nil, fmt.Errorf("read an event: %w", upstream.AsAnswerError(err))
 		}

@@ -157,7 +157,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		if !state.opening && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
-		return readEvents(ctx, resp.Body, c.scrubberFor(state), req, to)
+		return readEvents(ctx, resp.Body, func() *redact.Redactor { return c.scrubberFor(state) }, req, to)
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)

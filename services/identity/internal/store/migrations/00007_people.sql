@@ -22,12 +22,13 @@ CREATE TABLE identity_connections (
     problem             TEXT NOT NULL,   -- the error of the last refresh; empty if it has succeeded
     lease               TEXT NOT NULL,   -- the replica that refreshes the tokens; empty if there is none
     lease_until         BIGINT NOT NULL, -- the end of the lease, or the time before which no refresh begins
+    refused_generation  BIGINT NOT NULL, -- of the last access token that the server has refused and that could not be replaced, or 0
     PRIMARY KEY (server, tenant, person)
 );
 
 INSERT INTO identity_connections
     SELECT server, '', '', generation, sealed, issuer, scopes, has_refresh_token, connected, connected_by_tenant, connected_by,
-        refreshed, expires, login_required, problem, lease, lease_until
+        refreshed, expires, login_required, problem, lease, lease_until, refused_generation
     FROM identity_connections_before;
 
 DROP TABLE identity_connections_before;
