@@ -30,6 +30,10 @@ type oauthServer struct {
 	expiresIn   int
 	// withoutRefresh is true if no refresh tokens are issued.
 	withoutRefresh bool
+	// secret is the client secret that the token endpoint accepts. If it is empty, clients are public.
+	secret string
+	// hold is called before a refresh is answered. It may be nil.
+	hold func()
 	// challenge is the PKCE challenge, which authorize sets.
 	challenge string
 	// issued is the number of issued tokens, and refresh the valid refresh token. ended is true if it was used twice.
@@ -43,6 +47,14 @@ type oauthServer struct {
 
 func startOAuthServer(t *testing.T) *oauthServer {
 	t.Helper()
+	s := newOAuthServer()
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// newOAuthServer returns a server that the caller must start and close.
+func newOAuthServer() *oauthServer {
 	s := &oauthServer{expiresIn: 3600}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", func(w http.ResponseWriter, _ *http.Request) {
@@ -82,8 +94,7 @@ func startOAuthServer(t *testing.T) *oauthServer {
 		_ = json.MarshalWrite(w, in) // the client notices if the response is not complete
 	})
 	mux.HandleFunc("POST /token", s.serveToken)
-	s.Server = httptest.NewServer(mux)
-	t.Cleanup(s.Close)
+	s.Server = httptest.NewUnstartedServer(mux)
 	return s
 }
 
@@ -105,13 +116,23 @@ func (s *oauthServer) authorize(page string) string {
 }
 
 func (s *oauthServer) serveToken(w http.ResponseWriter, r *http.Request) {
+	_ = r.ParseForm() // an unreadable form is empty
+	isRefresh := r.PostForm.Get("grant_type") == "refresh_token"
+	s.mu.Lock()
+	hold := s.hold
+	s.mu.Unlock()
+	if hold != nil && isRefresh {
+		hold()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = r.ParseForm() // an unreadable form is empty
 	s.requests = append(s.requests, r.PostForm)
 	sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))
 	isProven := base64.RawURLEncoding.EncodeToString(sum[:]) == s.challenge
-	isRefresh := r.PostForm.Get("grant_type") == "refresh_token"
+	if _, secret, _ := r.BasicAuth(); s.secret != "" && secret != s.secret {
+		fail(w, "invalid_client")
+		return
+	}
 	if isRefresh && r.PostForm.Get("refresh_token") != s.refresh {
 		s.ended = true
 	}

@@ -310,11 +310,11 @@ func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
 	isConnected := c.GetState() == identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
 	switch {
 	case !isConnected && c.GetPerson() != nil: // only she can sign in again
-		return checkResult{stateWarning, of, "the sign-in has ended, so " + effect + withReason(problem), "ask her to sign in again with " + t.command(connect)}
+		return checkResult{stateWarning, of, "the sign-in has ended, so " + effect + ": " + problem, "ask her to sign in again with " + t.command(connect)}
 	case !isConnected && problem == "":
 		return checkResult{stateProblem, of, "the mesh is not signed in at the server, so " + effect, "sign in with " + t.command(connect)}
 	case !isConnected:
-		return checkResult{stateProblem, of, "the sign-in of the mesh has ended, so " + effect + withReason(problem), "sign in again with " + t.command(connect)}
+		return checkResult{stateProblem, of, "the mesh can't call the server: " + problem, "sign in again with " + t.command(connect)}
 	case problem != "":
 		return checkResult{stateWarning, of, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())}
 	case !c.GetHasRefreshToken() && c.GetExpires() != nil:
@@ -322,11 +322,4 @@ func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
 	default:
 		return checkResult{State: stateOK, Subject: of, Result: "the mesh is signed in"}
 	}
-}
-
-func withReason(problem string) string {
-	if problem == "" {
-		return ""
-	}
-	return ": " + problem
 }
