@@ -3,13 +3,14 @@ package identity_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
-	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/identity"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -19,7 +20,7 @@ import (
 // forPeople changes the server so that each person uses her own account.
 func forPeople(of *identity.OAuthServer) { of.ForEachPerson = true }
 
-// ofViewer, ofApprover and ofOperator are people, who have the tokens with these names.
+// person returns a person of the tenant "default". The person has the token with the same name.
 func person(subject string) *identityv1.Person {
 	return &identityv1.Person{Tenant: "default", Subject: subject}
 }
@@ -252,19 +253,54 @@ func TestPeople_BlockedPersonsAccountIsNotUsed(t *testing.T) {
 	})
 }
 
-// The refresh of one person does not change the tokens of another.
+// The tokens of each person are refreshed once for concurrent requests. The end of one sign-in does not end another.
 func TestPeople_RefreshesAreIndependent(t *testing.T) {
 	t.Parallel()
 	server := startOAuthServer(t)
-	s := serveConnections(t, server, "", forPeople)
+	s := serveRefreshing(t, server, "", forPeople, 2*time.Hour) // so each token is refreshed at once
 	s.connectAs(t, "viewer", false)
 	s.connectAs(t, "approver", false)
+	server.set(func(s *oauthServer) { s.expiresIn = 24 * 3600 })
+	var requests sync.WaitGroup
+	tokens := make(map[string]map[string]bool)
+	var mu sync.Mutex
+	for range 20 {
+		for _, subject := range []string{"viewer", "approver"} {
+			requests.Go(func() {
+				got, err := s.tokenOf(t, person(subject), false)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if tokens[subject] == nil {
+					tokens[subject] = make(map[string]bool)
+				}
+				tokens[subject][got.GetAccessToken()] = true
+			})
+		}
+	}
+	requests.Wait()
+	if n := server.refreshes(); n != 2 || len(tokens["viewer"]) != 1 || len(tokens["approver"]) != 1 || maps.Equal(tokens["viewer"], tokens["approver"]) {
+		t.Errorf("%d refreshes, the tokens are %v", n, tokens)
+	}
+}
+
+// The authorization server does not accept the refresh token of one person any more. Another person is not affected.
+func TestPeople_EndOfOneSignIn(t *testing.T) {
+	t.Parallel()
+	server := startOAuthServer(t)
+	s := serveRefreshing(t, server, "", forPeople, 2*time.Hour)
+	s.connectAs(t, "viewer", false)
+	server.set(func(s *oauthServer) { s.expiresIn = 24 * 3600 })
+	s.connectAs(t, "approver", false)
 	server.set(func(s *oauthServer) { s.errorCode = "invalid_grant" })
-	if got := s.seen(t, "operator"); got != "discovery false, default/approver true, default/viewer true" {
+	_, err := s.tokenOf(t, person("viewer"), false)
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "LOGIN_REQUIRED")
+	s.wantTokenOf(t, person("approver"), false, "access-token-2")
+	if got := s.seen(t, "operator"); got != "discovery false, default/approver true, default/viewer false" {
 		t.Errorf("the connections are %s", got)
 	}
-	s.wantTokenOf(t, person("viewer"), false, "access-token-1")
-	s.wantTokenOf(t, person("approver"), false, "access-token-2")
 }
 
 // A person can't start sign-ins without limit. Other people are not affected.
@@ -288,5 +324,3 @@ func TestPeople_SignInsAreLimited(t *testing.T) {
 		t.Errorf("%d clients were registered", n)
 	}
 }
-
-var _ = authv1.TokenRole_TOKEN_ROLE_VIEWER
