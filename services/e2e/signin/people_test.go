@@ -79,13 +79,16 @@ func callers(t *testing.T, mesh *stack.Process) map[string]int {
 	return out
 }
 
-// Two people connect their own accounts at a server. Their agents call at the same time, also after a restart of the
-// mesh, and the server sees the account of the right person for each call. A person who has not signed in, and an agent
-// without an owner, are told what to do.
+// Two people connect their own accounts at a server. Their agents call at the same time while the access tokens are
+// refreshed, and the server sees the account of the right person for each call. Before that, the results of calls say who
+// has to sign in.
 func TestConnect_EachPersonUsesHerOwnAccount(t *testing.T) {
 	t.Parallel()
 	p := provider{url: npmtest.StartOIDCProvider(t, "ACCESS_TOKEN_TTL=8"), subject: personName, loginScope: "groups"}
 	front, back := startFrontForPeople(t, p)
+	if ran := operate(t, front, "doctor"); !strings.Contains(ran.Stdout, "connect far --discovery") {
+		t.Errorf("doctor does not name the command: %+v", ran)
+	}
 	connectAccount(t, front, stack.OperatorToken, "account-of-operator", "--discovery")
 	connectAccount(t, front, secretOf("ana"), "account-of-ana")
 	session := func(name string) *stack.Client {
