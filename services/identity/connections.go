@@ -90,9 +90,9 @@ type attempt struct {
 	Tenant       string      `json:"tenant,omitzero"`
 	Person       string      `json:"person,omitzero"`
 	ForDiscovery bool        `json:"forDiscovery,omitzero"`
-	Client   oauthClient `json:"client"`
-	Redirect string      `json:"redirect"`
-	Verifier string      `json:"verifier"`
+	Client       oauthClient `json:"client"`
+	Redirect     string      `json:"redirect"`
+	Verifier     string      `json:"verifier"`
 	// Operator identifies the token of the person who has started the sign-in.
 	Operator string    `json:"operator"`
 	Started  time.Time `json:"started"`

@@ -226,7 +226,7 @@ func (t *tool) connections() *cobra.Command {
 		Short: "List the servers at which the mesh signs in, and whether it is signed in",
 		Long: `List the servers at which the mesh signs in, and whether it is signed in. The list contains your own
 connections. Operators also see the connections of other people.`,
-		Args:  args(cobra.NoArgs),
+		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			all := []connectionRecord{}
 			err := t.withConnections(c.Context(), func(ctx context.Context, client identityv1.ConnectionServiceClient) error {
