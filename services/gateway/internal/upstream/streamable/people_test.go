@@ -181,7 +181,7 @@ func TestEachPerson_TokensNeverCross(t *testing.T) {
 	people := []string{"ana", "ben", "cleo", "dan"}
 	server := startAccounts(t, people...)
 	over := server.transport(t)
-	ctx := within(t, patience)
+	ctx := within(t, time.Minute)
 	var workers sync.WaitGroup
 	for i := range 12 {
 		seed := rand.NewPCG(uint64(i), 1)                                                                                   //nolint:gosec // a small number
