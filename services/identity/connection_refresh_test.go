@@ -18,8 +18,8 @@ import (
 // notEarly is long enough for a test to notice that something happens too early.
 const notEarly = 300 * time.Millisecond
 
-// A service that stops during a refresh stores the new tokens first. Otherwise the refresh token, which can be used only
-// once, would be lost.
+// A service that stops during a refresh stores the new tokens first. Otherwise the refresh token, which can be used
+// only once, would be lost.
 func TestConnection_ShutdownWaitsForTheRefresh(t *testing.T) {
 	t.Parallel()
 	server := startOAuthServer(t)
@@ -116,8 +116,8 @@ func TestConnection_ChangedClientRequiresLogin(t *testing.T) {
 	}
 }
 
-// While another replica refreshes the token, a call waits for the result instead of failing with the error of an earlier
-// refresh.
+// While another replica refreshes the token, a call waits for the result instead of failing with the error of an
+// earlier refresh.
 func TestConnection_EarlierProblemDoesNotCountDuringARefresh(t *testing.T) {
 	t.Parallel()
 	server := startOAuthServer(t)

@@ -31,8 +31,8 @@ const (
 	askTimeout = 45 * time.Second
 	// failurePause is how long the gateway does not ask again after an error.
 	failurePause = time.Second
-	// replacePause is how long the gateway does not ask again for a token that replaces a refused one, if there was none.
-	// A server that refuses each token would otherwise cause one request to the identity service for each call.
+	// replacePause is how long the gateway does not ask again for a token that replaces a refused one, if there was
+	// none. A server that refuses each token would otherwise cause one request to the identity service for each call.
 	replacePause = 10 * time.Second
 )
 
@@ -57,8 +57,8 @@ type Source struct {
 	// failed is the time of the last error.
 	failed time.Time
 	err    error
-	// unreplaced is the generation of a refused token that could not be replaced, and asked is when the gateway has asked
-	// for another token.
+	// unreplaced is the generation of a refused token that could not be replaced, and asked is when the gateway has
+	// asked for another token.
 	unreplaced int64
 	asked      time.Time
 	// accepted is the generation of the token that the server has accepted in its last response, or 0.
@@ -128,8 +128,8 @@ func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew 
 	return next, err == nil && next.generation != refused.generation, err
 }
 
-// Report tells the identity service that the server has refused a token which has just replaced another one. It does not
-// wait for the answer.
+// Report tells the identity service that the server has refused a token which has just replaced another one. Report does
+// not wait for the answer.
 func (s *Source) Report(ctx context.Context, refused Token) {
 	s.accepted.CompareAndSwap(refused.generation, 0)
 	if !s.isAsked(refused) {
@@ -202,8 +202,8 @@ func (s *Source) remember(refused int64, now time.Time) {
 	}
 }
 
-// timeLeft returns the time until a token expires, and whether this time is known. The clock of the identity service can
-// differ from the clock of the gateway, so the absolute time is used only if the service sends nothing else.
+// timeLeft returns the time until a token expires, and reports whether this time is known. The clocks of the gateway and
+// of the identity service can differ, so the absolute time is used only if the service sends nothing else.
 func timeLeft(resp *identityv1.GetAccessTokenResponse, now time.Time) (left time.Duration, ok bool) {
 	switch {
 	case resp.GetExpiresIn() != nil:

@@ -33,8 +33,9 @@ type service struct {
 	err      error
 	// takes is how long a request takes.
 	takes time.Duration
-	// behind is the difference between the clocks of the gateway and of the service. isOld is true for an earlier version
-	// of the service, which sends only the time of the expiry. isStuck is true if refused tokens are not replaced.
+	// behind is the difference between the clocks of the gateway and of the service. isOld is true for an earlier
+	// version of the service, which sends only the time of the expiry. isStuck is true if refused tokens are not
+	// replaced.
 	behind         time.Duration
 	isOld, isStuck bool
 	// accepted is the generation that the server has accepted, as the last request says.
@@ -67,8 +68,8 @@ func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessT
 	return resp, nil
 }
 
-// Concurrent calls share one request. The token is used for 30 s, or until shortly before its expiry, also if the clocks
-// of the gateway and of the identity service differ.
+// Concurrent calls share one request. The token is used for 30 s, or until shortly before its expiry, also if the
+// clocks of the gateway and of the identity service differ.
 func TestToken_IsUsedForSomeTime(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

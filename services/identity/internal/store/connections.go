@@ -55,8 +55,8 @@ type Connection struct {
 	// has succeeded.
 	LoginRequired bool
 	Problem       string
-	// Lease is the replica that refreshes the connection, or "" if there is none. Problem is then the error of an earlier
-	// refresh. The replica of a lease that has ended stays until the next refresh.
+	// Lease is the replica that refreshes the connection, or "" if there is none. With a lease, Problem is the error of
+	// an earlier refresh. If the replica has ended, the lease stays until the next refresh begins.
 	Lease string
 	// RefusedGeneration is the generation of the last access token that the server has refused and that could not be
 	// replaced, or 0.

@@ -108,8 +108,8 @@ func TestAuthorize_RefusedTokenIsReplaced(t *testing.T) {
 	}
 }
 
-// If the server refuses each token, the error says what an operator can do, and the identity service learns that the new
-// token was refused. A request that must not be sent twice is not repeated.
+// If the server refuses each token, the error says what an operator can do, and the identity service learns that the
+// new token was refused. A request that must not be sent twice is not repeated.
 func TestAuthorize_ServerRefusesEachToken(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
