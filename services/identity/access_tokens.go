@@ -66,8 +66,8 @@ func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcce
 	}
 }
 
-// requestedAccount returns the account for which the gateway requests a token. It refuses a request that does not fit the
-// configuration, because a gateway with another configuration could use one account for all callers.
+// requestedAccount returns the account for which the gateway requests a token. It refuses a request that does not fit
+// the configuration, because a gateway with another configuration could use one account for all callers.
 func (c connections) requestedAccount(req *identityv1.GetAccessTokenRequest) (account, error) {
 	of, err := c.serverNamed(req.GetServer())
 	if err != nil {

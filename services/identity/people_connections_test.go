@@ -77,7 +77,7 @@ func (c *connecting) seen(t *testing.T, token string) string {
 }
 
 // Each person connects the server for herself, and the gateway gets a token of the account for which it asks, also after
-// a restart. Nobody gets the token of another person.
+// a restart. No request gets the token of another person.
 func TestPeople_EachUsesHerOwnAccount(t *testing.T) {
 	t.Parallel()
 	server := startOAuthServer(t)

@@ -28,7 +28,8 @@ var (
 
 // eachPerson is a transport to a server at which each person uses her own account. Each person has her own transport,
 // which is made for her and knows only her account. A session belongs to the person in the request that opens it.
-// Therefore a session, an HTTP connection or an access token is never used for two people. It is safe for concurrent use.
+// Therefore a session, an HTTP connection or an access token is never used for two people. It is safe for concurrent
+// use.
 type eachPerson struct {
 	Transport // uses the account for listing tools, which belongs to no person
 

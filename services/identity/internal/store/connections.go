@@ -157,8 +157,8 @@ func (s *Store) ConnectionsOfPeople(ctx context.Context, after Key, tenant, pers
 	return page, err
 }
 
-// CountConnectionsOfPeople returns how many connections of people can be used, and how many need another sign-in. Deleted
-// connections do not count.
+// CountConnectionsOfPeople returns how many connections of people can be used, and how many need another sign-in.
+// Deleted connections do not count.
 func (s *Store) CountConnectionsOfPeople(ctx context.Context) (usable, loginRequired int64, err error) {
 	var all int64
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -181,7 +181,7 @@ func TestConnections_OfPeopleAreListedInPages(t *testing.T) {
 			tenant, person string
 			want           []store.Key
 		}{
-			"all": {want: all}, "a tenant": {tenant: "acme", want: []store.Key{anaElsewhere}}, "a person": {tenant: "default", person: "ana", want: []store.Key{anas}}, "nobody": {tenant: "default", person: "eve"},
+			"all": {want: all}, "a tenant": {tenant: "acme", want: []store.Key{anaElsewhere}}, "a person": {tenant: "default", person: "ana", want: []store.Key{anas}}, "an unknown person": {tenant: "default", person: "eve"},
 		} {
 			var got []store.Key
 			after := store.Key{}

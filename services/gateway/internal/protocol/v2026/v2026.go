@@ -258,8 +258,8 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 }
 
 // discover answers server/discover with the server's revisions and those capabilities that the caller may use. If the
-// policy does not allow the caller to call the server at all, or if a person must sign in at the server first, the answer
-// comes from the gateway's own discovery.
+// policy does not allow the caller to call the server at all, or if a person must sign in at the server first, the
+// answer comes from the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()

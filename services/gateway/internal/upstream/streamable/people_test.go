@@ -243,7 +243,8 @@ func listenFor(ctx context.Context, t *testing.T, conn upstream.Conn, person str
 	}})
 }
 
-// Without a person, and before the person has signed in, nothing is sent. The gateway's own sessions use another account.
+// Without a person, and before the person has signed in, nothing is sent. The gateway's own sessions use another
+// account.
 func TestEachPerson_NeedsThePersonsAccount(t *testing.T) {
 	t.Parallel()
 	server := startAccounts(t, "ana", "")
