@@ -135,8 +135,9 @@ type Server struct {
 	MaxTimeout time.Duration
 	// RecordArguments is true if copies of the arguments of calls are stored.
 	RecordArguments bool
-	// SignsIn is true if the mesh signs in at the server by OAuth.
-	SignsIn bool
+	// SignsIn is true if the mesh signs in at the server by OAuth. ForEachPerson is true if each person uses her own
+	// account there.
+	SignsIn, ForEachPerson bool
 	// Embedded is the name of a server that runs in this process. It is empty for all other servers. The address of an
 	// embedded server changes at every start, so the server is identified by this name and not by its address.
 	Embedded string
@@ -244,7 +245,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 }
 
 func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad []error) {
-	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout, RecordArguments: s.Record.Arguments != "", SignsIn: s.Credentials != nil}
+	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout, RecordArguments: s.Record.Arguments != "", SignsIn: s.Credentials != nil, ForEachPerson: s.Credentials.ForEachPerson()}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL

@@ -56,6 +56,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
@@ -213,16 +214,7 @@ type connector func(Server) (upstream.Transport, error)
 // server's name.
 func (s *Service) connector(name string, server Server, files map[string][]string) (connector, error) {
 	if server.URL != "" {
-		return func(server Server) (upstream.Transport, error) {
-			cfg := streamable.Config{
-				Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
-				Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
-			}
-			if server.SignsIn {
-				cfg.Tokens = accesstoken.New(s.deps.Connections, name, server.URL)
-			}
-			return streamable.New(cfg, s.deps.Log)
-		}, nil
+		return func(server Server) (upstream.Transport, error) { return s.newHTTP(name, server) }, nil
 	}
 	if server.Target != "" {
 		return func(server Server) (upstream.Transport, error) { return s.newMethods(name, server) }, nil
@@ -247,6 +239,33 @@ func (s *Service) connector(name string, server Server, files map[string][]strin
 		cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env)
 		return stdio.New(cfg, deps)
 	}, nil
+}
+
+// newHTTP returns the transport to a server over HTTP.
+func (s *Service) newHTTP(name string, server Server) (upstream.Transport, error) {
+	cfg := streamable.Config{
+		Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
+		Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
+	}
+	signedIn := func(as accesstoken.Account) (upstream.Transport, error) {
+		own := cfg
+		own.Tokens = accesstoken.New(s.deps.Connections, name, server.URL, as)
+		return streamable.New(own, s.deps.Log)
+	}
+	switch {
+	case server.ForEachPerson:
+		discovery, err := signedIn(accesstoken.Account{ForDiscovery: true})
+		if err != nil {
+			return nil, err
+		}
+		return upstream.EachPerson(discovery, func(person principal.Key) (upstream.Transport, error) {
+			return signedIn(accesstoken.Account{Person: person})
+		}), nil
+	case server.SignsIn:
+		return signedIn(accesstoken.Account{})
+	default:
+		return streamable.New(cfg, s.deps.Log)
+	}
 }
 
 // transport returns the transport to the server. If the server has secrets in the keychain, the transport reads them

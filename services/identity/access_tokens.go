@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -44,14 +43,16 @@ const (
 
 // GetAccessToken implements identityv1.ConnectionServiceServer.
 func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
-	if _, err := c.serverNamed(req.GetServer()); err != nil {
+	at, err := c.requestedAccount(req)
+	if err != nil {
 		return nil, connectionStatus(err)
 	}
-	// Concurrent calls share one refresh, which continues if the first of these calls ends.
-	shared := c.refreshes.DoChan(req.GetServer()+"\x00"+req.GetUrl()+"\x00"+strconv.FormatInt(req.GetRefusedGeneration(), 10), func() (any, error) {
+	// Concurrent calls for one account share one refresh, which continues if the first of these calls ends.
+	key := fmt.Sprintf("%q %q %q %t %q %d", at.Server, at.Tenant, at.Person, at.forDiscovery, req.GetUrl(), req.GetRefusedGeneration())
+	shared := c.refreshes.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshLease+refreshTimeout)
 		defer cancel()
-		return c.accessToken(ctx, req)
+		return c.accessToken(ctx, at, req)
 	})
 	select {
 	case <-ctx.Done():
@@ -65,18 +66,39 @@ func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcce
 	}
 }
 
-// accessToken returns a valid access token. It waits if another replica refreshes the token.
-func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
+// requestedAccount returns the account for which the gateway requests a token. It refuses a request that does not fit
+// the configuration, because a gateway with another configuration could use one account for all callers.
+func (c connections) requestedAccount(req *identityv1.GetAccessTokenRequest) (account, error) {
+	of, err := c.serverNamed(req.GetServer())
+	if err != nil {
+		return account{}, err
+	}
+	at := account{store.Key{Server: req.GetServer(), Tenant: req.GetPerson().GetTenant(), Person: req.GetPerson().GetSubject()}, req.GetForDiscovery()}
+	isOfPerson := req.GetPerson() != nil
+	switch {
+	case isOfPerson && at.forDiscovery, of.ForEachPerson != (isOfPerson || at.forDiscovery):
+		return account{}, errDiffers
+	case isOfPerson && !c.deps.Tokens.HasSet():
+		return account{}, errNotImported
+	case isOfPerson && c.deps.Tokens.IsBlocked(&identityv1.Principal{Tenant: at.Tenant, Subject: at.Person}):
+		return account{}, errIsBlocked
+	default:
+		return at, nil
+	}
+}
+
+// accessToken returns a valid access token of an account. It waits if another replica refreshes the token.
+func (c connections) accessToken(ctx context.Context, at account, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
 	for {
-		server, err := c.serverNamed(req.GetServer())
+		server, err := c.serverNamed(at.Server)
 		if err != nil {
 			return nil, err
 		}
-		found, err := c.store.Connection(ctx, req.GetServer())
+		found, err := c.store.Connection(ctx, at.Key)
 		if err != nil {
 			return nil, loginIfUnknown(err)
 		}
-		granted, err := c.usableGrant(&found, &server, req.GetUrl())
+		granted, err := c.usableGrant(at, &found, &server, req.GetUrl())
 		if err != nil {
 			return nil, err
 		}
@@ -84,10 +106,10 @@ func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessT
 			c.recordRefusal(ctx, &found, req)
 			return packAccessToken(&found, granted), nil
 		}
-		refreshed, err := c.refresh(ctx, &found, granted)
+		refreshed, err := c.refresh(ctx, at, &found, granted)
 		switch {
 		case err == nil:
-			granted, err = c.openGrant(refreshed)
+			granted, err = c.openGrant(at, refreshed)
 			return packAccessToken(refreshed, granted), err
 		case !errors.Is(err, errRefreshPending), time.Now().Before(found.Expires) && req.GetRefusedGeneration() != found.Generation:
 			return orStillValid(&found, granted, req, err)
@@ -102,21 +124,21 @@ func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessT
 
 func loginIfUnknown(err error) error {
 	if errors.Is(err, store.ErrConnectionUnknown) {
-		return fmt.Errorf("%w: %w", errLoginRequired, errors.New("no operator has connected it"))
+		return fmt.Errorf("%w: %w", errLoginRequired, errors.New("it was never connected"))
 	}
 	return err
 }
 
 // usableGrant returns the grant of a connection, if its tokens may be sent to the given URL, and if they were issued to
 // the OAuth client of the configuration. The grant contains the client's current secret.
-func (c connections) usableGrant(of *store.Connection, server *OAuthServer, to string) (*grant, error) {
+func (c connections) usableGrant(at account, of *store.Connection, server *OAuthServer, to string) (*grant, error) {
 	switch {
 	case of.LoginRequired && of.Problem != "":
 		return nil, fmt.Errorf("%w: %s", errLoginRequired, of.Problem)
 	case of.LoginRequired:
 		return nil, fmt.Errorf("%w: its connection was deleted", errLoginRequired)
 	}
-	granted, err := c.openGrant(of)
+	granted, err := c.openGrant(at, of)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errLoginRequired, err)
@@ -137,10 +159,10 @@ func (c connections) recordRefusal(ctx context.Context, of *store.Connection, re
 		return
 	}
 	if isRefused {
-		c.deps.Log.WarnContext(ctx, refusedProblem, "server", of.Server, "refreshed", of.Refreshed, "expires", of.Expires)
+		c.deps.Log.WarnContext(ctx, refusedProblem, "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "refreshed", of.Refreshed, "expires", of.Expires)
 	}
-	if err := c.store.RecordRefusal(ctx, of.Server, of.Generation, isRefused); err != nil {
-		c.deps.Log.WarnContext(ctx, "it could not be stored whether a server refuses its access token; sluice connections shows an old state", "server", of.Server, "refused", isRefused, "error", err)
+	if err := c.store.RecordRefusal(ctx, of.Key, of.Generation, isRefused); err != nil {
+		c.deps.Log.WarnContext(ctx, "it could not be stored whether a server refuses its access token; sluice connections shows an old state", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "refused", isRefused, "error", err)
 	}
 }
 
@@ -179,8 +201,8 @@ func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccess
 //
 // The lease is stored before the refresh token is used. If this process ends in between, the next replica tries the
 // same refresh token once, after the lease has ended. An authorization server may refuse it then, because it was used,
-// and an operator has to connect the server again.
-func (c connections) refresh(ctx context.Context, of *store.Connection, granted *grant) (*store.Connection, error) {
+// and the server has to be connected again.
+func (c connections) refresh(ctx context.Context, at account, of *store.Connection, granted *grant) (*store.Connection, error) {
 	if !c.refreshing.begin() {
 		return nil, errClosing
 	}
@@ -188,7 +210,7 @@ func (c connections) refresh(ctx context.Context, of *store.Connection, granted 
 	if granted.RefreshToken == "" {
 		return nil, c.endConnection(ctx, of, "the access token has expired, and the authorization server has issued no refresh token")
 	}
-	now, begun, err := c.store.BeginRefresh(ctx, of.Server, of.Generation, c.replica, refreshLease)
+	now, begun, err := c.store.BeginRefresh(ctx, of.Key, of.Generation, c.replica, refreshLease)
 	switch {
 	case err != nil:
 		return nil, loginIfUnknown(err)
@@ -212,7 +234,7 @@ func (c connections) refresh(ctx context.Context, of *store.Connection, granted 
 	if _, isNamed := answer.Extra("scope").(string); isNamed {
 		next.Scopes = grantedScopes(answer, &granted.Client)
 	}
-	return c.saveRefresh(ctx, &next, &renewed)
+	return c.saveRefresh(ctx, at, &next, &renewed)
 }
 
 // requestRefresh uses the refresh token once (RFC 6749, section 6).
@@ -234,41 +256,41 @@ func (c connections) requestRefresh(ctx context.Context, name string, granted *g
 
 // saveRefresh stores the new tokens before they are used. The old refresh token may not be valid any more, so
 // saveRefresh tries again if the store is unavailable.
-func (c connections) saveRefresh(ctx context.Context, next *store.Connection, renewed *grant) (*store.Connection, error) {
+func (c connections) saveRefresh(ctx context.Context, at account, next *store.Connection, renewed *grant) (*store.Connection, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	for {
-		stored, err := c.store.FinishRefresh(ctx, *next, c.replica, c.sealerOf(next.Server, renewed))
+		stored, err := c.store.FinishRefresh(ctx, *next, c.replica, c.sealerOf(at, renewed))
 		switch {
 		case err == nil:
 			return &stored, nil
-		case errors.Is(err, store.ErrConnectionChanged): // an operator has connected or disconnected the server meanwhile
+		case errors.Is(err, store.ErrConnectionChanged): // the server was connected or disconnected meanwhile
 			return nil, errRefreshPending
 		}
 		select {
 		case <-ctx.Done():
-			c.deps.Log.ErrorContext(ctx, "the new tokens of a server could not be stored, and are lost; if its authorization server does not accept the old refresh token, an operator has to connect the server again", "server", next.Server, "error", err)
+			c.deps.Log.ErrorContext(ctx, "the new tokens of a server could not be stored, and are lost; if its authorization server does not accept the old refresh token, the server has to be connected again", "server", next.Server, "tenant", next.Tenant, "subject", next.Person, "error", err)
 			return nil, err
 		case <-time.After(saveRetry):
 		}
 	}
 }
 
-// failRefresh records a failed refresh. Errors of the authorization server other than its unavailability last until an
-// operator connects the server again.
+// failRefresh records a failed refresh. Errors of the authorization server other than its unavailability last until the
+// server is connected again.
 func (c connections) failRefresh(ctx context.Context, of *store.Connection, why error) {
 	ends := errors.Is(why, errLoginRequired)
-	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "login_required", ends, "error", why)
+	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "login_required", ends, "error", why)
 	saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshTimeout)
 	defer cancel()
-	if err := c.store.FailRefresh(saving, of.Server, of.Generation, c.replica, problemText(why), ends, refreshPause); err != nil && !errors.Is(err, store.ErrConnectionChanged) {
-		c.deps.Log.WarnContext(ctx, "the failed refresh of a server could not be stored; the next refresh begins when its lease ends", "server", of.Server, "error", err)
+	if err := c.store.FailRefresh(saving, of.Key, of.Generation, c.replica, problemText(why), ends, refreshPause); err != nil && !errors.Is(err, store.ErrConnectionChanged) {
+		c.deps.Log.WarnContext(ctx, "the failed refresh of a server could not be stored; the next refresh begins when its lease ends", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "error", err)
 	}
 }
 
-// endConnection records that an operator has to connect a server again.
+// endConnection records that a server has to be connected again.
 func (c connections) endConnection(ctx context.Context, of *store.Connection, why string) error {
-	_, begun, err := c.store.BeginRefresh(ctx, of.Server, of.Generation, c.replica, refreshLease)
+	_, begun, err := c.store.BeginRefresh(ctx, of.Key, of.Generation, c.replica, refreshLease)
 	if err != nil || !begun {
 		return errors.Join(err, fmt.Errorf("%w: %s", errLoginRequired, why))
 	}

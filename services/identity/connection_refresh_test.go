@@ -131,13 +131,13 @@ func TestConnection_EarlierProblemDoesNotCountDuringARefresh(t *testing.T) {
 	t.Cleanup(func() { _ = other.Close() })
 	begin := func() {
 		t.Helper()
-		if _, begun, err := other.BeginRefresh(t.Context(), "wiki", 1, "other", time.Hour); err != nil || !begun {
+		if _, begun, err := other.BeginRefresh(t.Context(), store.Key{Server: "wiki"}, 1, "other", time.Hour); err != nil || !begun {
 			t.Fatal(begun, err)
 		}
 	}
 	fail := func() {
 		t.Helper()
-		if err := other.FailRefresh(t.Context(), "wiki", 1, "other", "HTTP 503", false, 0); err != nil {
+		if err := other.FailRefresh(t.Context(), store.Key{Server: "wiki"}, 1, "other", "HTTP 503", false, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

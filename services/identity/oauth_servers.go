@@ -28,11 +28,13 @@ type OAuthServer struct {
 	Issuer string
 	// OmitResource is true if the parameter `resource` must not be sent.
 	OmitResource bool
+	// ForEachPerson is true if each person uses her own account. Otherwise all callers use the same account.
+	ForEachPerson bool
 }
 
 func (s OAuthServer) equal(other OAuthServer) bool {
 	return s.URL == other.URL && s.CA == other.CA && s.Proxy == other.Proxy && s.ClientID == other.ClientID && s.ClientSecret == other.ClientSecret && s.Issuer == other.Issuer &&
-		s.OmitResource == other.OmitResource && slices.Equal(s.Scopes, other.Scopes)
+		s.OmitResource == other.OmitResource && s.ForEachPerson == other.ForEachPerson && slices.Equal(s.Scopes, other.Scopes)
 }
 
 // proxyFor returns the proxy for a request, or nil if there is none. As for a proxy from the environment, no request to
@@ -61,7 +63,10 @@ func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, err
 		if err != nil {
 			return nil, fmt.Errorf("servers.%s.credentials.oauth.client_secret: %w", name, err)
 		}
-		one := OAuthServer{URL: server.HTTP.URL, ClientID: from.ClientID, ClientSecret: secret, Scopes: from.Scopes, Issuer: from.Issuer, OmitResource: from.Resource == "omit"}
+		one := OAuthServer{
+			URL: server.HTTP.URL, ClientID: from.ClientID, ClientSecret: secret, Scopes: from.Scopes, Issuer: from.Issuer, OmitResource: from.Resource == "omit",
+			ForEachPerson: server.Credentials.ForEachPerson(),
+		}
 		if one.Proxy, err = proxyOf(f, server.HTTP, env); err != nil {
 			return nil, fmt.Errorf("servers.%s.http.proxy: %w", name, err)
 		}

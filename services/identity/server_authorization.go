@@ -90,7 +90,7 @@ func (c *oauthClient) refreshRefusal(err error) error {
 	return errLoginRequired
 }
 
-// authorizationURL returns the page on which the operator signs in.
+// authorizationURL returns the page on which the person signs in.
 func (c *oauthClient) authorizationURL(redirect, state, verifier string) string {
 	options := append(c.resourceOption(), oauth2.S256ChallengeOption(verifier))
 	if slices.Contains(c.Scopes, offlineAccess) { // OpenID Connect Core, section 11

@@ -75,6 +75,8 @@ type Service struct {
 	// metadata contains the metadata of issuers. limits limits the work for callers without a credential.
 	metadata metadataCache
 	limits   *signInLimits
+	// starts limits the sign-ins at servers that people start.
+	starts *startLimits
 }
 
 // New opens the store and returns a Service, which the caller must close. The tokens become valid when [Service.Run]
@@ -83,7 +85,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now(), sealKey: sync.OnceValues(cfg.sealKey)}
+	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now(), starts: newStartLimits(), sealKey: sync.OnceValues(cfg.sealKey)}
 	s.tokens = newTokenBook(deps.Tokens, cfg.Identities, s.fetchKeys)
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)

@@ -18,6 +18,9 @@ servers:
   plain:
     http: {url: "http://127.0.0.1:8080/mcp"}
     credentials: {as: shared, oauth: {}}
+  people:
+    http: {url: https://people.example.com/mcp}
+    credentials: {as: person, oauth: {}}
   other:
     http: {url: https://other.example.com/mcp}
 `)
@@ -28,6 +31,11 @@ servers:
 	if f.Servers["other"].Credentials != nil {
 		t.Error("a server without the key has credentials")
 	}
+	for name, want := range map[string]bool{"wiki": false, "people": true, "other": false} {
+		if got := f.Servers[name].Credentials.ForEachPerson(); got != want {
+			t.Errorf("each person has an account of %s: %t", name, got)
+		}
+	}
 }
 
 func TestCredentials_ProblemsNameTheKey(t *testing.T) {
@@ -35,7 +43,10 @@ func TestCredentials_ProblemsNameTheKey(t *testing.T) {
 	const https = "http: {url: https://wiki.example.com/mcp}"
 	for server, want := range map[string]string{
 		https + ", credentials: {oauth: {}}":                                                                                            "servers.wiki.credentials.as",
-		https + ", credentials: {as: person, oauth: {}}":                                                                                `"person" is not shared`,
+		https + ", credentials: {as: agent, oauth: {}}":                                                                                 `"agent" is not shared or person`,
+		https + ", credentials: {as: Person, oauth: {}}":                                                                                `"Person" is not shared or person`,
+		https + ", credentials: {as: person}":                                                                                           "servers.wiki.credentials.oauth",
+		"stdio: {command: [wiki]}, credentials: {as: person, oauth: {}}":                                                                "only for servers over HTTP",
 		https + ", credentials: {as: shared}":                                                                                           "servers.wiki.credentials.oauth",
 		https + ", credentials: {as: shared, oauth: {client_secret: x}}":                                                                "credentials.oauth.client_id",
 		https + `, credentials: {as: shared, oauth: {scopes: ["a b"]}}`:                                                                 "is not a scope",

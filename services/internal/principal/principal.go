@@ -50,3 +50,17 @@ func Root(p *identityv1.Principal) Key {
 func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
 }
+
+// Owner returns the key of the person whose accounts at servers a principal uses: the owner of an agent or, for an agent
+// of the mesh, the owner of the principal at the end of the chain of its creators. Unlike [Person], it returns the zero
+// key if no person is known, for example for workloads.
+func Owner(p *identityv1.Principal) Key {
+	chain := p.GetChain()
+	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent may be a workload
+		p, chain = chain[0], chain[1:]
+	}
+	if p.GetOwner() == "" {
+		return Key{}
+	}
+	return Key{p.GetTenant(), p.GetOwner()}
+}

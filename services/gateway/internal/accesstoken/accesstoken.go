@@ -16,6 +16,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -44,10 +45,11 @@ type Token struct {
 	useUntil time.Time
 }
 
-// Source returns the access tokens for one server. It is safe for concurrent use.
+// Source returns the access tokens of one account at one server. It is safe for concurrent use.
 type Source struct {
 	client      identityv1.ConnectionServiceClient
 	server, url string
+	account     Account
 	requests    singleflight.Group
 
 	mu   sync.Mutex
@@ -63,9 +65,31 @@ type Source struct {
 	accepted atomic.Int64
 }
 
-// New returns the source of access tokens for a server of the configuration, which are sent to the given URL.
-func New(client identityv1.ConnectionServiceClient, server, url string) *Source {
-	return &Source{client: client, server: server, url: url}
+// Account says whose account a [Source] uses. The zero value is the account that all callers share.
+type Account struct {
+	// Person is the person whose account it is. The tokens must not be used for any other person. It is the zero key if
+	// the account belongs to no person.
+	Person principal.Key
+	// ForDiscovery is true if the account is only for listing the tools of a server at which each person uses her own
+	// account.
+	ForDiscovery bool
+}
+
+// New returns the source of access tokens of an account at a server of the configuration. The tokens are sent to the
+// given URL.
+func New(client identityv1.ConnectionServiceClient, server, url string, account Account) *Source {
+	return &Source{client: client, server: server, url: url, account: account}
+}
+
+// request returns the request for a token.
+func (s *Source) request(refused int64) *identityv1.GetAccessTokenRequest {
+	req := &identityv1.GetAccessTokenRequest{
+		Server: s.server, Url: s.url, RefusedGeneration: refused, AcceptedGeneration: s.accepted.Load(), ForDiscovery: s.account.ForDiscovery,
+	}
+	if person := s.account.Person; person != (principal.Key{}) {
+		req.Person = &identityv1.Person{Tenant: person.Tenant, Subject: person.Subject}
+	}
+	return req
 }
 
 // Token returns an access token that has not expired. The error wraps an [upstream.CauseError].
@@ -146,9 +170,7 @@ func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.R
 
 // ask gets a token from the identity service.
 func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
-	resp, err := s.client.GetAccessToken(ctx, &identityv1.GetAccessTokenRequest{
-		Server: s.server, Url: s.url, RefusedGeneration: refused, AcceptedGeneration: s.accepted.Load(),
-	})
+	resp, err := s.client.GetAccessToken(ctx, s.request(refused))
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,17 +220,49 @@ func (s *Source) cause(err error) error {
 	out := &upstream.CauseError{Detail: status.Convert(err).Message(), Err: fmt.Errorf("get an access token for %s: %w", s.server, err)}
 	switch {
 	case rpc.Reason(err) == "LOGIN_REQUIRED":
-		out.Text = "the mesh is not signed in at the server: an operator has to run `sluice connect " + s.server + "`"
-	case status.Code(err) == codes.NotFound:
-		out.Text = "the identity service does not know the credentials of the server: restart it with the same configuration"
+		out.Text, out.SignIn = s.signIn(), s.isOfPerson()
+	case rpc.Reason(err) == "CALLER_BLOCKED":
+		out.Text, out.SignIn, out.Lasts = "an operator has blocked "+s.person()+", whose account at the server would be used", true, true
+	case status.Code(err) == codes.NotFound, rpc.Reason(err) == "CREDENTIALS_DIFFER":
+		out.Text = "the identity service does not know these credentials of the server: restart the mesh with the same configuration for all services"
 	default:
 		out.Text = "there is no access token for the server now: try again later"
 		out.RetryAfter = failurePause
 	}
+	if s.isOfPerson() {
+		out.Detail = "" // other people may read the state of the server
+	}
 	return out
+}
+
+func (s *Source) isOfPerson() bool { return s.account.Person != (principal.Key{}) }
+
+// person returns the subject of the person in a form that can be shown.
+func (s *Source) person() string { return upstream.Escaped(s.account.Person.Subject, maxShownSubject) }
+
+// maxShownSubject is the maximum length of a subject in an error, in bytes.
+const maxShownSubject = 128
+
+// signIn returns a clause that says who has to sign in, and how.
+func (s *Source) signIn() string {
+	switch {
+	case s.isOfPerson():
+		return s.person() + " is not signed in at the server with her own account: she has to run `sluice login` and then `sluice connect " + s.server + "`; then repeat the call"
+	case s.account.ForDiscovery:
+		return "the gateway can't list the tools of the server: an operator has to run `sluice connect " + s.server + " --discovery`"
+	default:
+		return "the mesh is not signed in at the server: an operator has to run `sluice connect " + s.server + "`"
+	}
 }
 
 // RefusedCause returns the error for a server that refuses each access token.
 func (s *Source) RefusedCause(statusCode int) string {
-	return fmt.Sprintf("the server refuses the access token of the mesh (HTTP %d): an operator has to run `sluice connect %s`, with an account and scopes that the server accepts", statusCode, s.server)
+	who, flags := "an operator", ""
+	switch {
+	case s.isOfPerson():
+		who = "the person" // other people may read the last error of the server
+	case s.account.ForDiscovery:
+		flags = " --discovery"
+	}
+	return fmt.Sprintf("the server refuses the access token (HTTP %d): %s has to run `sluice connect %s%s`, with an account and scopes that the server accepts", statusCode, who, s.server, flags)
 }

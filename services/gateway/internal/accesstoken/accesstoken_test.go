@@ -85,7 +85,7 @@ func TestToken_IsUsedForSomeTime(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				from := &service{life: c.life, behind: c.behind, isOld: c.isOld, takes: time.Millisecond}
-				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 				use := func() {
 					var calls sync.WaitGroup
 					for range 20 {
@@ -121,7 +121,7 @@ func TestToken_ErrorsSayWhatToDo(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			from := &service{err: err}
-			s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+			s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 			for range 10 {
 				_, err := s.Token(t.Context())
 				if cause := upstream.CauseOf(err); cause == nil || !strings.Contains(cause.Text, text) {
@@ -145,7 +145,7 @@ func TestReplace_ConcurrentRequestsShareTheNewToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := &service{takes: time.Millisecond}
-		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 		first, err := s.Token(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestReplace_UnsuccessfulRequestsHaveAPause(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				from := &service{isStuck: true}
-				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 				first, failed := s.Token(t.Context())
 				if failed != nil {
 					t.Fatal(failed)
@@ -204,7 +204,7 @@ func TestAccept_IsReportedWithTheNextRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := &service{isStuck: true}
-		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 		for _, c := range []struct {
 			answer func(accesstoken.Token)
 			want   int64
@@ -232,7 +232,7 @@ func TestToken_CallerLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := &service{takes: 10 * time.Second}
-		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 		leaving, leave := context.WithCancel(t.Context())
 		var calls sync.WaitGroup
 		calls.Go(func() {

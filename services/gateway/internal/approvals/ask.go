@@ -102,6 +102,9 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 			Message: "the server lists a tool twice, or its list is too long, so that it is not known what this call would run; an operator reads `sluice catalog servers`.",
 		}
 	}
+	if refused := attempt.SignInRefusal(err); refused != nil { // the approval stays valid
+		return refused
+	}
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 

@@ -426,12 +426,23 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 	return limit.Error() + ". Whether the call ran is not known."
 }
 
+// SignInRefusal returns the refusal for a call that was not sent because a person has to sign in at the server. It
+// returns nil if err has another cause.
+func SignInRefusal(err error) *refusal.Refusal {
+	if !upstream.IsSignIn(err) {
+		return nil
+	}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_LOGIN_REQUIRED, Message: refusal.Sentence(upstream.CauseOf(err).Text)}
+}
+
 // Code returns the refusal code for a call that failed with err, so that it has no usable answer.
 func Code(err error) commonv1.Code {
 	if withheld, ok := errors.AsType[*WithheldError](err); ok {
 		return withheld.Code
 	}
 	switch {
+	case errors.Is(err, upstream.ErrNeverSent) && upstream.IsSignIn(err):
+		return commonv1.Code_CODE_LOGIN_REQUIRED
 	case errors.Is(err, upstream.ErrNeverSent):
 		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
 	case errors.Is(err, upstream.ErrTimeout):

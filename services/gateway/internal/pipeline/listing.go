@@ -57,6 +57,9 @@ func definitionUnknown(err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
+	if refused := attempt.SignInRefusal(err); refused != nil {
+		return refused
+	}
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 

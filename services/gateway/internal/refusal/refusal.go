@@ -187,6 +187,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_LIMITER_UNAVAILABLE:  "the rate limit service is not available.",
 	commonv1.Code_CODE_AUDIT_UNAVAILABLE:    "the decision can't be recorded.",
 	commonv1.Code_CODE_UPSTREAM_UNAVAILABLE: "the server can't be reached.",
+	commonv1.Code_CODE_LOGIN_REQUIRED:       "a person must sign in at the server first.",
 	commonv1.Code_CODE_UPSTREAM_TIMEOUT:     "the server did not answer in time; whether the call ran is not known.",
 	commonv1.Code_CODE_OUTCOME_UNKNOWN:      "the server gave no usable answer; whether the call ran is not known.",
 	commonv1.Code_CODE_UNAUTHENTICATED:      "send `Authorization: Bearer <token>` with an agent's token.",

@@ -59,6 +59,9 @@ type Config struct {
 type Key struct {
 	principal.Key
 
+	// Person is the person for whom the owner works, or the zero key if no person is known. Two tokens with the same
+	// subject can have different owners, and a session can use the account of a person.
+	Person principal.Key
 	// Server is the configured name of the server. It is empty for an aggregate session.
 	Server string
 }

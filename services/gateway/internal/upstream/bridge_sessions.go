@@ -38,7 +38,7 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
 	client.rawCapabilities = first.Message.Capabilities.Of(first.Message.Raw)
-	under, answer, err := s.Open(ctx, key, Discover(client), first.Room)
+	under, answer, err := s.Open(ctx, key, Discover(client).OnBehalfOf(first.Person), first.Room)
 	if err != nil {
 		return nil, answer, err
 	}

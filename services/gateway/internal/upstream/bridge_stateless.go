@@ -43,7 +43,7 @@ func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first R
 	if claims == nil {
 		claims = []byte("{}")
 	}
-	under, answer, err := s.Open(ctx, key, initialize(mcp.Supported()[0], name, version, string(claims)), first.Room)
+	under, answer, err := s.Open(ctx, key, initialize(mcp.Supported()[0], name, version, string(claims)).OnBehalfOf(first.Person), first.Room)
 	if err != nil {
 		return nil, answer, err
 	}

@@ -14,13 +14,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // A GatewayMessage is a message that the gateway itself writes and that needs no rule. Only the functions in this file
 // create a GatewayMessage. It consists of known fields. It contains data from a client only if the comment of the
 // function that creates it says so. The zero value contains no message and is never sent.
-type GatewayMessage struct{ message *jsonrpc.Message }
+type GatewayMessage struct {
+	message *jsonrpc.Message
+	person  principal.Key
+}
+
+// OnBehalfOf returns the message as a message on behalf of a person. This is only for messages that open a session, as
+// the documentation of [Request.Person] describes.
+func (o GatewayMessage) OnBehalfOf(person principal.Key) GatewayMessage {
+	o.person = person
+	return o
+}
 
 // Request returns the message as a request. traceParent is a W3C traceparent, which may be empty. memory is the budget
 // for the answer, as described in the documentation of the type [Request].
@@ -28,7 +39,7 @@ func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Reque
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
 	}
-	return Request{Message: o.message, TraceParent: traceParent, Room: memory}
+	return Request{Message: o.message, TraceParent: traceParent, Room: memory, Person: o.person}
 }
 
 // inTrace returns the message as a request that belongs to the trace of ctx.
@@ -179,7 +190,7 @@ func newGatewayMessage(text string) GatewayMessage {
 	if err != nil {
 		m = new(jsonrpc.Message)
 	}
-	return GatewayMessage{m}
+	return GatewayMessage{message: m}
 }
 
 // cleanClientText returns the allowed characters of text. The parameter most is the maximum length of the result in

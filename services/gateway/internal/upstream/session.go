@@ -229,9 +229,10 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 }
 
 // isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway has not sent the
-// request, if the gateway or the client has ended the request, or if the server supports only another revision.
+// request, if the gateway or the client has ended the request, if a person has to sign in at the server, or if the
+// server supports only another revision.
 func isNotServerFault(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return IsSignIn(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

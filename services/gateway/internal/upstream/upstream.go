@@ -160,6 +160,10 @@ type Request struct {
 	// request's body is sent. If the renewal fails, nothing is sent, and the error of the request wraps the error of
 	// Renew and [ErrNeverSent]. If Permit is nil, the request is sent.
 	Permit Permit
+	// Person is the person on whose behalf a session is opened. All requests of the session use her account, if each
+	// person uses her own account of the server. It is the zero key if no person is known, and for requests that do not
+	// open a session.
+	Person principal.Key
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections of revision 2026-07-28.
 	Mirrored []Header
 	// May evaluates a server's request that the gateway would return to the client inside an answer. id is the request's

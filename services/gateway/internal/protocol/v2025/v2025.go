@@ -212,13 +212,13 @@ func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal
 
 // OpenMember implements [protocol.Protocol].
 func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
-	parent, server, caller := x.Aggregate, x.Server, principal.Of(x.Principal)
+	parent, server, caller, person := x.Aggregate, x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
 	abilities := x.FilterAbilities(parent.Members.Abilities, access)
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: abilities, Revision: parent.Version, Aggregated: true}
 	}
 	sess.Upstream = server.Upstream.OpenLater(func(ctx context.Context, exists *limits.Memory) (*upstream.Session, error) {
-		up, opened, err := server.Open(ctx, caller, upstream.Initialize(parent.Version, parent.Client.Name, parent.Client.Version, abilities...), exists)
+		up, opened, err := server.Open(ctx, caller, upstream.Initialize(parent.Version, parent.Client.Name, parent.Client.Version, abilities...).OnBehalfOf(person), exists)
 		if err != nil {
 			return nil, err
 		}

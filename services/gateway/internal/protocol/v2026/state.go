@@ -76,6 +76,7 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)
 	identity = append(visibility.AppendPart(identity, key.Subject), 0)
+	identity = append(visibility.AppendPart(visibility.AppendPart(identity, key.Person.Tenant), key.Person.Subject), 0)
 	if !x.endpoint().hasManyClients() {
 		name, version := x.Message.Client()
 		identity = fmt.Appendf(identity, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.capabilities))
@@ -110,12 +111,12 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 
 // upstreamOpener returns the function that opens a session with the server, for requests of revision 2026-07-28.
 func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
-	caller, open, client := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
+	caller, open, hello := principal.Of(x.Principal), x.Server.Upstream.Open, upstream.Discover(x.AsClient).OnBehalfOf(principal.Owner(x.Principal))
 	if x.translates {
 		open = x.Server.Upstream.Bridge
 	}
 	return func(ctx context.Context, memory *limits.Memory) (*upstream.Session, error) {
-		up, _, err := open(ctx, caller, upstream.Discover(client), memory)
+		up, _, err := open(ctx, caller, hello, memory)
 		return up, err
 	}
 }

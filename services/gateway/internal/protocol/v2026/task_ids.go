@@ -15,11 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // owner returns a key that identifies the caller and the server. Tasks and approvals are bound to this key.
 func (x *message) owner() []byte {
-	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
+	owner := visibility.AppendCaller(nil, x.Principal, x.ServerName)
+	if person := principal.Owner(x.Principal); person != (principal.Key{}) { // tokens with one subject can have different owners
+		owner = visibility.AppendPart(visibility.AppendPart(owner, person.Tenant), person.Subject)
+	}
+	return owner
 }
 
 // rewriteTask adds two kinds of edits to an answer. Some replace a task's id with the id that the client uses. The

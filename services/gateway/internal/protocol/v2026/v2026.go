@@ -258,7 +258,8 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 }
 
 // discover answers server/discover with the server's revisions and those capabilities that the caller may use. If the
-// policy does not allow the caller to call the server at all, the answer comes from the gateway's own discovery.
+// policy does not allow the caller to call the server at all, or if a person must sign in at the server first, the
+// answer comes from the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -286,7 +287,10 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 
 func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	if x.access.MayCall {
-		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
+		greeting, refused := x.AskServer(ctx, upstream.Discover(x.AsClient), out)
+		if refused == nil || refused.Code != commonv1.Code_CODE_LOGIN_REQUIRED {
+			return greeting, refused
+		}
 	}
 	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {

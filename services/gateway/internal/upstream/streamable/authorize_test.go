@@ -64,7 +64,7 @@ func (i *issuing) GetAccessToken(_ context.Context, req *identityv1.GetAccessTok
 // newAuthorized returns a transport to a server that requires OAuth.
 func newAuthorized(t *testing.T, s *web, tokens *issuing) *streamable.Transport {
 	t.Helper()
-	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Tokens: accesstoken.New(tokens, "web", s.URL)}, slog.New(slog.DiscardHandler))
+	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Tokens: accesstoken.New(tokens, "web", s.URL, accesstoken.Account{})}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
