@@ -25,7 +25,7 @@ type StagedChange struct {
 	Approval string
 }
 
-// FindChange returns the staged change with the given ID. It returns false if there is none.
+// FindChange returns the staged change with the given ID. It returns false if no such change is staged.
 func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange, ok bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		change, ok, err = findChange(ctx, tx, id)
