@@ -74,8 +74,8 @@ func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
 	return next
 }
 
-// acceptWaiting accepts the waiting definitions for which may returns true. It returns the changed server and how many
-// definitions it has accepted. If there are none, it returns the same server.
+// acceptWaiting accepts the waiting definitions for which the given function returns true. It returns the changed
+// server and how many definitions it has accepted. If there are none, it returns the same server.
 func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
 	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {

@@ -95,8 +95,8 @@ type reportRun struct {
 	waiting, added int
 }
 
-// Report returns the state of the server after a report. It calls text for definitions that are stored. Report returns
-// an error only if text does.
+// Report returns the state of the server after a report. The function text returns stored definitions. Report returns
+// an error only if this function does.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]

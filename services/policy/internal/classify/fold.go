@@ -15,8 +15,8 @@ import (
 // [emphasis] characters are replaced by spaces, and "n't" is replaced by " not".
 type folded struct {
 	text string
-	// at contains the offset in the original text for each byte of the folded text. It is nil if the caller of fold did
-	// not ask for offsets.
+	// The field at contains the offset in the original text for each byte of the folded text. It is nil if the caller
+	// of fold did not ask for offsets.
 	at []int
 }
 

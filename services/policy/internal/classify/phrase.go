@@ -14,7 +14,7 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories. The phrase counts only if the leading verb has one of them.
+	// The field of lists categories. The phrase counts only if the leading verb has one of them.
 	of []mcpv1.Category
 }
 

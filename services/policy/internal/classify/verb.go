@@ -370,8 +370,9 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context gives a verb a different sense, depending on the words after it. One of the next few words must be in words,
-// where within is the number of these words. If unless is not nil, "from" must also be near, but no word in unless.
+// context gives certain verbs a different sense, depending on the words after the verb. It applies if one of the next
+// few words is in the set words. The field within says how many words are checked. If the set unless is not nil, the
+// word "from" must also be near, and no word in unless may be near.
 type context struct {
 	verbs         map[string]bool
 	within        int

@@ -14,7 +14,7 @@ type word struct {
 	raw string
 	// first is true if the word begins a sentence.
 	first bool
-	// after is the text between the previous word and this word.
+	// The field after is the text between the previous word and this word.
 	after string
 }
 

@@ -41,19 +41,19 @@ const (
 type Condition struct {
 	// program evaluates the expression. It is nil for the zero Condition.
 	program cel.Program
-	// costly returns a program that evaluates the expression but fails if this would take too long. The first call
-	// creates the program.
-	costly func() (cel.Program, error)
-	// traced returns a program that evaluates every part of the expression and records the values of the parts. The
+	// The function costly returns a program that evaluates the expression but fails if this would take too long. The
 	// first call creates the program.
+	costly func() (cel.Program, error)
+	// The function traced returns a program that evaluates every part of the expression and records the values of the
+	// parts. The first call creates the program.
 	traced func() (cel.Program, error)
 	// calls is the number of function calls in the expression, as countCalls counts them. It is -1 if the expression
 	// has loops.
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// reads contains the keys that the expression reads by name. The evaluation fails if the arguments contain a
-	// different spelling of such a key. reads is nil if the expression reads no key by name, or if
+	// The field reads contains the keys that the expression reads by name. The evaluation fails if the arguments
+	// contain a different spelling of such a key. reads is nil if the expression reads no key by name, or if
 	// [Condition.WithExtra] has disabled this check.
 	reads *shape
 	// anyArgs is true if the condition can be evaluated for arguments that are not in the tool's schema.

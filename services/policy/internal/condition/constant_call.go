@@ -11,10 +11,10 @@ import (
 type constantCall struct {
 	interpreter.InterpretableCall
 
-	// of is the first argument, or nil if all arguments are constant.
+	// The field of is the first argument, or nil if all arguments are constant.
 	of interpreter.InterpretableV2
-	// compute returns the result of the call for a value of the first argument. If of is nil, the value is nil. compute
-	// must return errors and unknown values unchanged.
+	// compute returns the result of the call for a value of the first argument. If the field of is nil, this value is
+	// nil. compute must return errors and unknown values unchanged.
 	compute func(ref.Val) ref.Val
 }
 

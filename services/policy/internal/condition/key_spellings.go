@@ -24,7 +24,7 @@ var errTooManyKeys = errors.New("the arguments have too many keys to check")
 type shape struct {
 	// keys contains the keys that the expression reads by name in this object.
 	keys []readKey
-	// each is the shape of every value in the object or list.
+	// The field each is the shape of every value in the object or list.
 	each *shape
 }
 
@@ -48,7 +48,7 @@ func newShape(p *location) *shape {
 type readKey struct {
 	// folded is the result of fold for the name.
 	name, folded string
-	// below is the shape of the key's value.
+	// The field below is the shape of the key's value.
 	below *shape
 }
 

@@ -15,8 +15,8 @@ type location struct {
 	name string
 	// keys contains the locations of the values that the expression reads by name.
 	keys map[string]*location
-	// each is the location of all values that the expression reads in a different way, for example by index or in a
-	// loop. It is nil if the expression reads no values like this.
+	// The field each is the location of all values that the expression reads in a different way, for example by index
+	// or in a loop. It is nil if the expression reads no values like this.
 	each *location
 }
 
@@ -45,8 +45,8 @@ type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the places in the arguments that an expression reads.
 type tracer struct {
-	// tested is called for each expression that tests a part of a string. The parameter from contains the locations
-	// from which the operands of the expression can come.
+	// The function tested is called for each expression that tests a part of a string. The parameter from contains the
+	// locations from which the operands of the expression can come.
 	tested func(e ast.Expr, from []*location)
 }
 

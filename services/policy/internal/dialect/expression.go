@@ -254,9 +254,9 @@ func member(in bool, x string, list *literal, to side) string {
 	return "(" + strings.Join(parts, join) + ")"
 }
 
-// textMember is like member, but returns "" unless the list contains only texts. Because the source formats convert
-// numbers to texts, the translation could be wrong for some texts if the value is a number. textMember also returns ""
-// for such texts.
+// textMember is like member, but returns "" unless the list contains only texts. It also returns "" if a text in the
+// list could be equal to a number, because the source formats convert numbers to texts, so that the translation could
+// be wrong.
 func textMember(in bool, x string, list *literal, to side) string {
 	exact := in == (to == atMost)
 	var quoted []string

@@ -146,8 +146,8 @@ func (r *reader) rateLimit(at, text string, out *rule) bool {
 	return true
 }
 
-// state converts the conditions that a rule has on its own counter to limits. If the rule has no such condition, its
-// counter has no effect, so state ignores the counter and adds a warning.
+// state converts those conditions of a rule that concern the rule's own counter to limits. If the rule has no such
+// condition, its counter has no effect, so state ignores the counter and adds a warning.
 func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	increment, ok := r.increment(at+".state", s)
 	if !ok {

@@ -219,8 +219,8 @@ func (t *translator) name(name, tool string) string {
 	return out
 }
 
-// slug returns a text in which a single - replaces every run of characters other than ASCII letters, digits and _. It
-// removes - and _ at both ends of the text.
+// slug replaces every run of characters other than ASCII letters, digits and _ with a single -. It also removes - and _
+// from both ends of the text.
 func slug(text string) string {
 	out := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' {

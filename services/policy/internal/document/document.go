@@ -171,7 +171,7 @@ type reader struct {
 	warnings strictyaml.Errors
 	// rulePaths contains the YAML path of each engine rule, in the order of the rules.
 	rulePaths []string
-	// read contains the tests that were read from the document.
+	// The field read contains the tests that were read from the document.
 	read []Test
 }
 

@@ -17,7 +17,7 @@ import (
 // A Test is a test in a document. It contains a call and the decision that the documents must make on the call.
 type Test struct {
 	source *strictyaml.Source
-	// at is the path to the test in the document.
+	// The field at is the path to the test in the document.
 	at             string
 	document, name string
 	call           engine.Call
@@ -62,9 +62,9 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 	return all, late, err
 }
 
-// eachTest runs the tests and calls each with the result of each test, until each returns false. If the tests take
-// longer than the time in the parameter within, eachTest stops and returns a problem for the document whose tests took
-// the longest.
+// eachTest runs the tests and calls the given function with the result of each test, until the function returns false.
+// If the tests take longer than the time in the parameter within, eachTest stops and returns a problem for the document
+// whose tests took the longest.
 func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil

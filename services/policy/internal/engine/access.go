@@ -65,7 +65,7 @@ func (s *Set) couldListDenied(call *Call) bool {
 	return false
 }
 
-// hasReason reports whether the decision on calls of the given tool has a reason from a rule.
+// hasReason reports whether a rule makes the decision on calls of the given tool and gives a reason.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool, of.evaluations = tool, nil

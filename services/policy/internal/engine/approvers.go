@@ -29,9 +29,10 @@ type OwnedAgent struct {
 }
 
 // Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
-// that requires approvals that some agents can't get, or that can't be given because approve_with requires a sign-in.
-// It checks each rule independently of the others. The document must have no other errors. The suggestions contain
-// names of people. If OthersMayDecide is true, Check returns nothing, because it can't count the approvers.
+// under which the calls of some agents can't be approved, and for each rule under which no call can be approved because
+// approve_with requires a sign-in. It checks each rule independently of the others. The document must have no other
+// errors. The suggestions contain names of people. If OthersMayDecide is true, Check returns nothing, because it can't
+// count the approvers.
 func (p *Approvers) Check(d *Document) []ParseError {
 	if p.OthersMayDecide {
 		return nil
@@ -116,7 +117,7 @@ func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) 
 	}, true
 }
 
-// countFor returns how many of the people in able may approve the calls of a caller. Callers may not approve their own
+// countFor returns how many of the given people may approve the calls of a caller. Callers may not approve their own
 // calls.
 func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)

@@ -5,8 +5,9 @@ package engine
 const maxTried = 400
 
 // combine assumes results for the conditions whose results are unknown. Each such result can be true, false or failed.
-// For each combination of results that combine considers, it calls try, which makes decisions and may evaluate further
-// conditions. If at most most conditions have unknown results, combine considers all combinations and returns true.
+// For each combination of results that combine considers, it calls the function try, which makes decisions and may
+// evaluate further conditions. The parameter most is a number of conditions. If no more conditions than this have
+// unknown results, combine considers all combinations and returns true.
 //
 // Otherwise combine returns false and considers at most [maxTried] combinations. These are the combinations in which
 // all conditions are false, in which all are true, and those that differ from them in one or two conditions. As a
@@ -63,7 +64,7 @@ func (e *evaluations) assume(n uint) {
 	}
 }
 
-// powerOf3 returns the n-th power of 3, or the (most+1)-th power if that is smaller.
+// powerOf3 returns 3 to the power of n. If n is greater than most+1, it returns 3 to the power of most+1.
 func powerOf3(n, most uint) uint {
 	out := uint(1)
 	for range min(n, most+1) {

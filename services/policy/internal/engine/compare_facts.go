@@ -36,11 +36,11 @@ func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, compl
 	return c.compareAll(&call, &next)
 }
 
-// MayOpen returns the rules because of which a change to the facts may make calls less restricted, so that calls that
-// were refused are permitted, or calls that needed approval are allowed. These rules either permit calls and apply only
-// after the change, or restrict calls and apply only before it. If [MentionedCallers] contains an example of each kind
-// of caller, MayOpen returns nothing. If the result is empty and the change makes calls less restricted, it also does
-// so for one of the principals in MentionedCallers.
+// MayOpen returns rules if a change to the facts may make calls less restricted, so that calls that were refused are
+// permitted, or calls that needed approval are allowed. These rules either permit calls and apply only after the
+// change, or restrict calls and apply only before it. If [MentionedCallers] contains an example of each kind of caller,
+// MayOpen returns nothing. If the result is empty and the change makes calls less restricted, it also does so for one
+// of the principals in MentionedCallers.
 func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	next := call
 	next.Facts = after

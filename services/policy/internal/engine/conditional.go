@@ -15,11 +15,11 @@ type evaluations struct {
 	// results uses the memory of space at first, so that a few results need no further allocation.
 	results []evaluated
 	space   [4]evaluated
-	// open is the number of unknown results. assumed contains one bit for each of them, which is the result that is
-	// assumed while a decision is made.
+	// The field open is the number of unknown results. The field assumed contains one bit for each of them, which is
+	// the result that is assumed while a decision is made.
 	open, assumed uint
-	// failing contains one bit for each unknown result. A bit that is set means that the condition is assumed to fail,
-	// which means that it can't be evaluated.
+	// The field failing contains one bit for each unknown result. A bit that is set means that the condition is assumed
+	// to fail, which means that it can't be evaluated.
 	failing uint
 	// permissive is true if every rule applies whose condition has an unknown result.
 	permissive bool
@@ -41,8 +41,8 @@ type evaluated struct {
 	class  int
 	result condition.Result
 	err    error
-	// open is true if the result depends on unknown values, because result is [condition.Unknown], or because the
-	// condition can also fail. In this case, bit is the position of this result in evaluations.assumed and
+	// The field open is true if the result depends on unknown values, because result is [condition.Unknown], or because
+	// the condition can also fail. In this case, bit is the position of this result in evaluations.assumed and
 	// evaluations.failing.
 	open bool
 	bit  uint
@@ -76,8 +76,8 @@ func (r *rule) appliesAt(result condition.Result) bool {
 	return r.Action != ActionAllow
 }
 
-// failure returns the error because of which the rule's condition can't be evaluated for the principal with index i, or
-// nil if it can be.
+// failure returns an error if the rule's condition can't be evaluated for the principal with index i, and nil
+// otherwise.
 func (c *Call) failure(r *rule, i int) error {
 	if r.when == nil {
 		return nil
@@ -240,10 +240,10 @@ func classOf(f *Facts) condition.Class {
 }
 
 // mostPermissive returns the most permissive verdict on a listed call, which stands for all calls with the same method
-// and the same tool, prompt or resource. It assumes for each condition with an unknown result the result that is best
-// for the caller. Because this treats different conditions as independent, all calls may be denied although the verdict
-// permits them. If more than [maxOpen] conditions have unknown results, mostPermissive assumes that a rule with such a
-// condition applies unless it refuses calls.
+// and the same tool, prompt or resource. If the result of a condition is unknown, mostPermissive assumes the result
+// that is best for the caller. Because it treats different conditions as independent, all calls may be denied although
+// the verdict permits them. If more than [maxOpen] conditions have unknown results, mostPermissive assumes that a rule
+// with such a condition applies unless it refuses calls.
 func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
 	for _, r := range rules { // find all unknown results before results are assumed
 		for i := range call.Subject.size() {

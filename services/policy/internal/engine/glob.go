@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character of the pattern for which fits returns false, and reports whether there is such a
-// character. A pattern with such a character matches no valid name.
+// stray returns a literal character of the pattern for which the given function returns false, and reports whether
+// there is such a character. A pattern with such a character matches no valid name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {

@@ -118,14 +118,14 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 // maxCombined is the number of callers after which MentionedCallers adds no more callers that several rules match.
 const maxCombined = 100
 
-// MentionedCallers returns examples of callers. The first example is a caller that no document mentions. At most limit
-// further examples follow.
+// MentionedCallers returns examples of callers. The first example is a caller that no document mentions. The parameter
+// limit is the maximum number of further examples.
 //
-// First among these are callers that the rules in documents match, and callers with the strings that occur in
-// conditions on the caller. If there are more than limit of these, MentionedCallers returns false as the second result.
-// The last examples are callers that several rules match, for example with the principal of one rule and the agent of
-// another. They are added only while there are at most 100 callers and at most limit callers, and they do not affect
-// the second result.
+// The next examples are callers that the rules in documents match, and callers with the strings that occur in
+// conditions on the caller. If these exceed the limit, MentionedCallers omits some of them and returns false as the
+// second result. The last examples are callers that several rules match, for example with the principal of one rule and
+// the agent of another. They are added only up to the limit, and only while there are at most 100 examples. They do not
+// affect the second result.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true

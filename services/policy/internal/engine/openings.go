@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// MayOpen returns the rules and defaults because of which a change to documents may make calls less restricted, so that
-// calls that were refused are permitted, or calls that needed approval are allowed. They were added, removed or
-// changed. If the result is empty, no call becomes less restricted. For a default, the name of the rule is "default".
-// Changes of names and reasons do not count. Changes of limits and approval terms count only if the limits or terms can
-// refuse calls.
+// MayOpen compares two versions of documents. It returns the rules and defaults whose addition, removal or change may
+// make calls less restricted, so that calls that were refused are permitted, or calls that needed approval are allowed.
+// If the result is empty, no call becomes less restricted. For a default, the name of the rule is "default". Changes of
+// names and reasons do not count. Changes of limits and approval terms count only if the limits or terms can refuse
+// calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
@@ -36,9 +36,9 @@ type keeper struct {
 	// all documents that apply to it are, every enforced document may then be the reason why calls to a server are
 	// restricted.
 	observes bool
-	// approvers, acr and limits are true if calls may have been refused before the change for a certain reason. The
-	// reasons are that lists of approvers have no group in common, that lists of acr values have no value in common,
-	// and that too many limits apply to a call.
+	// These fields are true if calls may have been refused before the change for certain reasons. For approvers, the
+	// reason is that lists of approvers have no group in common. For acr, it is that lists of acr values have no value
+	// in common. For limits, it is that too many limits apply to a call.
 	approvers, acr, limits bool
 }
 

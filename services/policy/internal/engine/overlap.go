@@ -99,8 +99,7 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. If covers returns false, this may still be the case,
-// because covers does not recognize all such pairs.
+// covers reports whether r matches every call that o matches. It may return false although r matches all these calls.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false

@@ -12,7 +12,7 @@ import (
 // for equal content, because each part is preceded by its length, and lists are sorted.
 type canonicalForm []byte
 
-// These are the versions of the canonical forms. If a version changes, all its digests change.
+// These are the versions of the canonical forms. If a version changes, all digests of this form change.
 const (
 	ruleFormat     = "sluice.rule.v1"
 	revisionFormat = "sluice.revision.v1"

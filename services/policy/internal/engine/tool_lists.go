@@ -232,11 +232,12 @@ func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.C
 // readCheck collects the tools whose schemas do not fit the way in which a condition reads one argument.
 type readCheck struct {
 	read *condition.ArgumentRead
-	// known counts the tools that have the argument. names contains the arguments of the tools that do not have it.
+	// The field known counts the tools that have the argument. The field names contains the arguments of the tools that
+	// do not have it.
 	known int
 	names []string
-	// without contains the tools that do not have the argument. optional contains the tools for which calls may omit
-	// it.
+	// The field without contains the tools that do not have the argument. The field optional contains the tools for
+	// which calls may omit it.
 	without, optional []string
 	// types contains the types of the argument if it is optional.
 	types []string

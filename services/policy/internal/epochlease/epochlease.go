@@ -35,12 +35,12 @@ func New() *Register {
 // it.
 type Holder struct {
 	register *Register
-	// last is the number of the newest response that was sent. taken is the number of the newest response that the
-	// gateway acknowledged.
+	// The field last is the number of the newest response that was sent. The field taken is the number of the newest
+	// response that the gateway acknowledged.
 	last, taken uint64
 	// grants contains one grant for each epoch whose decisions the gateway may use, ordered by epoch.
 	grants []grant
-	// left is true after a call to Leave.
+	// The field left is true after a call to Leave.
 	left bool
 }
 

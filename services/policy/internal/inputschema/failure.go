@@ -10,8 +10,8 @@ import (
 type failure struct {
 	path []segment
 	why  string
-	// kinds and is are set if the value has the wrong kind. In this case, kinds is the set of allowed kinds, and is
-	// holds the kind of the value. Otherwise both are zero.
+	// These fields are set if the value has the wrong kind. The field kinds contains the allowed kinds, and the field
+	// is contains the kind of the value. Otherwise both fields are zero.
 	kinds, is kind
 }
 

@@ -52,7 +52,7 @@ type Revision struct {
 	Approval, ApprovedBy string
 }
 
-// Follows reports whether r can be the active revision after before was active. If the result is false, the store has
+// Follows reports whether r can be active after the given revision was active. If Follows returns false, the store has
 // lost revisions.
 func (r *Revision) Follows(before *Revision) bool {
 	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
@@ -116,8 +116,8 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now, or the time one microsecond after before if now is not later than before. This can happen if
-// the clock was set back.
+// laterThan returns now if it is later than the given time before. Otherwise, for example because the clock was set
+// back, it returns the time one microsecond after the given time.
 func laterThan(before, now time.Time) time.Time {
 	if now.After(before) {
 		return now

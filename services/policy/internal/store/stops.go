@@ -148,8 +148,8 @@ func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	return set, err
 }
 
-// EndedStops returns those ended stops for which accept returns true, the newest first. It returns at most maxEnded
-// stops.
+// EndedStops returns those ended stops for which the given function returns true, the newest first. It returns at most
+// maxEnded stops.
 func (s *Store) EndedStops(ctx context.Context, accept func(Stop) bool) (stops []Stop, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", accept)

@@ -166,9 +166,9 @@ type Change struct {
 	Removed []catalog.Digest
 }
 
-// Change calls fn to change the server with the given name, and stores the result. It passes the stored server to fn
-// after it has classified the tools with the current version of the classifier. If the server is not stored, fn
-// receives an empty server. fn may be called more than once, so it must use only its arguments.
+// Change calls the function fn to change the server with the given name, and stores the result. It passes the stored
+// server to fn after it has classified the tools with the current version of the classifier. If the server is not
+// stored, fn receives an empty server. fn may be called more than once, so it must use only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
 // nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].
