@@ -141,7 +141,7 @@ func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	return nil
 }
 
-// use sets the documents of a and everything that was compiled from them.
+// use sets the documents of the active set and everything that was compiled from them.
 func (a *activeSet) use(rev *store.Revision, from *compiledDocuments) {
 	a.stored, a.Set, a.documents, a.warnings, a.rejected = rev, from.set, from.documents, from.warnings, from.rejected
 }

@@ -102,7 +102,7 @@ func (c *checker) warnOpenMethods(d *Document) {
 	}
 }
 
-// refusesAll reports whether a rule refuses all tools on the servers and to the callers that it matches.
+// refusesAll reports whether a rule refuses all tools, limited only by the servers and the callers that it matches.
 func (r *Rule) refusesAll() bool {
 	every := r.When == "" && (len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" }))
 	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)

@@ -79,9 +79,9 @@ func (h *Holder) Leave() {
 // function active for the current epoch and the time when the lease on this epoch expires. If this time is zero, the
 // response does not extend the lease.
 //
-// The register is locked while active runs, so that Record and [Register.OlderUntil] run one after the other. If the
-// active epoch changes before OlderUntil is called, either this response contains the new epoch, or OlderUntil takes
-// this lease into account.
+// The register is locked while this function runs, so that Record and [Register.OlderUntil] run one after the other. If
+// the active epoch changes before OlderUntil is called, either this response contains the new epoch, or OlderUntil
+// takes this lease into account.
 func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
