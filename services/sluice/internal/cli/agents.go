@@ -33,8 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls the function do with a context and a client of the wasmagent service. The parameter within is the
-// timeout of the context.
+// withAgents calls the given function with a client of the wasmagent service and a context that has the given timeout.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -105,7 +104,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call these tools. If there are no tools, manifestOf returns nil.
+// manifestOf returns the manifest of an agent that may call the given tools. If there are no tools, it returns nil.
 // With a nil manifest, an agent may access only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
@@ -244,7 +243,7 @@ func (t *tool) agentsList() *cobra.Command {
 	return c
 }
 
-// allAgents returns the agents of all pages. If the parameter ended is true, it also returns ended agents.
+// allAgents returns the agents on all pages of the list. If ended is true, the list includes agents that have ended.
 func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
 	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
 	if ended {

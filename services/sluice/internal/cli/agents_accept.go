@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// minDigest is the minimum number of digits of a digest that a person must give.
+// minDigest is the minimum number of hexadecimal digits of a digest that a person must give.
 const minDigest = 8
 
 func (t *tool) agentsAccept() *cobra.Command {

@@ -23,7 +23,7 @@ import (
 const (
 	// proofTime is the timeout for requests that verify, export, import or migrate a whole agent.
 	proofTime = 10 * time.Minute
-	// followTime is the time for which one request waits for more events.
+	// followTime is how long one request waits for more events.
 	followTime = 20 * time.Second
 	// maxArchive is the maximum size of an archive, and maxPart is the maximum size of one part. Both are in bytes.
 	maxArchive = 64 << 20

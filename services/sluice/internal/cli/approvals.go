@@ -30,7 +30,7 @@ func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error
 	return approvalv1.NewApprovalServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// filterFlags adds the flags that select approvals. forMe is the help text of --for-me.
+// filterFlags adds the flags that select approvals. The text forMe is the help text of --for-me.
 func (t *tool) filterFlags(c *cobra.Command, f *approvalv1.ApprovalFilter, forMe string) {
 	c.Flags().StringVar(&f.Server, "server", "", "only this server")
 	c.Flags().StringVar(&f.Name, "tool", "", "only this tool")
@@ -74,8 +74,8 @@ func (t *tool) approvalsList() *cobra.Command {
 	return c
 }
 
-// statesOf returns the states with these names. If there are no names, it returns nil if the parameter all is true, and
-// otherwise the states of approvals that have not ended.
+// statesOf returns the states with the given names. If there are no names, it returns the states of approvals that have
+// not ended, or nil if all is true.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {
 		names = []string{"pending", "approved", "claimed", "outcome_unknown"}

@@ -68,7 +68,7 @@ grant, whatever the state of the approval is.`,
 // approvalAction is an action on an approval. The command shows the approval before it performs the action.
 type approvalAction struct {
 	question string
-	// refuses is true if the action only prevents calls. Such an action needs no --yes without a terminal.
+	// refuses is true if the action only prevents calls. Without a terminal, such an action needs no --yes.
 	refuses bool
 	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
@@ -144,7 +144,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		if len(given) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
+		_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
 		client, done, err := t.approvalClient()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

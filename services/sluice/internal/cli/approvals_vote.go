@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNotConfirmed is returned if the person's answer is not yes.
+// errNotConfirmed means that nothing was decided, for example because the person's answer is not yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
 // errNoTerminal is the error of a command that must ask the person for confirmation, but has no terminal and was run
@@ -93,8 +93,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the same
-// vote, how many votes are missing, and until when an approved call can run.
+// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the
+// same vote, how many more people must approve the call, and before which time an approved call can run.
 func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); hasVote(before, mine) {
@@ -129,8 +129,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// showApproval reads and prints an approval before the person decides whether to approve it. If the output is JSON and
-// the person will be asked, showApproval prints the approval in readable form on standard error.
+// showApproval reads and prints an approval before the person decides on it. If the output is JSON and the person will
+// be asked, showApproval prints the approval in readable form on standard error.
 func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
 	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
@@ -146,8 +146,8 @@ func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServi
 	return seen, nil
 }
 
-// isInteractive reports whether the command asks the person, which it does if standard input is a terminal and --yes is
-// not set.
+// isInteractive reports whether the command asks the person for confirmation. It does so if standard input is a
+// terminal and --yes is not set.
 func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
 // confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if assumeYes is true.
@@ -176,7 +176,8 @@ func isYes(answer string) bool {
 	return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y")
 }
 
-// prompt prints a question and reads a line. If ctx is done first, prompt returns the context's error.
+// prompt prints a question and reads a line from standard input. If ctx is done first, prompt returns the context's
+// error.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 	fmt.Fprint(t.errOut, text)
 	type read struct {
@@ -184,7 +185,7 @@ func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 		err  error
 	}
 	answer := make(chan read, 1)
-	go func() { // a read can't be interrupted, so the goroutine stays if there is no answer
+	go func() { // a read can't be interrupted, so this goroutine outlives prompt if there is no answer
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if errors.Is(err, io.EOF) && line != "" {
 			err = nil

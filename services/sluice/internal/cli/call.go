@@ -47,8 +47,8 @@ with 1 if the call is refused or the tool reports an error.`,
 	return c
 }
 
-// callArguments returns the arguments of a call as a JSON object. The parameter pairs contains the values of --arg, and
-// raw is the value of --args.
+// callArguments returns the arguments of a call as a JSON object. The arguments are either the pairs from --arg or the
+// raw value of --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}

@@ -22,8 +22,8 @@ func (t *tool) asFlag(c *cobra.Command) {
 	})
 }
 
-// errTokenConfigured returns the error for a missing token file. The token was not generated because the configuration
-// already has tokens with the same role. In the mesh of the person who runs the command, each client has such a token.
+// errTokenConfigured returns the error for a missing token file. No token was generated, because the configuration
+// already has tokens with this role. In the mesh of the person who runs the command, each client has such a token.
 func (t *tool) errTokenConfigured(f *config.File, role string) error {
 	if role == agentToken && f.Name() != "" && f.Name() == t.personalConfig() {
 		return fmt.Errorf("this is your own mesh, whose calls come from a client: name one with --as, such as --as %s", strings.Join(agentNames(f), " or --as "))
@@ -55,8 +55,8 @@ func (t *tool) errNoClientToken(own *ownMesh, client string) error {
 	return fmt.Errorf("your mesh has no client %q: its clients are %s", client, strings.Join(agentNames(f), ", "))
 }
 
-// connectAs opens a session, on behalf of a client, with a server in the mesh of the person who runs the command. If
-// the mesh is not running, connectAs starts it.
+// connectAs opens a session as the given client with a server in the mesh of the person who runs the command. If the
+// mesh is not running, connectAs starts it.
 func (t *tool) connectAs(ctx context.Context, server, client string) (*session, error) {
 	if err := personal.CheckClient(client); err != nil {
 		return nil, usageError{fmt.Errorf("--as: %w", err)}

@@ -39,8 +39,8 @@ The file for --file contains a response to tools/list, the result in the respons
 of tools in the result. With --run, the command starts a stdio server with the environment of
 this command, requests the list of tools, and ends the server.`
 
-// withToolList adds flags that name a list of tools to a command: a file, or a server to start. The command then calls
-// the function do with the tools in this list.
+// withToolList adds flags to a command that select a list of tools. The list comes from a file, or from a server that
+// the command starts. The command then calls the given function with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
@@ -48,7 +48,7 @@ func withToolList(c *cobra.Command, do func(ctx context.Context, server string, 
 }
 
 // withOptionalToolList is like withToolList, but the flags are optional. If neither flag is set, the tools come from
-// the function in the parameter elsewhere.
+// the second function.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -164,7 +164,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {
 			why := "the definition does not say what the tool does"
-			for _, e := range slices.Backward(tool.GetEvidence()) { // the evidence with the highest weight is first, and wins
+			for _, e := range slices.Backward(tool.GetEvidence()) { // the loop ends with the first evidence, which has the highest weight
 				if e.GetCategory() == tool.GetCategory() {
 					why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
 				}

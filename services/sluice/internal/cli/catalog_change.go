@@ -17,7 +17,7 @@ import (
 // plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
-// shellWords joins words into a command line, and quotes them for a shell.
+// shellWords quotes words for a shell and joins them into a command line.
 func shellWords(all ...string) string {
 	for i, word := range all {
 		if !plainWord.MatchString(word) {
@@ -34,8 +34,8 @@ func (f *reviewFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
 }
 
-// findDigest returns the digest that begins with the digits in --digest. Exactly one of the digests in the parameter
-// all must begin with these digits.
+// findDigest returns the digest that begins with the digits in --digest. It returns an error unless exactly one of the
+// given digests begins with these digits.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -109,7 +109,7 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the whole digest of the definition that --digest selects. The parameter given contains the
+// listedDigest returns the whole digest of the definition that --digest selects. The arguments of the command name the
 // server and the tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
@@ -126,8 +126,8 @@ func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceC
 	return f.findDigest(all)
 }
 
-// pendingDigest returns the combined digest of all pending definitions of a server. It returns an error if this digest
-// does not begin with the digits in --digest.
+// pendingDigest returns the combined digest of all pending definitions of a server. It returns an error if the combined
+// digest does not begin with the digits in --digest.
 func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *reviewFlags) ([]byte, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -168,7 +168,7 @@ func (t *tool) catalogRefuse() *cobra.Command {
 	return c
 }
 
-// tagName matches valid tags (ToolOverride.tags).
+// tagName matches valid tags. See ToolOverride.tags.
 var tagName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 func (t *tool) catalogOverride() *cobra.Command {

@@ -108,9 +108,9 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the combined digest of the shown definitions. It is computed in the same way as the field
-// CatalogServer.waiting_digest: the definitions are sorted by the names of their tools, and then by their digests. The
-// result equals waiting_digest only if all pending definitions were shown.
+// combinedDigest returns the combined digest of the shown definitions. As in the field CatalogServer.waiting_digest,
+// the definitions are sorted by the names of their tools, and then by their digests. The result equals waiting_digest
+// only if all pending definitions were shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false

@@ -52,7 +52,8 @@ run of this command must have created it.`,
 	return c
 }
 
-// exporter returns the function that writes a format to a directory, or nil for JSON.
+// exporter returns the function that writes the catalog to a directory in the given format. It returns nil for JSON,
+// which is written to standard output.
 func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
 	switch {
 	case format == "json" && out != "":
@@ -70,8 +71,8 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// readCatalog reads all pages of the catalog, or of one server if the parameter server is not empty. It reports its
-// progress on standard error every two seconds.
+// readCatalog reads the pages of the catalog. If server is not empty, it reads only the pages of this server. It
+// reports its progress on standard error every two seconds.
 func (t *tool) readCatalog(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)

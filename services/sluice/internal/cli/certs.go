@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is the minimum remaining validity of a certificate. If the remaining validity is shorter, setup replaces
-// the certificate.
+// renewBefore is how long a certificate must still be valid. If it expires earlier, setup replaces the certificate.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {

@@ -160,8 +160,8 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions returns the newest n records, oldest first. The gateway may return a page that is not full if it has
-// to search for long. In that case, newestDecisions reports the progress of the search on standard error.
+// newestDecisions returns the newest n records, oldest first. If a search takes long, the gateway may return a page
+// that is not full. In that case, newestDecisions reports the progress of the search on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}

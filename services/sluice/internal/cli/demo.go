@@ -96,7 +96,7 @@ func serveHTTP(ctx context.Context, lis net.Listener, handler http.Handler) erro
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		if server.Shutdown(ctx) != nil { // streams that clients have open are closed
+		if server.Shutdown(ctx) != nil { // clients still have open streams, which Close ends
 			return server.Close()
 		}
 		return nil

@@ -139,7 +139,8 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	return &hookTarget{setup: s, Target: target, client: client}, nil
 }
 
-// install changes the mesh first, so that the client never has a hook that the mesh does not know about.
+// install registers the hook of the client. It changes the mesh first, so that the client never has a hook that the
+// mesh does not know about.
 func (h *hookTarget) install(ctx context.Context) error {
 	if err := h.checkMesh(); err != nil {
 		return err
@@ -217,8 +218,8 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure adds the client to the configuration of the mesh if the parameter present is true, and otherwise removes
-// it. It also adds missing tokens. It reports whether the configuration has changed.
+// configure adds the client to the configuration of the mesh if present is true, and otherwise removes it. It also adds
+// missing tokens. It reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
 	before, after, err := h.configuration(present)
 	if err != nil || bytes.Equal(before, after) {
@@ -255,8 +256,8 @@ func (h *hookTarget) configuration(present bool) (before, after []byte, err erro
 	return before, after, nil
 }
 
-// withHook returns the configuration with the client added to the list of hooks, or removed from this list if the
-// parameter present is false.
+// withHook adds the client to the list of hooks in the configuration, or removes the client from this list if present
+// is false. It returns the new configuration.
 func withHook(content []byte, client string, present bool) ([]byte, error) {
 	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 	edit := configedit.Edit{Path: []string{"hooks", client}}
@@ -270,7 +271,8 @@ func withHook(content []byte, client string, present bool) ([]byte, error) {
 	return change.After, nil
 }
 
-// remove changes the client first, so that the client never has a hook that the mesh does not know about.
+// remove removes the hook of the client. It changes the client first, so that the client never has a hook that the mesh
+// does not know about.
 func (h *hookTarget) remove(ctx context.Context) error {
 	done, err := h.Remove(ctx, h.paths.Data)
 	if err != nil {
@@ -302,8 +304,8 @@ func (h *hookTarget) otherRecords() (bool, error) {
 	}), err
 }
 
-// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if that policy is equal
-// to the policy that this version of Sluice writes.
+// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if the policy still
+// equals the policy that this version of Sluice writes.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -327,7 +329,7 @@ func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if !changed {
 		return nil
 	}
-	return h.stopMesh(ctx) // it starts again when a client needs it
+	return h.stopMesh(ctx) // the mesh starts again when a client needs it
 }
 
 // status prints the state of the hook. It returns errSilent if the hook does not work.
@@ -363,8 +365,7 @@ func (h *hookTarget) printPolicyNote() {
 	}
 }
 
-// faults returns the reasons why the hook does not work. The parameter commands is the result of
-// [hooksetup.Target.Registered].
+// faults returns the reasons why the hook does not work. The commands are the result of [hooksetup.Target.Registered].
 func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// observeFor is the time for which the mesh refuses no calls after `init --observe`.
+// observeFor is how long the mesh allows all calls after `init --observe`.
 const observeFor = 24 * time.Hour
 
 type initFlags struct {
@@ -125,7 +125,7 @@ func clientList() string {
 	return text
 }
 
-// clientsNamed returns the clients with these IDs, or all clients if the parameter ids is empty.
+// clientsNamed returns the clients with the given IDs, or all clients if no IDs are given.
 func clientsNamed(ids []string) ([]clientconfig.Client, error) {
 	if len(ids) == 0 {
 		return clientconfig.Clients(), nil
@@ -210,14 +210,14 @@ type setup struct {
 	trials  []trial
 	// trialDir is the directory of the temporary mesh in which the servers were tried, or "" if there was no such mesh.
 	trialDir string
-	// observed is what planObserve found out for `init --observe`.
+	// observed is the result of planObserve for `init --observe`.
 	observed observation
 	// meshEdit is the change to the mesh's configuration.
 	meshEdit *clientsetup.MeshEdit
 	secrets  *secretstore.Store
 }
 
-// scan reads the clients' files. If the parameter project is not empty, it also reads the files of that project. It
+// scan reads the clients' files. If a project directory is given, it also reads the files of that project. It
 // determines which entries already go through the mesh.
 func (s *setup) scan(project string) []clientsetup.Found {
 	found := clientsetup.Scan(s.system, s.clients, project)

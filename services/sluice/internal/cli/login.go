@@ -28,7 +28,7 @@ const signInTime = 10 * time.Minute
 type loginFlags struct {
 	issuer, role, tokenFile string
 	device, noBrowser       bool
-	// maxAge is 0 if any time since the authentication is accepted.
+	// maxAge limits how long ago the person may have authenticated. If it is 0, any time is accepted.
 	maxAge time.Duration
 	acr    []string
 }
@@ -106,8 +106,8 @@ func (t *tool) signIn(ctx context.Context, f *config.File, flags *loginFlags) er
 	return t.printSignedIn(created)
 }
 
-// withSessions calls the function do with a client that uses a new connection. A connection without a credential is
-// closed after 10 s, and a sign-in takes longer.
+// withSessions calls the given function with a client. It uses a new connection each time, because a connection without
+// a credential is closed after 10 s, and a sign-in takes longer.
 func (t *tool) withSessions(ctx context.Context, at endpoint, with credential, do func(context.Context, identityv1.SessionServiceClient) error) error {
 	conn, err := t.dialWith(at, with)
 	if err != nil {
@@ -197,7 +197,8 @@ func readTokenFile(path string) (string, error) {
 	return token, nil
 }
 
-// signInByDevice shows a code, and asks for the session until the person has entered the code on another device.
+// signInByDevice shows a code, and requests the session again and again until the person has entered the code on
+// another device.
 func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.CreateSessionRequest) (created *identityv1.CreateSessionResponse, err error) {
 	var started *identityv1.StartDeviceSignInResponse
 	err = t.withSessions(ctx, at, anonymous, func(ctx context.Context, client identityv1.SessionServiceClient) (err error) {
@@ -236,7 +237,8 @@ func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.
 	}
 }
 
-// slowDown is added to the interval of the device flow if the issuer asks for it (RFC 8628, section 3.5).
+// slowDown is the time by which the interval of the device flow grows if the issuer asks for it (RFC 8628, section
+// 3.5).
 const slowDown = 5 * time.Second
 
 // signedIn is a session in the JSON output.
@@ -314,7 +316,7 @@ func (t *tool) signOut(ctx context.Context, f *config.File) error {
 	return nil
 }
 
-// endSession ends the session with the given token at the mesh. It succeeds if the session has ended before.
+// endSession ends the session with the given token at the mesh. It succeeds if the session has already ended.
 func (t *tool) endSession(ctx context.Context, at endpoint, secret string) error {
 	var unconfirmed int32
 	err := t.withSessions(ctx, at, credential{secret: secret, from: sessionSource}, func(ctx context.Context, client identityv1.SessionServiceClient) error {
@@ -374,7 +376,8 @@ func (t *tool) printCaller(token *identityv1.Token) error {
 	})
 }
 
-// readLimited reads a file, or standard input if path is -, up to a maximum length.
+// readLimited reads a file, or standard input if the path is -. It returns an error if there are more bytes than
+// allowed.
 func readLimited(path string, most int64) ([]byte, error) {
 	if path == "-" {
 		return readUpTo(os.Stdin, most)

@@ -78,7 +78,8 @@ func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Findi
 	return resp.GetFindings(), documents, nil
 }
 
-// policyClient connects to the policy service of the running mesh. The caller must call the returned function done.
+// policyClient connects to the policy service of the running mesh. The caller must call the returned function to close
+// the connection.
 func (t *tool) policyClient() (_ policyv1.PolicyServiceClient, done func(), _ error) {
 	f, err := t.load()
 	if err != nil {

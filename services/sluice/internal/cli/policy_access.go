@@ -115,7 +115,7 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 	return t.printAccess(answer)
 }
 
-// principalOfToken returns the principal on whose behalf calls with the token of this name are made.
+// principalOfToken returns the principal for which calls with the named token are made.
 func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityServiceClient, name string) (*identityv1.Principal, error) {
 	req := &identityv1.ListTokensRequest{}
 	for {
@@ -336,8 +336,8 @@ func serverAccessText(s *policyv1.ServerAccess) string {
 	return text
 }
 
-// accessRows returns one row for each case. It omits the case in which a call is refused because a condition can't be
-// evaluated, unless it is the only case in which calls are refused.
+// accessRows returns one row for each case that the policy distinguishes in calls to a tool. It omits the case in which
+// a call is refused because a condition can't be evaluated, unless it is the only case in which calls are refused.
 func accessRows(tool *policyv1.ToolAccess) [][]string {
 	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
 	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }

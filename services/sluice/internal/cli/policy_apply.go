@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// applyTimeout is the timeout for applying policy documents. The tests in these documents may take 30 s.
+	// applyTimeout is the timeout for applying policy documents. It is long because the tests in these documents may
+	// take 30 s.
 	applyTimeout = time.Minute
 	// defaultPolicyFolder is the folder that `policy apply` reads if no path is given.
 	defaultPolicyFolder = "policies"
@@ -245,7 +246,7 @@ func (t *tool) printApplied(resp *policyv1.ApplyDocumentsResponse) error {
 }
 
 // namedByFile returns documents whose paths are only the names of their files, so that the same files result in the
-// same revision from every folder. If two files have the same name, all paths stay unchanged.
+// same revision from every folder. If two files have the same name, namedByFile does not change any paths.
 func namedByFile(documents []*policyv1.Document) []*policyv1.Document {
 	out, seen := make([]*policyv1.Document, len(documents)), make(map[string]bool)
 	for i, d := range documents {

@@ -45,8 +45,9 @@ func incompleteError(format string, args ...any) error {
 	return exitError{fmt.Errorf(format, args...), exitIncomplete}
 }
 
-// comparisonError returns err with the exit code of a comparison. The exit code is 1 if the change would make calls
-// less restricted.
+// comparisonError makes the command exit with [exitFailed] if a comparison fails. It does not change an error that
+// already has an exit code, or errSilent, with which the command exits with 1 because the change would make calls less
+// restricted.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
@@ -160,8 +161,8 @@ func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsReque
 	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments())
 }
 
-// diffLive lets the running mesh compare documents. If the parameter since is not empty, it also compares the calls
-// that were recorded since that time.
+// diffLive lets the running mesh compare documents. If since is not empty, it also compares the calls that were
+// recorded since that time.
 func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest, since string) (*policyv1.DiffRevisionsResponse, error) {
 	if since != "" {
 		filter := &gatewayv1.DecisionFilter{WithoutProtocol: true, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}
@@ -278,8 +279,8 @@ func (t *tool) printMessage(m proto.Message) error {
 	return t.printJSON(jsontext.Value(raw))
 }
 
-// mayOpenError returns an error that names the first few rules. The changes to these rules made none of the compared
-// calls less restricted, but may make other calls less restricted.
+// mayOpenError returns the error for changed rules that may make calls less restricted, although none of the compared
+// calls became less restricted. It names the first few of these rules.
 func mayOpenError(rules []*policyv1.RuleRef) error {
 	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))

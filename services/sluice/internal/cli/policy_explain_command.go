@@ -142,8 +142,8 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	return nil
 }
 
-// explanation returns the running mesh's explanation of a decision. If the parameter drafts contains paths, the mesh
-// evaluates the call with the documents at these paths instead of the active documents.
+// explanation returns the running mesh's explanation of a decision. If paths of drafts are given, the mesh evaluates
+// the call with the documents at these paths instead of the active documents.
 func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *identityv1.Principal, drafts []string) (*policyv1.ExplainCallResponse, error) {
 	var documents []*policyv1.Document
 	if len(drafts) > 0 {

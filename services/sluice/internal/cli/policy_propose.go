@@ -74,7 +74,7 @@ func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Ti
 	if len(seen.byTool) == 0 {
 		return fmt.Errorf("no call to a tool of %s was sent since %s: set `mode: observe` for the server, or an earlier --since", server, formatTime(since))
 	}
-	home, _ := os.UserHomeDir() // paths in usual home folders have no bound anyway
+	home, _ := os.UserHomeDir() // without it, paths in the usual home folders are still too wide for a bound
 	made, err := policy.Propose(server, seen.tools(tools), home)
 	if err != nil {
 		return err
@@ -198,7 +198,7 @@ func (o *sentCalls) add(r *gatewayv1.Record) error {
 	return nil
 }
 
-// tools returns the tools in the parameter listed with their calls. It also returns tools that were called but are no
+// tools adds the calls to the listed tools and returns these tools. It also returns tools that were called but are no
 // longer listed.
 func (o *sentCalls) tools(listed []policy.ObservedTool) []policy.ObservedTool {
 	uses := o.uses.byTool()

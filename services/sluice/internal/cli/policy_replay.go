@@ -136,10 +136,10 @@ type replayConn struct {
 	timeout *time.Timer
 }
 
-// errNoAnswer is the error of a replay if the policy service did not answer a request in time.
+// errNoAnswer is the error of a replay if the policy service does not answer a request in time.
 var errNoAnswer = errors.New("the policy service did not answer in time: try again, with a shorter time in --since")
 
-// openReplay opens a replay stream. The stream is closed when ctx is done or the function end is called.
+// openReplay opens a replay stream. The stream is closed when ctx is done or the returned function is called.
 func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *replayConn, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c = &replayConn{timeout: time.AfterFunc(requestTimeout, func() { cancel(errNoAnswer) })}
@@ -154,7 +154,7 @@ func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *re
 	return c, end, nil
 }
 
-// ask sends a request, and calls the function add with each response up to the last response for this request.
+// ask sends a request, and calls the given function with each response up to the last response for this request.
 func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv1.ReplayDecisionsResponse)) error {
 	c.timeout.Reset(requestTimeout)
 	defer c.timeout.Stop()
@@ -192,7 +192,7 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 	req, lastReport := &gatewayv1.ListDecisionsRequest{Filter: r.filter, PageSize: maxPage, WithArguments: true}, time.Now()
 	for {
 		page, err := listDecisionsPage(ctx, clients.gateway, req)
-		if req.GetWithArguments() && status.Code(err) == codes.PermissionDenied { // the person is no operator
+		if req.GetWithArguments() && status.Code(err) == codes.PermissionDenied { // the person is not an operator
 			req.WithArguments = false
 			page, err = listDecisionsPage(ctx, clients.gateway, req)
 		}
@@ -220,8 +220,8 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments copies the recorded arguments of a tool call from the parameter rec to the parameter one. It does so
-// only if the record contains the arguments and no value in them was redacted.
+// addArguments copies the recorded arguments of a tool call from a record to the call that is replayed. It does so only
+// if the record contains the arguments and no value in them was redacted.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
 	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {
@@ -233,8 +233,8 @@ func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	}
 }
 
-// batches divides records into requests of limited size. It counts the calls that the policy service did not evaluate
-// when they were made.
+// batches divides records into requests of limited size. It omits the calls that the policy service did not evaluate
+// when they were made, and counts them in r.notDecided.
 func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
 	size := 0
 	for _, rec := range records {

@@ -101,8 +101,8 @@ func (p *policyDocuments) String() string {
 	return p.Revision.String()
 }
 
-// withPolicyClient calls the function do with a client of the policy service. The function do must set a timeout for
-// each of its requests, because do may also wait for a person.
+// withPolicyClient calls the given function with a client of the policy service. The function must set a timeout for
+// each of its requests. withPolicyClient sets none, because the function may also wait for a person.
 func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -287,9 +287,9 @@ func (t *tool) completeRevision(c *cobra.Command, given []string, _ string) ([]s
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
+	_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
 	var out []string
-	_ = t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error { // without an answer, nothing is completed
+	_ = t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error { // if this fails, nothing is completed
 		all, err := t.listRevisions(ctx, client)
 		for _, r := range all {
 			if revisionID.MatchString(r.ID) {

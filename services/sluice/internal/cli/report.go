@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// maxReportRows is the maximum number of rows of a report that are kept in memory. Calls for which a further row
-	// would be needed are only counted.
+	// maxReportRows limits how many rows of a report are stored. Calls that would need further rows are only counted.
 	maxReportRows = 10_000
 	// maxReportLines is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxReportLines = 20
@@ -106,7 +105,7 @@ type observationReport struct {
 
 	request  *gatewayv1.SummarizeObservationsRequest
 	rows     map[reportKey]*reportRow
-	byEffect map[string]int64 // the numbers of calls with another result, by what would have happened, for the headline
+	byEffect map[string]int64 // maps what would have happened to the number of calls, for the headline
 	progress io.Writer        // nil if no progress is reported
 }
 

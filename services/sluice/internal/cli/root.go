@@ -40,7 +40,8 @@ type tool struct {
 	// cleartextTo is a host, in addition to this machine, to which the agent's token may be sent without TLS. It may be
 	// empty.
 	cleartextTo string
-	// as is the client whose token for the person's own mesh is used instead of the agent's token. It may be empty.
+	// The field as is the client whose token for the person's own mesh is used instead of the agent's token. It may be
+	// empty.
 	as string
 	// commandName is the name of the command, and lastRequest describes the command's last request. Errors contain
 	// both.
@@ -49,7 +50,7 @@ type tool struct {
 }
 
 // Main runs the command line and returns the exit code: 0 for success, 1 for a failure, and 2 for an invalid command
-// line. The parameter program is the name by which the process was called. The parameter launcher starts stdio servers.
+// line. The program is the name by which the process was called. The launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -99,8 +100,8 @@ type exitError struct {
 func (e exitError) Unwrap() error { return e.error }
 
 // selfName returns the name of this program for use in messages. If SLUICE_COMMAND is set, as in containers, it returns
-// that value. It returns the parameter program if this is a relative path, or if this is an absolute path and PATH
-// contains no program named sluice. Otherwise it returns "sluice".
+// that value. It returns the name by which the process was called if this is a relative path, or if this is an absolute
+// path and PATH contains no program named sluice. Otherwise it returns "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -206,8 +207,8 @@ func (t *tool) loadFile() (*config.File, error) {
 	return f, nil
 }
 
-// args returns a function that checks arguments. It converts the errors of the parameter check to usage errors that
-// suggest a similar command.
+// args returns a function that checks arguments with the given function. It converts errors to usage errors, and
+// suggests a similar command if there is one.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)
@@ -221,7 +222,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is none.
+// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is no such subcommand.
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {

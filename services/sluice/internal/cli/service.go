@@ -145,7 +145,7 @@ func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, pa
 }
 
 // startService starts the service of the operating system that runs the mesh. If a client has started the mesh,
-// startService first stops that mesh. The parameter active is true if the service was already running.
+// startService first stops that mesh. If active is true, the service was already running.
 func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, active bool) error {
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout+meshStartTimeout)
 	defer cancel()
@@ -177,8 +177,8 @@ func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, acti
 	return m.waitService(ctx, s)
 }
 
-// waitUnlocked waits until no process has locked the data directory. A mesh that is stopping may still write to its
-// journal when running.Find no longer finds it.
+// waitUnlocked waits until no process has locked the data directory, because a mesh that is stopping may still write to
+// its journal when running.Find no longer finds it.
 func waitUnlocked(ctx context.Context, data string) error {
 	for {
 		dir, err := datadir.Open(data, "")

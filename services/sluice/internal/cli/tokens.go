@@ -23,11 +23,11 @@ import (
 const (
 	// maxTokenPage is the maximum size of a page of tokens.
 	maxTokenPage = 1000
-	// defaultTokenLife is the time after which a token expires if --expires is not set.
+	// defaultTokenLife is how long a token is valid if --expires is not set.
 	defaultTokenLife = "90d"
-	// maxOverlap is the maximum time for which the replaced text of a token stays valid.
+	// maxOverlap limits how long the replaced text of a token stays valid.
 	maxOverlap = 7 * 24 * time.Hour
-	// maxTokenLife is the maximum time after which a token expires.
+	// maxTokenLife limits how long a token is valid.
 	maxTokenLife = 365 * 24 * time.Hour
 )
 
@@ -92,7 +92,7 @@ func (t tokenRecord) ended(now time.Time) string {
 	}
 }
 
-// withIdentity calls the function do with a client of the identity service.
+// withIdentity calls the given function with a client of the identity service.
 func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -185,7 +185,7 @@ func newTokenID(agent string) string {
 	return name[:min(len(name), maxAgent)] + "-" + strings.ToLower(rand.Text()[:6])
 }
 
-// parseExpiry parses an RFC 3339 time in the future, or a duration from now. The duration has Go's format, or is a number
+// parseExpiry parses an RFC 3339 time in the future, or a duration from now. A duration has Go's format, or is a number
 // of days such as 30d.
 func parseExpiry(text string, now time.Time) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
@@ -216,7 +216,7 @@ type createdToken struct {
 	// Secret is empty if the token was written to File.
 	Secret string `json:"secret,omitzero"`
 	File   string `json:"file,omitzero"`
-	// OldExpires is the time at which the replaced text ends. It is zero if the token is new.
+	// OldExpires is when the replaced text becomes invalid. It is zero if the token is new.
 	OldExpires time.Time `json:"oldExpires,omitzero"`
 	// UnconfirmedReplicas is the number of replicas of the identity role that have not confirmed the rotation of the
 	// token. It is -1 if the number is unknown.
@@ -304,7 +304,7 @@ printed once, on standard output, or written to a new file.`,
 	return c
 }
 
-// reissueToken replaces the text of a token, and prints it or writes it to a new file, as issueToken does.
+// reissueToken replaces the text of a token. Like issueToken, it prints the new text or writes it to a new file.
 func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.RotateTokenRequest, path string) error {
 	file, err := createTokenFile(path)
 	if err != nil {

@@ -64,7 +64,7 @@ func (t *tool) listToolsOfServers(ctx context.Context, servers []string) []serve
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentChecks)
 	for i, server := range servers {
-		own := *t // each goroutine records the target of its request
+		own := *t // a copy, because each goroutine records the target of its request
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
@@ -192,7 +192,7 @@ func (t *tool) completeServer(c *cobra.Command, given []string, _ string) ([]str
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
+	_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
 	names, err := t.serverNames(c.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// startTimeout is the maximum time to wait until every mesh service is ready.
+// startTimeout limits how long the program waits until every mesh service is ready.
 const startTimeout = 40 * time.Second
 
 const demoName = "demo"
@@ -87,7 +87,7 @@ terminal, specify the file with --config. Only up and config check look for this
 	return c
 }
 
-// idleFlags contains the flags that determine whether the mesh exits when it has been idle, and after what time.
+// idleFlags contains the flags that determine whether the mesh exits when it is idle, and after which time.
 type idleFlags struct {
 	onDemand bool
 	after    time.Duration
@@ -115,7 +115,7 @@ func (i idleFlags) openData(ctx context.Context, data string) (*datadir.Dir, err
 func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, found addresses, idle idleFlags) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
-	held, err := idle.openData(ctx, f.Path(f.Data)) // before any file is created in it
+	held, err := idle.openData(ctx, f.Path(f.Data)) // lock the directory before any file is created in it
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, i
 const stopReportInterval = 5 * time.Second
 
 // reportStopping waits until ctx is done. It then prints, on standard error, the requests for which the mesh waits
-// before it stops. It prints them again whenever they change, until the channel ended is closed.
+// before it stops. It prints them again whenever they change, until the given channel is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
