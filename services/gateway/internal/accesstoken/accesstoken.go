@@ -1,5 +1,5 @@
 // Package accesstoken gets the access tokens with which the gateway calls servers that require OAuth. The identity
-// service stores and refreshes them. The gateway stores them only in memory.
+// service stores and refreshes the tokens. The gateway stores the tokens only in memory.
 package accesstoken
 
 import (
@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// useBefore is how long before its expiry a token is used for the last time, but at most a quarter of the time that it
-	// has left when the gateway gets it.
+	// useBefore is how long before a token expires the gateway stops using it. If the token is valid for less than four
+	// times this duration when the gateway gets it, the gateway stops using it when a quarter of that time is left.
 	useBefore = 20 * time.Second
-	// maxAge is how long a token is used before the gateway asks whether it is still the newest one. An operator may
-	// have deleted or replaced the connection.
+	// maxAge is how long a token is used before the gateway asks whether it is still the newest one, because an
+	// operator may have deleted or replaced the connection.
 	maxAge = 30 * time.Second
 	// askTimeout is the timeout of a request to the identity service, which may have to refresh the token first.
 	askTimeout = 45 * time.Second
-	// failurePause is how long the gateway does not ask again after an error.
+	// failurePause is how long the gateway waits after an error before it asks again.
 	failurePause = time.Second
 )
 
 // Token is an access token.
 type Token struct {
-	// Text is sent as `Authorization: Bearer`.
+	// Text is the token as it is sent in the header `Authorization: Bearer TEXT`.
 	Text       string
 	generation int64
 	// useUntil is the time after which the gateway asks for another token.
@@ -53,7 +53,7 @@ type Source struct {
 	err    error
 }
 
-// New returns the source of access tokens for a server of the configuration, which are sent to the given URL.
+// New returns the source of the access tokens for a configured server. The tokens are sent to the given URL.
 func New(client identityv1.ConnectionServiceClient, server, url string) *Source {
 	return &Source{client: client, server: server, url: url}
 }
@@ -77,7 +77,7 @@ func (s *Source) Token(ctx context.Context) (Token, error) {
 	return s.askOnce(ctx, 0)
 }
 
-// Replace returns the token to use instead of a token that the server has refused. isNew is false if there is no other
+// Replace returns the token to use instead of a token that the server has refused. isNew is true if this is a different
 // token.
 func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew bool, err error) {
 	s.mu.Lock()
@@ -90,8 +90,8 @@ func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew 
 	return next, err == nil && next.generation != refused.generation, err
 }
 
-// askOnce gets a token from the identity service. Concurrent calls share one request, which continues if the first of
-// these calls ends.
+// askOnce gets a token from the identity service. Concurrent calls share one request. The request continues even if the
+// call that started it ends.
 func (s *Source) askOnce(ctx context.Context, refused int64) (Token, error) {
 	answers := s.requests.DoChan(strconv.FormatInt(refused, 10), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
@@ -125,13 +125,13 @@ func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 		left := resp.GetExpires().AsTime().Sub(now)
 		next.useUntil = now.Add(min(maxAge, left-min(useBefore, left/4)))
 	}
-	if next.generation >= s.last.generation || !now.Before(s.last.useUntil) { // it is smaller if the store was restored
+	if next.generation >= s.last.generation || !now.Before(s.last.useUntil) { // the generation is smaller if the store of the identity service was restored from a backup
 		s.last, s.err = next, nil
 	}
 	return next, nil
 }
 
-// cause returns an error that says what an operator or a caller can do.
+// cause returns an error that says what an operator or a caller can do about err.
 func (s *Source) cause(err error) error {
 	out := &upstream.CauseError{Detail: status.Convert(err).Message(), Err: fmt.Errorf("get an access token for %s: %w", s.server, err)}
 	switch {
@@ -146,7 +146,7 @@ func (s *Source) cause(err error) error {
 	return out
 }
 
-// RefusedCause returns the error for a server that refuses each access token.
+// RefusedCause returns the message for a call to a server that refuses every access token with this HTTP status.
 func (s *Source) RefusedCause(statusCode int) string {
 	return fmt.Sprintf("the server refuses the access token of the mesh (HTTP %d): an operator has to run `sluice connect %s`, with an account and scopes that the server accepts", statusCode, s.server)
 }
