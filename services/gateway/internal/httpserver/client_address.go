@@ -39,9 +39,9 @@ func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastUntrusted returns the address of the client that has sent a request. The parameter from is the address from which
-// the request was received, and hops contains the forwarded addresses. lastUntrusted follows hops from the last to the
-// first while they are trusted proxies.
+// lastUntrusted returns the address of the client that has sent a request. It starts with from, which is the address
+// from which the request was received. Then it follows the forwarded addresses from the last to the first while they
+// belong to trusted proxies.
 func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := parseNode(hop)
