@@ -75,14 +75,14 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 }
 
 // countAndDecide counts one request in an answer as a request from the server, and asks the policy service to evaluate
-// it. The parameter answered is true if the client answers the request in its next message.
-func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answered bool) *refusal.Refusal {
+// it. answeredLater is true if the client answers the request in its next message.
+func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answeredLater bool) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
-	return x.decide(ctx, m, &attempt.Call{FromServer: true, AnsweredLater: answered})
+	return x.decide(ctx, m, &attempt.Call{FromServer: true, AnsweredLater: answeredLater})
 }
 
 // DecideServerRequest asks the policy service to evaluate a request that a server of a revision with sessions sends to
@@ -194,8 +194,8 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	return x.decide(ctx, m, &attempt.Call{FromServer: fromServer})
 }
 
-// decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set. The
-// function decide sets all other fields.
+// decide is like [Exchange.Decide], but uses the values of those fields that the caller has set in call. decide sets
+// the other fields of call.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call *attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
