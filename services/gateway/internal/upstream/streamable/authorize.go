@@ -21,7 +21,7 @@ const maxOldTokens = 2
 
 // secrets contains the values that a server's answers must not contain. It is immutable.
 type secrets struct {
-	// configured are the secrets of the configuration, and tokens the last access tokens, newest first.
+	// configured are the secrets of the configuration, and tokens are the last access tokens, newest first.
 	configured, tokens []string
 	// clean redacts all of them in answers. address redacts the parts of a redirect address that are shown.
 	clean, address *redact.Redactor
@@ -65,7 +65,7 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	}
 	next, isNew, err := s.tokens.Replace(ctx, token)
 	if err != nil || !isNew {
-		return resp, nil //nolint:nilerr // the answer of the server says more
+		return resp, nil //nolint:nilerr // the server's answer says more about the refusal than err
 	}
 	closeBody(resp)
 	s.hide(next.Text)
