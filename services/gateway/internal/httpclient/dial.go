@@ -20,10 +20,10 @@ import (
 const (
 	// dialTimeout is the timeout for establishing a connection.
 	dialTimeout = 5 * time.Second
-	// maxIdle is the maximum number of idle connections to one server. With the default of net/http, which is two, most
-	// calls would open a new connection under load.
+	// maxIdle limits how many idle connections to one server stay open. With the default of net/http, which is two,
+	// most calls would open a new connection under load.
 	maxIdle = 1024
-	// idleTimeout is the time after which an idle connection to a server is closed.
+	// idleTimeout is how long an idle connection to a server stays open.
 	idleTimeout = 90 * time.Second
 	// receiveBuffer is the size of the receive buffer that is requested from the operating system for each connection,
 	// in bytes. The system may use twice as much. For HTTP/2 it is also the flow-control window of each stream. These
