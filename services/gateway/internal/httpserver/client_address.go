@@ -79,8 +79,7 @@ func forwarded(h http.Header) (hops []string) {
 	return hops
 }
 
-// parseNode parses an address in one of the forms that proxies write: with or without a port, and IPv6 with or without
-// brackets.
+// parseNode parses an address as proxies write it, with or without a port. An IPv6 address may be in brackets.
 func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if at, err := netip.ParseAddrPort(text); err == nil {

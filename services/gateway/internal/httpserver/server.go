@@ -22,7 +22,7 @@ const (
 	// request, including a body that is not used.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
-	// idleTimeout is the time after which an idle client connection is closed.
+	// idleTimeout is how long an idle client connection stays open.
 	idleTimeout = 2 * time.Minute
 	// sendBuffer is the size of a socket's send buffer in bytes. The operating system may use twice as much. The buffer
 	// does not count against any caller's quota. A larger buffer would delay the detection of slow readers.
