@@ -37,7 +37,7 @@ const (
 	// of these pages. A list with more pages is omitted.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
-	// MaxConcurrent limits to how many servers the gateway sends requests at the same time because of one message.
+	// MaxConcurrent limits how many servers the gateway asks at the same time in order to answer one message.
 	MaxConcurrent = 8
 	// maxServerBytes is the maximum size of one server's elements in a combined list, in bytes. Each element counts
 	// elementOverhead bytes in addition to its own size.
