@@ -81,7 +81,7 @@ type Exchange struct {
 	// empty and Server is nil.
 	ServerName string
 	Server     *servers.Server
-	// Timeout is the maximum duration of a request to the server.
+	// Timeout limits how long a request to the server may take.
 	Timeout time.Duration
 	// Message is the parsed message, or nil before it is read.
 	Message *jsonrpc.Message

@@ -20,10 +20,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests: a result of
-// revision 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of revision 2025-11-25 requires
-// that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each request in the answer as a
-// request from the server, and the decision is recorded.
+// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests. One is a result
+// of revision 2026-07-28 (Multi Round-Trip Requests), and the other is the error with which a server of revision
+// 2025-11-25 requires that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each
+// request in the answer as a request from the server, and the decision is recorded.
 //
 // If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
 // the client could not continue without the requests. The refusal says that the outcome is unknown, because the server
@@ -164,8 +164,8 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is the maximum number of URLs in one answer that the user must open. It is limited because the policy
-// service evaluates each URL separately.
+// maxElicitations limits how many URLs one answer may ask the user to open, because the policy service evaluates each
+// URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
