@@ -6,8 +6,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// An Answer is one message from a server: a response, a notification or a request. It is read-only. Its spans are
-// positions in Raw, which must not change while the Answer is in use.
+// An Answer is one message from a server, which is a response, a notification or a request. It is read-only. Its spans
+// are positions in Raw, which must not change while the Answer is in use.
 type Answer struct {
 	// Raw is the message as it was received.
 	Raw []byte

@@ -70,8 +70,8 @@ type Limits struct {
 	Bytes int
 	// Depth is the maximum nesting depth of objects and arrays. The message itself is level 1.
 	Depth int
-	// Tokens is the maximum number of tokens: scalars, keys, and the opening and closing brackets of objects and
-	// arrays.
+	// Tokens is the maximum number of tokens. Scalars, keys, and the opening and closing brackets of objects and arrays
+	// are tokens.
 	Tokens int
 	// KeyBytes is the maximum length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
