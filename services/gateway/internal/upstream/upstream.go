@@ -34,8 +34,8 @@ var (
 const (
 	// MaxMessage is the maximum size of a message that the gateway accepts from a server, in bytes.
 	MaxMessage = 16 << 20
-	// MaxEvents is the maximum number of messages that a server may send before the answer to one request. Messages that
-	// no client receives also count.
+	// MaxEvents limits how many messages a server may send before the answer to one request. Messages that no client
+	// receives also count.
 	MaxEvents = 100_000
 	// MaxStream is the maximum total size of one answer and the messages before it, in bytes.
 	MaxStream = 64 << 20

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum
-	// size of each of these messages, in bytes. A message that exceeds one of these limits or the principal's memory
-	// budget is dropped, because a slow client must not delay other clients.
+	// eventQueue limits how many messages may wait for the receiver of a request. maxEvent is the maximum size of each
+	// of these messages, in bytes. A message that exceeds one of these limits or the principal's memory budget is
+	// dropped, because a slow client must not delay other clients.
 	eventQueue = 64
 	maxEvent   = 256 << 10
 	// maxOwed limits how many abandoned requests of a process are stored, so that late answers to them are recognized.

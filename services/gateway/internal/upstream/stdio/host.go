@@ -18,7 +18,7 @@ const (
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is the minimum time since the previous start for a start that does not count as quick.
+	// steadyAfter is how long after the previous start a start no longer counts as quick.
 	steadyAfter = 10 * time.Second
 )
 

@@ -30,7 +30,7 @@ type Install struct {
 }
 
 const (
-	// installLimit is the maximum duration of an installation. npm prints nothing while it builds a package, so the
+	// installLimit limits how long an installation may take. npm prints nothing while it builds a package, so the
 	// gateway does not end an installation only because it prints nothing.
 	installLimit = 10 * time.Minute
 	// renewAfter is how old an installation may be if the command names no exact version of the package. An older

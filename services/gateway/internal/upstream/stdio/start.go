@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit is the maximum duration of a start if no maximum is configured for the server. Each time that the
-	// process writes to standard error, the start may take another startQuiet, because an installation may take minutes
-	// and writes its progress to standard error. maxStart is the maximum duration of any start.
+	// startLimit limits how long a start may take if no limit is configured for the server. Each time that the process
+	// writes to standard error, the start may take another startQuiet, because an installation may take minutes and
+	// writes its progress to standard error. maxStart limits how long any start may take.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute

@@ -72,13 +72,14 @@ type Config struct {
 	Recycle int
 	// Limits are the limits of one process. The zero value selects [DefaultLimits].
 	Limits Limits
-	// Start is the maximum time between the start of a process and its answer to initialize. If it is 0, the maximum is 60
+	// Start limits how long a process may take from its start until it answers initialize. If it is 0, the limit is 60
 	// s, or up to 10 min while the process writes to standard error.
 	Start time.Duration
-	// WriteTimeout is the time after which a process is terminated if it does not read a message. If it is 0, the time
-	// is 10 s.
+	// WriteTimeout is how long a process may take to read a message before it is terminated. If it is 0, the time is 10
+	// s.
 	WriteTimeout time.Duration
-	// IdleTimeout is the time after which a process without open sessions is terminated. If it is 0, the time is 5 min.
+	// IdleTimeout is how long a process may run without open sessions before it is terminated. If it is 0, the time is
+	// 5 min.
 	IdleTimeout time.Duration
 	// MaxProcesses limits how many principals may have a process at the same time. If it is 0, the maximum is 256. A
 	// principal, together with the agents that it has created, may have a quarter of these processes. All principals of

@@ -16,7 +16,8 @@ import (
 // headerAuthorization is the header with the access token (RFC 6750, section 2.1).
 const headerAuthorization = "Authorization"
 
-// maxOldTokens is the number of replaced access tokens that are still redacted, because late answers may contain them.
+// maxOldTokens limits how many replaced access tokens are still redacted. They are redacted because late answers may
+// contain them.
 const maxOldTokens = 2
 
 // secrets contains the values that a server's answers must not contain. It is immutable.

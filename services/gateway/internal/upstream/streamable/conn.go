@@ -37,8 +37,8 @@ type conn struct {
 	// several requests find that their session is lost. It is a channel, so that other requests stop waiting when their
 	// contexts are done.
 	reopening chan struct{}
-	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
-	// reopening.
+	// probed is the time at which the gateway last checked whether the server still knows the session. The lock
+	// reopening guards it.
 	probed time.Time
 	// listened is true if the server has opened a stream for the session.
 	listened atomic.Bool

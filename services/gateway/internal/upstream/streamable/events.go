@@ -116,8 +116,7 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 	}
 }
 
-// eventBuffer is the number of bytes of a stream that are buffered. The field name of every line must fit into the
-// buffer.
+// eventBuffer is the size of the buffer for a stream, in bytes. The field name of every line must fit into the buffer.
 const eventBuffer = 8 << 10
 
 // eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single

@@ -236,6 +236,6 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	return nil, answer, err
 }
 
-// sseRetryAfter is the time after which the gateway requests a stream again from a server that did not support
+// sseRetryAfter is how long the gateway waits before it requests a stream again from a server that did not support
 // HTTP+SSE.
 const sseRetryAfter = time.Minute
