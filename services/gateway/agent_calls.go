@@ -27,7 +27,7 @@ const (
 	maxResult = 6 << 20
 	// maxTool is the maximum size of a tool definition in ListTools, in bytes.
 	maxTool = 1 << 20
-	// maxProgress is the maximum number of queued progress messages of one call.
+	// maxProgress limits how many progress messages of one call are queued.
 	maxProgress = 64
 )
 

@@ -114,8 +114,8 @@ type Server struct {
 	// InstallEachStart means that the command installs its package each time a process is started. Otherwise the
 	// gateway installs the package once.
 	InstallEachStart bool
-	// Start is the maximum time that a process may take to start. If it is 0, the maximum is 60 s. A process that
-	// writes to standard error may take longer.
+	// Start limits how long a process may take to start. If it is 0, the limit is 60 s. A process that writes to
+	// standard error may take longer.
 	Start time.Duration
 	// Sandbox configures the program's sandbox. If it has the zero value, the program starts only if the kernel can
 	// enforce every part of the sandbox.

@@ -331,9 +331,9 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	return err
 }
 
-// taskSecretText is the text from which the gateway derives the secret for task ids, using the journal's key. The
-// journal uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals a
-// call's arguments.
+// taskSecretText is a constant text from which the gateway derives the secret for task ids, using the journal's key.
+// The journal uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals
+// a call's arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
 
 // Sandboxes returns, for each stdio server, a report of what the kernel enforces. Callers must not modify the reports.
