@@ -1,5 +1,5 @@
 // Package accesstoken gets the access tokens with which the gateway calls servers that require OAuth. The identity
-// service stores and refreshes them. The gateway stores them only in memory.
+// service stores and refreshes the tokens. The gateway stores the tokens only in memory.
 package accesstoken
 
 import (
@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// useBefore is how long before its expiry a token is used for the last time, but at most a quarter of the time that it
-	// has left when the gateway gets it.
+	// useBefore is how long before a token expires the gateway stops using it. If the token is valid for less than four
+	// times this duration when the gateway gets it, the gateway stops using it when a quarter of that time is left.
 	useBefore = 20 * time.Second
-	// maxAge is how long a token is used before the gateway asks whether it is still the newest one. An operator may
-	// have deleted or replaced the connection.
+	// maxAge is how long a token is used before the gateway asks whether it is still the newest one, because an
+	// operator may have deleted or replaced the connection.
 	maxAge = 30 * time.Second
 	// askTimeout is the timeout of a request to the identity service, which may have to refresh the token first.
 	askTimeout = 45 * time.Second
-	// failurePause is how long the gateway does not ask again after an error.
+	// failurePause is how long the gateway waits after an error before it asks again.
 	failurePause = time.Second
 	// replacePause is how long the gateway does not ask again for a token that replaces a refused one, if there was
 	// none. A server that refuses each token would otherwise cause one request to the identity service for each call.
@@ -38,7 +38,7 @@ const (
 
 // Token is an access token.
 type Token struct {
-	// Text is sent as `Authorization: Bearer`.
+	// Text is the token as it is sent in the header `Authorization: Bearer TEXT`.
 	Text       string
 	generation int64
 	// useUntil is the time after which the gateway asks for another token.
@@ -111,7 +111,7 @@ func (s *Source) Token(ctx context.Context) (Token, error) {
 	return s.askOnce(ctx, 0)
 }
 
-// Replace returns the token to use instead of a token that the server has refused. isNew is false if there is no other
+// Replace returns the token to use instead of a token that the server has refused. isNew is true if this is a different
 // token.
 func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew bool, err error) {
 	s.accepted.CompareAndSwap(refused.generation, 0)

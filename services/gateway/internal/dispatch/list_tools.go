@@ -92,8 +92,8 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 
 // filterTools reports a page of a list to the catalog, asks the policy service which tools the caller may see, and
 // stores the visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more,
-// because the catalog's response may be outdated: the gateway may not have listed the server's tools in the session's
-// revision yet, or the catalog may have lost its records.
+// because the catalog's response may be outdated. For example, the gateway may not have listed the server's tools in
+// the session's revision yet, or the catalog may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
 	// As in Definition, the gateway itself must have read the whole list before a tool's first definition can be
 	// accepted.

@@ -25,7 +25,7 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to.Answer(resp)
 }
 
-// stepUp changes the response to a call that was refused because of a missing scope. The response then has the status
+// stepUp returns the response to a call that was refused because its token lacks a scope. The response has the status
 // 403 and a challenge, so that the client signs in again with the scopes that the call needs. The body is a JSON-RPC
 // error, because the client does not treat a response with this status as the result of the call.
 func (s *Server) stepUp(w http.ResponseWriter, r *http.Request, c httpserver.Caller, x *protocol.Request, resp dispatch.Response) dispatch.Response {

@@ -77,8 +77,8 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short explanation for operators why a server was not reached. It returns "" if the reason is not
-// known.
+// Network returns a short explanation, for operators, of why a server was not reached. It returns "" if the reason is
+// not known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"

@@ -42,9 +42,9 @@ type Session struct {
 	err error
 }
 
-// OpenLater returns a session that its first request opens. To open it, that request calls the function open with a
-// memory budget for the answer. If open fails, the next request tries again. Until the session is open, notifications
-// are dropped. When the session has been opened, whenOpen is called unless it is nil.
+// OpenLater returns a session that its first request opens. To open it, that request calls open with a memory budget
+// for the answer. If open fails, the next request tries again. Until the session is open, notifications are dropped.
+// When the session has been opened, whenOpen is called unless it is nil.
 func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
@@ -212,8 +212,7 @@ func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, erro
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// record calls the function request. It records the outcome in the metrics, in the server's health and as the server's
-// last error.
+// record runs request and stores the outcome in the metrics, in the server's health and as the server's last error.
 func (s *Server) record(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.circuit.do(request)

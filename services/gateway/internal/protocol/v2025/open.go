@@ -111,11 +111,11 @@ func (x Message) initializeServer(ctx context.Context, access visibility.Access)
 	}, nil), upstream.Answer{Message: greeting}, true, nil
 }
 
-// completeInitialize sends notifications/initialized if the function accepts returns true for the server's revision.
-// Otherwise it closes the session and returns [protocol.ErrVersion].
-func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, accepts func(version string) bool) error {
+// completeInitialize sends notifications/initialized if isAccepted returns true for the server's revision. Otherwise it
+// closes the session and returns [protocol.ErrVersion].
+func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, isAccepted func(version string) bool) error {
 	err := protocol.ErrVersion
-	if !answer.Error.Present() && accepts(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
+	if !answer.Error.Present() && isAccepted(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.SendNotification(ctx, upstream.Initialized())
 	}
 	if err != nil {

@@ -53,8 +53,8 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 }
 
 // stateIDs returns the ids under which callers' states are stored. An id is an HMAC of the caller, the server and, if
-// necessary, the client. Its key is a secret of this gateway. Therefore no table of ids is needed, and two callers
-// never share an id. stateIDs is safe for concurrent use.
+// necessary, the client. The key of the HMAC is a secret of this gateway. Therefore the gateway needs no table of ids,
+// and two callers never share an id. stateIDs is safe for concurrent use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
@@ -71,7 +71,7 @@ func (s *stateIDs) idFor(key []byte) string {
 // enterState assigns the message to a state. Revision 2026-07-28 has no sessions, so the gateway uses a state in place
 // of a session. A state contains the gateway's data about a caller on a server. A caller has a separate state for each
 // combination of those attributes that the policy distinguishes. No client can refer to a state by its id. enterState
-// contacts no server. x.releaseState releases the state.
+// sends nothing to the server. x.releaseState releases the state.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)

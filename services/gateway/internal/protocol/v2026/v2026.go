@@ -51,8 +51,8 @@ type message struct {
 	releaseState                           func()
 }
 
-// Post handles a message of revision 2026-07-28. The policy service evaluates the body, and the headers must agree with
-// the body.
+// Post handles a message of revision 2026-07-28. The headers must agree with the body, because the policy service
+// evaluates only the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
@@ -142,11 +142,11 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// setTarget prepares the message for its server. speaks is true if the server supports revision 2026-07-28. Otherwise
+// setTarget prepares the message for its server. isModern is true if the server supports revision 2026-07-28. Otherwise
 // the gateway must translate the message and send it in a session.
-func (x *message) setTarget(speaks bool) {
-	x.translates, x.Discovery = !speaks, x.Server.Own()
-	if speaks {
+func (x *message) setTarget(isModern bool) {
+	x.translates, x.Discovery = !isModern, x.Server.Own()
+	if isModern {
 		x.Discovery = x.Server.Revision(mcp.Modern)
 	}
 }

@@ -17,12 +17,13 @@ import (
 // headerAuthorization is the header with the access token (RFC 6750, section 2.1).
 const headerAuthorization = "Authorization"
 
-// maxOldTokens is the number of replaced access tokens that are still redacted, because late answers may contain them.
+// maxOldTokens limits how many replaced access tokens are still redacted. They are redacted because late answers may
+// contain them.
 const maxOldTokens = 2
 
 // secrets contains the values that a server's answers must not contain. It is immutable.
 type secrets struct {
-	// configured are the secrets of the configuration, and tokens the last access tokens, newest first.
+	// configured are the secrets of the configuration, and tokens are the last access tokens, newest first.
 	configured, tokens []string
 	// clean redacts all of them in answers. address redacts the parts of a redirect address that are shown.
 	clean, address *redact.Redactor
@@ -65,7 +66,7 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	}
 	next, isNew, err := s.tokens.Replace(ctx, token)
 	if err != nil || !isNew {
-		return resp, nil //nolint:nilerr // the answer of the server says more
+		return resp, nil //nolint:nilerr // the server's answer says more about the refusal than err
 	}
 	closeBody(resp)
 	resp, err = s.sendWith(ctx, next, begin, head, fields, body)

@@ -67,10 +67,10 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean func() *redact.Re
 
 var errEnded = errors.New("the stream ended before the answer")
 
-// receivers contains the receivers of messages from a server. All except events and resume are required.
+// receivers contains the functions that receive a server's messages. All except events and resume are required.
 type receivers struct {
-	// resume waits for the duration in the parameter wait, and then continues the stream after the event whose id is in
-	// the parameter last. resume is nil if the stream cannot be resumed.
+	// resume waits for the given duration, and then continues the stream after the event with the given id. It is nil
+	// if the stream cannot be resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
 	// events receives the messages that belong to the current request. It is nil if the request has no receiver for them.
 	events func([]byte)
@@ -97,7 +97,7 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 	}
 }
 
-// replyTimeout is the maximum time for a server to accept the gateway's response to the server's request. It is short
+// replyTimeout limits how long a server may take to accept the gateway's response to the server's request. It is short
 // because the gateway reads nothing from the server while it sends the response.
 const replyTimeout = 5 * time.Second
 
@@ -117,8 +117,7 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 	}
 }
 
-// eventBuffer is the number of bytes of a stream that are buffered. The field name of every line must fit into the
-// buffer.
+// eventBuffer is the size of the buffer for a stream, in bytes. The field name of every line must fit into the buffer.
 const eventBuffer = 8 << 10
 
 // eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single
@@ -131,7 +130,7 @@ type eventReader struct {
 	all, events int
 	begun       time.Time
 	// seen is the size of the current event, and lines is the number of its data lines. other is true if the type of
-	// the event is neither "message" nor the type in the field wanted.
+	// the event is neither "message" nor wanted.
 	seen, lines int
 	other       bool
 	// kind is the type of the current event, or "" for the default type. wanted is an additional event type whose data
