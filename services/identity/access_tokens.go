@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// refreshBefore is how long before its expiry an access token is refreshed, but at most a quarter of its lifetime.
+	// refreshBefore is how long before its expiry an access token is refreshed. A token with a short lifetime is refreshed
+	// when a quarter of its lifetime is left.
 	refreshBefore = 30 * time.Second
-	// minTokenAge is the minimum age of an access token that is refreshed because the server has refused it. A server
-	// that refuses each token would otherwise cause one refresh for each call.
+	// minTokenAge is how old an access token must be before it is refreshed because the server has refused it. Without
+	// this minimum, a server that refuses every token would cause one refresh for each call.
 	minTokenAge = time.Minute
-	// refreshLease is how long one replica may refresh a connection. It is longer than refreshTimeout, so that two
+	// refreshLease is how long only one replica may refresh a connection. It is longer than refreshTimeout, so that two
 	// replicas never use the same refresh token.
 	refreshLease   = 30 * time.Second
 	refreshTimeout = 10 * time.Second
-	// refreshPause is the time after a failed refresh before the next one begins.
+	// refreshPause is the minimum time between a failed refresh and the next one.
 	refreshPause = 5 * time.Second
-	// leasePoll is how often a replica reads a connection that another replica refreshes.
+	// leasePoll is the interval at which a replica reads a connection that another replica is refreshing.
 	leasePoll = 100 * time.Millisecond
 	// saveTimeout is how long a replica tries to store new tokens. saveRetry is the pause between two attempts.
 	saveTimeout = refreshLease - refreshTimeout - time.Second
@@ -60,7 +61,7 @@ func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcce
 	}
 }
 
-// accessToken returns a valid access token. It waits if another replica refreshes the token.
+// accessToken returns a valid access token. It waits while another replica is refreshing the token.
 func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
 	for {
 		found, err := c.store.Connection(ctx, req.GetServer())
@@ -145,12 +146,12 @@ func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccess
 	return resp
 }
 
-// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica does this, or has done it
-// since the connection was read.
+// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica is replacing them, or
+// has replaced them since the connection was read.
 //
-// The lease is stored before the refresh token is used. If this process ends in between, the next replica tries the
-// same refresh token once, after the lease has ended. An authorization server may refuse it then, because it was used,
-// and an operator has to connect the server again.
+// The lease is stored before the refresh token is used. If this process ends after that, the next replica tries the
+// same refresh token once, after the lease has ended. The authorization server may refuse the token, because it was
+// used before. Then an operator has to connect the server again.
 func (c connections) refresh(ctx context.Context, of *store.Connection, granted *grant) (*store.Connection, error) {
 	if granted.RefreshToken == "" {
 		return nil, c.endConnection(ctx, of, "the access token has expired, and the authorization server has issued no refresh token")
@@ -182,7 +183,7 @@ func (c connections) refresh(ctx context.Context, of *store.Connection, granted 
 	return c.saveRefresh(ctx, &next, &renewed)
 }
 
-// requestRefresh uses the refresh token once (RFC 6749, section 6).
+// requestRefresh requests new tokens with the refresh token (RFC 6749, section 6). It sends only one request.
 func (c connections) requestRefresh(ctx context.Context, name string, granted *grant) (*oauth2.Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
@@ -199,8 +200,8 @@ func (c connections) requestRefresh(ctx context.Context, name string, granted *g
 	return answer, checkTokenAnswer(answer)
 }
 
-// saveRefresh stores the new tokens before they are used. The old refresh token may not be valid any more, so
-// saveRefresh tries again if the store is unavailable.
+// saveRefresh stores the new tokens before they are used. If the store is unavailable, saveRefresh tries again, because
+// the old refresh token may no longer be valid.
 func (c connections) saveRefresh(ctx context.Context, next *store.Connection, renewed *grant) (*store.Connection, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
@@ -221,8 +222,8 @@ func (c connections) saveRefresh(ctx context.Context, next *store.Connection, re
 	}
 }
 
-// failRefresh records a failed refresh. Errors of the authorization server other than its unavailability last until an
-// operator connects the server again.
+// failRefresh records a failed refresh. If the authorization server has refused the refresh, the connection can't be
+// used until an operator connects the server again.
 func (c connections) failRefresh(ctx context.Context, of *store.Connection, why error) {
 	ends := errors.Is(why, errLoginRequired)
 	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "login_required", ends, "error", why)
@@ -233,7 +234,7 @@ func (c connections) failRefresh(ctx context.Context, of *store.Connection, why 
 	}
 }
 
-// endConnection records that an operator has to connect a server again.
+// endConnection records that an operator has to connect a server again, and returns an error that says so.
 func (c connections) endConnection(ctx context.Context, of *store.Connection, why string) error {
 	_, begun, err := c.store.BeginRefresh(ctx, of.Server, of.Generation, c.replica, refreshLease)
 	if err != nil || !begun {
@@ -244,7 +245,7 @@ func (c connections) endConnection(ctx context.Context, of *store.Connection, wh
 	return ended
 }
 
-// problemText returns an error for operators, without the class of the error.
+// problemText returns the message of an error for operators, without the general beginning that many errors share.
 func problemText(err error) string {
 	text := withoutControls(strings.TrimPrefix(strings.TrimPrefix(err.Error(), errLoginRequired.Error()+": "), errServerAway.Error()+": "))
 	return strings.ToValidUTF8(text[:min(len(text), maxShownProblem)], "")

@@ -29,13 +29,13 @@ import (
 const (
 	// attemptLife is how long an operator may take to sign in at a server.
 	attemptLife = 15 * time.Minute
-	// startTimeout is the timeout for finding the authorization server and for registering a client.
+	// startTimeout limits how long it may take to find the authorization server and to register a client.
 	startTimeout = 25 * time.Second
-	// maxAttempt is the maximum size of an attempt that is not encrypted, in bytes.
+	// maxAttempt is the maximum size, in bytes, of an attempt before it is encrypted.
 	maxAttempt = 16<<10 - 64
-	// minLife is the minimum lifetime of an access token. A shorter one counts as unknown.
+	// minLife is the minimum lifetime of an access token. A shorter lifetime counts as unknown.
 	minLife = 2 * time.Second
-	// attemptPurpose is the purpose of sealed attempts.
+	// attemptPurpose is the purpose for which attempts are encrypted.
 	attemptPurpose = "attempt"
 )
 
@@ -54,7 +54,7 @@ type connections struct {
 	*Service
 }
 
-// attempt is a sign-in at a server that an operator has started. The operator's program stores it encrypted.
+// attempt is a sign-in at a server that an operator has started. The operator's program stores the encrypted attempt.
 type attempt struct {
 	Name     string      `json:"name"`
 	Client   oauthClient `json:"client"`
@@ -65,14 +65,14 @@ type attempt struct {
 	Started  time.Time `json:"started"`
 }
 
-// grant is what a connection stores encrypted.
+// grant contains the values of a connection that are stored encrypted.
 type grant struct {
 	Client       oauthClient `json:"client"`
 	AccessToken  string      `json:"accessToken"`
 	RefreshToken string      `json:"refreshToken,omitzero"`
 }
 
-// serverNamed returns a server of the configuration at which the mesh signs in.
+// serverNamed returns the configured server with the given name, if the mesh signs in at this server.
 func (c connections) serverNamed(name string) (OAuthServer, error) {
 	of, ok := c.tokens.identities().Servers[name]
 	if !ok {
@@ -129,7 +129,7 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	}, nil
 }
 
-// openAttempt decrypts an attempt, and refuses it if it can't be finished any more.
+// openAttempt decrypts an attempt. It returns errAttemptEnded if the attempt can't be finished any more.
 func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, error) {
 	var opened attempt
 	key, err := c.sealKey()
@@ -204,8 +204,8 @@ func (c connections) oauthContext(ctx context.Context, name string) (context.Con
 	return context.WithValue(ctx, oauth2.HTTPClient, client), client.CloseIdleConnections, nil
 }
 
-// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that has passed counts as unknown, because each
-// call would otherwise cause a refresh.
+// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that is less than minLife away counts as
+// unknown, because each call would otherwise cause a refresh.
 func checkTokenAnswer(answer *oauth2.Token) error {
 	const most = 16 << 10
 	if time.Until(answer.Expiry) < minLife {
@@ -223,8 +223,8 @@ func checkTokenAnswer(answer *oauth2.Token) error {
 	}
 }
 
-// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). refused is the error if the
-// authorization server has refused the request.
+// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). If the authorization server has
+// refused the request, the result wraps the second argument.
 func tokenEndpointError(err, refused error) error {
 	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
 	switch {
@@ -234,13 +234,14 @@ func tokenEndpointError(err, refused error) error {
 		answer.Response.StatusCode >= http.StatusInternalServerError || answer.Response.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: the token endpoint has answered %s", errServerAway, answer.Response.Status)
 	default:
-		// The description can repeat the refused token, and the code is a text of the authorization server, too.
+		// The description is not shown, because it can contain the refused token. The code is shortened, because the
+		// authorization server chooses it.
 		return fmt.Errorf("%w: the token endpoint has answered %q", refused, shorten(withoutControls(answer.ErrorCode)))
 	}
 }
 
-// grantedScopes returns the scopes of an answer, separated by spaces. An answer without them grants what was requested
-// (RFC 6749, section 5.1).
+// grantedScopes returns the scopes of an answer, separated by spaces. An answer without scopes grants the requested
+// scopes (RFC 6749, section 5.1).
 func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	if text, ok := answer.Extra("scope").(string); ok && text != "" {
 		return strings.ToValidUTF8(withoutControls(text[:min(len(text), maxAskedScopes)]), "")
@@ -248,7 +249,7 @@ func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	return strings.Join(client.Scopes, " ")
 }
 
-// withoutControls replaces control characters with spaces. PostgreSQL stores no NUL.
+// withoutControls replaces control characters with spaces, because PostgreSQL can't store NUL.
 func withoutControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -258,7 +259,7 @@ func withoutControls(text string) string {
 	}, text)
 }
 
-// sealerOf returns a function that encrypts a grant for a server and a generation.
+// sealerOf returns a function that encrypts a grant for a server and for the generation that it is called with.
 func (c connections) sealerOf(server string, granted *grant) store.Sealer {
 	raw, err1 := json.Marshal(granted)
 	key, err2 := c.sealKey()

@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// OAuthServer is a server of the configuration at which the mesh signs in.
+// OAuthServer is a configured server at which the mesh signs in.
 type OAuthServer struct {
 	// URL is the MCP endpoint. CA contains certificate authorities in PEM that are trusted in addition to those of the
-	// system. It may be empty.
+	// system. CA may be empty.
 	URL, CA string
 	// ClientID and ClientSecret identify a registered OAuth client. If ClientID is empty, the mesh registers a client.
 	ClientID, ClientSecret string
-	// Scopes are the scopes to request. If they are empty, the server names them.
+	// Scopes are the scopes to request. If there are none, the mesh requests the scopes that the server names.
 	Scopes []string
 	// Issuer identifies the authorization server. If it is empty, the server's metadata name it.
 	Issuer string
@@ -28,8 +28,8 @@ func (s OAuthServer) equal(other OAuthServer) bool {
 		s.OmitResource == other.OmitResource && slices.Equal(s.Scopes, other.Scopes)
 }
 
-// oauthServersOf returns the servers in a configuration at which the mesh signs in, by name. It reads the files with
-// their certificate authorities, and resolves the secrets of OAuth clients.
+// oauthServersOf returns the configured servers at which the mesh signs in, by name. It reads the files with their
+// certificate authorities, and resolves the secrets of OAuth clients.
 func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, error) {
 	out := make(map[string]OAuthServer)
 	for name, server := range f.Servers {

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// authorizationTimeout is the timeout of one request to a server or to its authorization server.
+	// authorizationTimeout limits how long one request to a server or to its authorization server takes.
 	authorizationTimeout = 10 * time.Second
 	// maxAskedScopes is the maximum length of the scopes that a server asks for, in bytes.
 	maxAskedScopes = 2048
@@ -93,8 +93,9 @@ func (c *oauthClient) resourceOption() []oauth2.AuthCodeOption {
 	return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("resource", c.Resource)}
 }
 
-// newOAuthClient returns the mesh as an OAuth client of a server. It asks the server for its authorization server, and
-// registers a client there if the configuration has none.
+// newOAuthClient returns the OAuth client with which the mesh signs in at a server. It asks the server for its
+// authorization server. If the configuration contains no client, newOAuthClient registers one at the authorization
+// server.
 func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oauthClient, error) {
 	client, err := of.httpClient()
 	if err != nil {
@@ -126,9 +127,9 @@ func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oaut
 	return out, of.register(ctx, client, server, out, redirect)
 }
 
-// httpClient returns a client for requests to the server and to its authorization server. It follows no redirects. The
-// metadata of a server could otherwise take it to addresses inside the network that the server itself can't reach, so
-// it dials loopback only if the server is there.
+// httpClient returns a client for requests to the server and to its authorization server. The client follows no
+// redirects. It connects to loopback addresses only if the server itself is on loopback. Otherwise the metadata of a
+// server could make the mesh send requests to addresses that the server itself can't reach.
 func (s *OAuthServer) httpClient() (*http.Client, error) {
 	cas, err := x509.SystemCertPool()
 	if err != nil {
@@ -154,8 +155,9 @@ func (s *OAuthServer) httpClient() (*http.Client, error) {
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect, Timeout: authorizationTimeout}, nil
 }
 
-// checkDial refuses addresses that no server or authorization server has: link-local addresses, at which clouds offer
-// credentials, and loopback addresses unless the server itself is on this machine.
+// checkDial refuses addresses that no server or authorization server has. These are unspecified addresses, multicast
+// addresses, and link-local addresses, at which clouds offer credentials. checkDial refuses loopback addresses unless
+// the server itself is on this machine.
 func checkDial(address string, mayBeLoopback bool) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -168,8 +170,8 @@ func checkDial(address string, mayBeLoopback bool) error {
 	return nil
 }
 
-// challenge returns the server's answer to a request without a token: the parameters of `WWW-Authenticate: Bearer`. It
-// is empty if the server has sent none.
+// challenge sends a request without a token to the server, and returns the parameters of `WWW-Authenticate: Bearer` in
+// the response. The result is empty if the response contains none.
 func (s *OAuthServer) challenge(ctx context.Context, client *http.Client) (map[string]string, error) {
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice","version":"1"}}}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader(initialize))
@@ -212,7 +214,7 @@ func (s *OAuthServer) resource(ctx context.Context, client *http.Client, challen
 	}
 	var problems []error
 	for _, place := range places {
-		// Servers also name their origin instead of their MCP endpoint as the resource.
+		// Some servers name their origin as the resource, instead of their MCP endpoint.
 		for _, resource := range []string{s.URL, root, root + "/"} {
 			if err := s.checkURL(place); err != nil {
 				problems = append(problems, err)
@@ -281,8 +283,8 @@ func (s *OAuthServer) checkURL(text string) error {
 	return nil
 }
 
-// scopes returns the scopes to request: the configured ones, those that the server has asked for, or those that its
-// metadata list (MCP 2025-11-25, Scope Selection Strategy).
+// scopes returns the scopes to request. These are the configured scopes. If there are none, they are the scopes that
+// the server has asked for, and otherwise those that its metadata list (MCP 2025-11-25, Scope Selection Strategy).
 func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedResourceMetadata) []string {
 	asked := challenge["scope"]
 	switch {
@@ -297,7 +299,7 @@ func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedR
 	}
 }
 
-// register sets the client's identifier and secret. Without a configured client, it registers a client (RFC 7591).
+// register sets the client's identifier and secret. If no client is configured, it registers one (RFC 7591).
 func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oauthex.AuthServerMeta, out *oauthClient, redirect string) error {
 	methods := at.TokenEndpointAuthMethodsSupported
 	usesBasic := len(methods) == 0 || slices.Contains(methods, "client_secret_basic")

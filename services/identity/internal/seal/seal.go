@@ -17,7 +17,8 @@ import (
 // keySize is the size of a key in bytes (AES-256).
 const keySize = 32
 
-// ErrOpen means that data were sealed with another key, for another purpose, or were changed.
+// ErrOpen means that data can't be decrypted, because they were sealed with another key or for another purpose, or were
+// changed.
 var ErrOpen = errors.New("the encrypted data can't be decrypted with the key of this mesh")
 
 // A Key encrypts data. It is safe for concurrent use.
@@ -57,7 +58,7 @@ func ReadOrCreate(path string) (*Key, error) {
 	return key, nil
 }
 
-// create writes a random key to a new file. The file is complete when it has its name, also after a power failure.
+// create writes a random key to a new file. The file gets its name only when it is complete, even if the power fails.
 func create(path string) ([]byte, error) {
 	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // never fails
@@ -77,7 +78,7 @@ func create(path string) ([]byte, error) {
 	return text, os.Rename(file.Name(), path)
 }
 
-// Seal encrypts data for a purpose, which [Key.Open] must repeat.
+// Seal encrypts data for a purpose. [Key.Open] decrypts the data only if it is called with the same purpose.
 func (k *Key) Seal(data []byte, purpose string) []byte {
 	return k.aead.Seal(nil, nil, data, []byte(purpose)) //nolint:gosec // this AEAD adds a random nonce itself
 }

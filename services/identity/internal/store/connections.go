@@ -41,8 +41,8 @@ type Connection struct {
 // Sealer encrypts the contents of a connection for a generation.
 type Sealer func(generation int64) ([]byte, error)
 
-// Connect stores a connection, which replaces the old one of the server. Its generation, its contents and its times
-// are set. The error can be [sqlstore.ErrUnavailable].
+// Connect stores a connection, which replaces the server's old connection. It sets the generation, the sealed contents
+// and the times. The error can be [sqlstore.ErrUnavailable].
 func (s *Store) Connect(ctx context.Context, want Connection, seal Sealer) (stored Connection, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		old, err := readConnections(ctx, tx, "WHERE server = $1", want.Server)
@@ -92,8 +92,8 @@ func (s *Store) Connections(ctx context.Context) (all []Connection, err error) {
 	return all, err
 }
 
-// Disconnect deletes the tokens of a connection. The row stays, because its generation must not be used again. The
-// error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
+// Disconnect deletes the tokens of a connection. The row stays, so that no later connection has the same generation.
+// The error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
 func (s *Store) Disconnect(ctx context.Context, server string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := readConnection(ctx, tx, server)
@@ -110,8 +110,8 @@ func (s *Store) Disconnect(ctx context.Context, server string) error {
 }
 
 // BeginRefresh gives a replica the lease to refresh a connection of the given generation. begun is false if another
-// replica has the lease, if a refresh has failed a short time ago, or if the connection has another generation. The
-// result is the connection in each case. The error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
+// replica has the lease, if a refresh has failed a short time ago, or if the connection has another generation. In each
+// case, BeginRefresh returns the connection. The error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
 func (s *Store) BeginRefresh(ctx context.Context, server string, generation int64, replica string, lease time.Duration) (found Connection, begun bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		result, err := tx.ExecContext(ctx, `UPDATE identity_connections SET lease = $3, lease_until = $4
@@ -131,8 +131,8 @@ func (s *Store) BeginRefresh(ctx context.Context, server string, generation int6
 	return found, begun, err
 }
 
-// FinishRefresh stores the new tokens of a connection whose lease the replica has. Its generation increases. The error
-// can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
+// FinishRefresh stores the new tokens of a connection whose lease the replica has. The generation of the connection
+// increases. The error can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
 func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica string, seal Sealer) (stored Connection, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stored = with
