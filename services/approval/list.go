@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// maxHistory is the maximum number of transitions that are read from an approval's history. maxHistoryBytes limits
-	// the total size of the transitions in a response.
+	// maxHistory limits how many transitions are read from an approval's history. maxHistoryBytes limits the total size of
+	// the transitions in a response.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
 	// pageSize is the number of approvals per page if the request does not set a page size.
 	pageSize = 100
-	// maxScan is the number of approvals that are read for one page, including those that the filter excludes. After
-	// maxScan approvals, the page ends.
+	// maxScan limits how many approvals are read for one page, including those that the filter excludes. When this limit
+	// is reached, the page ends.
 	maxScan = 10_000
 )
 

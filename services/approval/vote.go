@@ -125,8 +125,8 @@ func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv
 }
 
 // coverPending approves the pending calls that the grant of an approval covers, if the last vote created that grant.
-// The parameter by is that approval. The oldest calls are approved first. One call of the grant stays reserved for the
-// call of the approval itself, because approvers were asked about that call.
+// The oldest calls are approved first. One call of the grant stays reserved for the call of the approval itself,
+// because approvers were asked about that call.
 func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil

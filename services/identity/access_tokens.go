@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// refreshBefore is how long before its expiry an access token is refreshed, but at most a quarter of its lifetime.
+	// refreshBefore is how long before its expiry an access token is refreshed. A token with a short lifetime is refreshed
+	// when a quarter of its lifetime is left.
 	refreshBefore = 30 * time.Second
-	// minTokenAge is the minimum age of an access token that is refreshed because the server has refused it. A server
-	// that refuses each token would otherwise cause one refresh for each call.
+	// minTokenAge is how old an access token must be before it is refreshed because the server has refused it. Without
+	// this minimum, a server that refuses every token would cause one refresh for each call.
 	minTokenAge = time.Minute
-	// refreshLease is how long one replica may refresh a connection. It is longer than refreshTimeout, so that two
+	// refreshLease is how long only one replica may refresh a connection. It is longer than refreshTimeout, so that two
 	// replicas never use the same refresh token.
 	refreshLease   = 30 * time.Second
 	refreshTimeout = 10 * time.Second
-	// refreshPause is the time after a failed refresh before the next one begins.
+	// refreshPause is the minimum time between a failed refresh and the next one.
 	refreshPause = 5 * time.Second
-	// leasePoll is how often a replica reads a connection that another replica refreshes.
+	// leasePoll is the interval at which a replica reads a connection that another replica is refreshing.
 	leasePoll = 100 * time.Millisecond
 	// saveTimeout is how long a replica tries to store new tokens. saveRetry is the pause between two attempts.
 	saveTimeout = refreshLease - refreshTimeout - time.Second
@@ -196,8 +197,8 @@ func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccess
 	return resp
 }
 
-// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica does this, or has done it
-// since the connection was read.
+// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica is replacing them, or
+// has replaced them since the connection was read.
 //
 // The lease is stored before the refresh token is used. If this process ends in between, the next replica tries the
 // same refresh token once, after the lease has ended. An authorization server may refuse it then, because it was used,
@@ -237,7 +238,7 @@ func (c connections) refresh(ctx context.Context, at account, of *store.Connecti
 	return c.saveRefresh(ctx, at, &next, &renewed)
 }
 
-// requestRefresh uses the refresh token once (RFC 6749, section 6).
+// requestRefresh requests new tokens with the refresh token (RFC 6749, section 6). It sends only one request.
 func (c connections) requestRefresh(ctx context.Context, name string, granted *grant) (*oauth2.Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
@@ -299,7 +300,7 @@ func (c connections) endConnection(ctx context.Context, of *store.Connection, wh
 	return ended
 }
 
-// problemText returns an error for operators, without the class of the error.
+// problemText returns the message of an error for operators, without the general beginning that many errors share.
 func problemText(err error) string {
 	text := err.Error()
 	for _, class := range []error{errLoginRequired, errServerAway} {

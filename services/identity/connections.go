@@ -28,11 +28,11 @@ import (
 const (
 	// attemptLife is how long a person may take to sign in at a server.
 	attemptLife = 15 * time.Minute
-	// startTimeout is the timeout for finding the authorization server and for registering a client.
+	// startTimeout limits how long it may take to find the authorization server and to register a client.
 	startTimeout = 25 * time.Second
-	// maxAttempt is the maximum size of an attempt that is not encrypted, in bytes.
+	// maxAttempt is the maximum size, in bytes, of an attempt before it is encrypted.
 	maxAttempt = 16<<10 - 64
-	// minLife is the minimum lifetime of an access token. A shorter one counts as unknown.
+	// minLife is the minimum lifetime of an access token. A shorter lifetime counts as unknown.
 	minLife = 2 * time.Second
 	// maxListed is the maximum number of connections of people in one response.
 	maxListed = 200
@@ -109,7 +109,7 @@ type grant struct {
 	RefreshToken string      `json:"refreshToken,omitzero"`
 }
 
-// serverNamed returns a server of the configuration at which the mesh signs in.
+// serverNamed returns the configured server with the given name, if the mesh signs in at this server.
 func (c connections) serverNamed(name string) (OAuthServer, error) {
 	of, ok := c.tokens.identities().Servers[name]
 	if !ok {
@@ -184,7 +184,7 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	}, nil
 }
 
-// openAttempt decrypts an attempt, and refuses it if it can't be finished any more.
+// openAttempt decrypts an attempt. It returns errAttemptEnded if the attempt can't be finished any more.
 func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, error) {
 	var opened attempt
 	key, err := c.sealKey()
@@ -269,8 +269,8 @@ func (c connections) oauthContext(ctx context.Context, name string) (context.Con
 	return context.WithValue(ctx, oauth2.HTTPClient, client), client.CloseIdleConnections, nil
 }
 
-// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that has passed counts as unknown, because each
-// call would otherwise cause a refresh.
+// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that is less than minLife away counts as
+// unknown, because each call would otherwise cause a refresh.
 func checkTokenAnswer(answer *oauth2.Token) error {
 	const most = 16 << 10
 	if time.Until(answer.Expiry) < minLife {
@@ -288,8 +288,8 @@ func checkTokenAnswer(answer *oauth2.Token) error {
 	}
 }
 
-// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). refused is the error if the
-// authorization server has refused the request.
+// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). If the authorization server has
+// refused the request, the result wraps the second argument.
 func tokenEndpointError(err, refused error) error {
 	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
 	switch {
@@ -299,13 +299,14 @@ func tokenEndpointError(err, refused error) error {
 		answer.Response.StatusCode >= http.StatusInternalServerError || answer.Response.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: the token endpoint has answered %s", errServerAway, answer.Response.Status)
 	default:
-		// The description can repeat the refused token, and the code is a text of the authorization server, too.
+		// The description is not shown, because it can contain the refused token. The code is shortened, because the
+		// authorization server chooses it.
 		return fmt.Errorf("%w: the token endpoint has answered %q", refused, shorten(withoutControls(answer.ErrorCode)))
 	}
 }
 
-// grantedScopes returns the scopes of an answer, separated by spaces. An answer without them grants what was requested
-// (RFC 6749, section 5.1).
+// grantedScopes returns the scopes of an answer, separated by spaces. An answer without scopes grants the requested
+// scopes (RFC 6749, section 5.1).
 func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	if text, ok := answer.Extra("scope").(string); ok && text != "" {
 		return strings.ToValidUTF8(withoutControls(text[:min(len(text), maxAskedScopes)]), "")
@@ -313,7 +314,7 @@ func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	return strings.Join(client.Scopes, " ")
 }
 
-// withoutControls replaces control characters with spaces. PostgreSQL stores no NUL.
+// withoutControls replaces control characters with spaces, because PostgreSQL can't store NUL.
 func withoutControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -12,17 +12,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// OAuthServer is a server of the configuration at which the mesh signs in.
+// OAuthServer is a configured server at which the mesh signs in.
 type OAuthServer struct {
 	// URL is the MCP endpoint. CA contains certificate authorities in PEM that are trusted in addition to those of the
-	// system. It may be empty.
+	// system. CA may be empty.
 	URL, CA string
 	// Proxy is the URL of the proxy for https requests to the server and to its authorization server, including
 	// credentials. If it is empty, the environment names the proxy, if there is one.
 	Proxy string
 	// ClientID and ClientSecret identify a registered OAuth client. If ClientID is empty, the mesh registers a client.
 	ClientID, ClientSecret string
-	// Scopes are the scopes to request. If they are empty, the server names them.
+	// Scopes are the scopes to request. If there are none, the mesh requests the scopes that the server names.
 	Scopes []string
 	// Issuer identifies the authorization server. If it is empty, the server's metadata name it.
 	Issuer string

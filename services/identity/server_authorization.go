@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// authorizationTimeout is the timeout of one request to a server or to its authorization server.
+	// authorizationTimeout limits how long one request to a server or to its authorization server takes.
 	authorizationTimeout = 10 * time.Second
 	// maxAskedScopes is the maximum length of the scopes that a server asks for, in bytes.
 	maxAskedScopes = 2048
@@ -216,8 +216,8 @@ func checkDial(address string, mayBeLoopback bool) error {
 	return nil
 }
 
-// challenge returns the server's answer to a request without a token: the parameters of `WWW-Authenticate: Bearer`. It
-// is empty if the server has sent none.
+// challenge sends a request without a token to the server, and returns the parameters of `WWW-Authenticate: Bearer` in
+// the response. The result is empty if the response contains none.
 func (s *OAuthServer) challenge(ctx context.Context, client *http.Client) (map[string]string, error) {
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice","version":"1"}}}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader(initialize))
@@ -260,7 +260,7 @@ func (s *OAuthServer) resource(ctx context.Context, client *http.Client, challen
 	}
 	var problems []error
 	for _, place := range places {
-		// Servers also name their origin instead of their MCP endpoint as the resource.
+		// Some servers name their origin as the resource, instead of their MCP endpoint.
 		for _, resource := range []string{s.URL, root, root + "/"} {
 			if err := s.checkURL(place); err != nil {
 				problems = append(problems, err)
@@ -329,8 +329,8 @@ func (s *OAuthServer) checkURL(text string) error {
 	return nil
 }
 
-// scopes returns the scopes to request: the configured ones, those that the server has asked for, or those that its
-// metadata list (MCP 2025-11-25, Scope Selection Strategy).
+// scopes returns the scopes to request. These are the configured scopes. If there are none, they are the scopes that
+// the server has asked for, and otherwise those that its metadata list (MCP 2025-11-25, Scope Selection Strategy).
 func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedResourceMetadata) []string {
 	asked := challenge["scope"]
 	switch {
@@ -345,7 +345,7 @@ func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedR
 	}
 }
 
-// register sets the client's identifier and secret. Without a configured client, it registers a client (RFC 7591).
+// register sets the client's identifier and secret. If no client is configured, it registers one (RFC 7591).
 func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oauthex.AuthServerMeta, out *oauthClient, redirect string) error {
 	methods := at.TokenEndpointAuthMethodsSupported
 	usesBasic := len(methods) == 0 || slices.Contains(methods, "client_secret_basic")

@@ -1,4 +1,4 @@
-// Package identity serves sluice.identity.v1: it stores tokens, fetches the keys of issuers, and tells the other
+// Package identity serves sluice.identity.v1. It stores tokens, fetches the keys of issuers, and tells the other
 // services which credentials are valid.
 package identity
 

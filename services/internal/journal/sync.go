@@ -19,8 +19,8 @@ import (
 // sent again.
 func mustSync(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
-// syncTo syncs all records that the chain has written, up to the position in the parameter next. The caller must hold
-// writeMu.
+// syncTo syncs all records that the chain has written. next is the position of the last of these records. The caller
+// must hold writeMu.
 func (c *chain) syncTo(next link) error {
 	err := c.syncOlder()
 	if err == nil {

@@ -20,7 +20,7 @@ const Agent = "agent:"
 // (RFC 8693, section 4.1).
 const Delegate = "act:"
 
-// reserved contains the prefixes of subjects that only the mesh makes.
+// reserved contains the prefixes of subjects that only the mesh uses.
 var reserved = []string{Agent, Delegate, "system:"}
 
 // IsReserved reports whether a subject begins with a prefix that only the mesh uses. No credential may name such a

@@ -13,7 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Errors of claims. Use errors.Is to compare them.
+// These are the errors of claims. Use errors.Is to test for them.
 var (
 	ErrDecisionMissing = errors.New("policy has not decided on the call")
 	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its identifier")
@@ -202,7 +202,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew extends the lease of a claim, so that the lease expires when the duration d has passed since the time now.
+// Renew extends the lease of a claim, so that the lease expires after the given duration.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
 	switch {

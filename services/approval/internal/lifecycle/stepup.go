@@ -34,7 +34,7 @@ func (e *StepUpError) Error() string {
 }
 
 // checkStepUp returns a [*StepUpError] if a vote to approve needs an authentication that the ballot does not have. Only
-// a vote with the voter's own session can have it: the mesh does not see how people authenticate elsewhere.
+// a vote with the voter's own session can have it, because the mesh does not see how people authenticate elsewhere.
 func (r *Record) checkStepUp(b *Ballot, now time.Time) error {
 	required := r.Approval.GetTerms().GetApproveWith()
 	if required == nil || b.Verdict != approvalv1.Verdict_VERDICT_APPROVE {

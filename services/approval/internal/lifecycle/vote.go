@@ -12,7 +12,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Errors of [Record.Vote] and [Record.MayDecide]. Use errors.Is to compare them.
+// These are the errors of [Record.Vote] and [Record.MayDecide]. Use errors.Is to test for them.
 var (
 	ErrSelf         = errors.New("the caller, or a principal in its chain, can't decide on the call")
 	ErrOwner        = errors.New("you own the agent that made the call")
@@ -25,7 +25,7 @@ var (
 	ErrViewChanged  = errors.New("the view has changed")
 )
 
-// externalVoteLife is the time for which a vote counts if an external issuer asserted the voter's groups.
+// externalVoteLife is how long a vote counts if an external issuer asserted the voter's groups.
 const externalVoteLife = 15 * time.Minute
 
 // Ballot is the vote that a person casts.
@@ -40,16 +40,16 @@ type Ballot struct {
 	External bool
 	// ShownDigest is the digest of the view that the person saw. ViewDigest is the digest of the current view.
 	ShownDigest, ViewDigest []byte
-	// OwnersMayDecide allows people to vote although they own the requester or a principal in its delegation chain, or
-	// created the token of one of them.
+	// OwnersMayDecide is true if people may vote although they own the requester or a principal in its delegation chain,
+	// or created the token of one of them.
 	OwnersMayDecide bool
-	// CoolDown is the time for which a denied call stays denied. It must not be negative.
+	// CoolDown is how long a denied call stays denied. It must not be negative.
 	CoolDown time.Duration
 }
 
 // Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. If the
-// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of those above,
-// or a [*StepUpError].
+// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of the errors
+// above, or a [*StepUpError].
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voteIndex(b.Voter)
@@ -103,7 +103,7 @@ func reasonSuffix(reason string) string {
 	return ": " + reason
 }
 
-// deny ends the approval because of a vote to deny. The same call stays denied for coolDown.
+// deny ends the approval because of a vote to deny. The same call stays denied during the cool-down.
 func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Duration, now time.Time) {
 	r.Approval.DeniedUntil = timestamppb.New(now.Add(coolDown))
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
@@ -214,8 +214,8 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. The
-// function standing returns the reason why a vote no longer counts, or "" if it counts.
+// voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. standing
+// returns the reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	r.voidUnauthenticated()
 	for _, v := range r.Approval.GetVotes() {

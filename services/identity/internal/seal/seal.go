@@ -19,7 +19,8 @@ import (
 // keySize is the size of a key in bytes (AES-256).
 const keySize = 32
 
-// ErrOpen means that data were sealed with another key, for another purpose, or were changed.
+// ErrOpen means that data can't be decrypted, because they were sealed with another key or for another purpose, or were
+// changed.
 var ErrOpen = errors.New("the encrypted data can't be decrypted with the key of this mesh")
 
 // A Key encrypts data. It is safe for concurrent use.
@@ -101,7 +102,7 @@ func makeDir(dir string) error {
 	return datadir.SyncDir(filepath.Dir(dir))
 }
 
-// Seal encrypts data for a purpose, which [Key.Open] must repeat.
+// Seal encrypts data for a purpose. [Key.Open] decrypts the data only if it is called with the same purpose.
 func (k *Key) Seal(data []byte, purpose string) []byte {
 	return k.aead.Seal(nil, nil, data, []byte(purpose)) //nolint:gosec // this AEAD adds a random nonce itself
 }

@@ -207,8 +207,8 @@ func (s *Store) BeginRefresh(ctx context.Context, of Key, generation int64, repl
 	return found, begun, err
 }
 
-// FinishRefresh stores the new tokens of a connection whose lease the replica has. Its generation increases. The error
-// can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
+// FinishRefresh stores the new tokens of a connection whose lease the replica has. The generation of the connection
+// increases. The error can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
 func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica string, seal Sealer) (stored Connection, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stored = with

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// startTime is the maximum time that a server may take to start.
+	// startTime limits how long a server takes to start.
 	startTime = time.Minute
 	// missing is the error message if PostgreSQL is not installed.
 	missing = "these tests start a PostgreSQL of their own and need its programs (13 or later): install them " +
