@@ -35,11 +35,8 @@ func (t *tool) report() *cobra.Command {
 	c := &cobra.Command{
 		Use: "report", Short: "Show what policies with `mode: observe` would have refused, held or limited", Args: args(cobra.NoArgs),
 		Long: `Show the calls that would have had another result without 'mode: observe': which of them would
-have been refused, held for approval, limited or allowed, and by which rule. Rules, documents
-and servers with 'mode: observe' do not affect calls; the gateway only records what they would
-have decided. --since and --until take a time such as 2026-03-01T12:00:00Z, or how long ago:
-90s, 15m, 2h, 7d. Press Ctrl-C to print the calls that were read so far. With -o json, print all
-rows.`,
+have been refused, held for approval, limited or allowed, and by which rule. Ctrl-C prints the
+calls that were read so far. With -o json, all rows are printed.`,
 		Example: "  " + t.self + " report --since 7d --server files",
 		RunE: func(c *cobra.Command, _ []string) error {
 			now := time.Now()
