@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"text/template"
@@ -18,7 +19,7 @@ var update = flag.Bool("update", false, "write "+commandPage)
 
 const (
 	// commandPage is the page that TestCommandPage_MatchesTheCommands generates from the template commandText. The help
-	// texts of the commands replace {{flags}} and {{commands}} in the template.
+	// texts of the commands replace {{groups}}, {{flags}} and {{commands}} in the template.
 	commandPage = "../../../../docs/cli.md"
 	commandText = "testdata/cli.md.tmpl"
 )
@@ -28,9 +29,11 @@ const (
 func TestCommandPage_MatchesTheCommands(t *testing.T) {
 	t.Parallel()
 	root := newTool("sluice", io.Discard, io.Discard).root()
+	sections := commandSections{shown: make(map[string]string)}
 	text, err := template.New("page").Funcs(template.FuncMap{
+		"groups":   func() string { return groupList(root) },
 		"flags":    func() string { return codeBlock(root.PersistentFlags().FlagUsagesWrapped(lineLength)) },
-		"commands": func() string { return strings.TrimSpace(commandSections(root)) },
+		"commands": func() string { return strings.TrimSpace(sections.ofGroup(root)) },
 	}).ParseFiles(commandText)
 	if err != nil {
 		t.Fatal(err)
@@ -53,48 +56,123 @@ func TestCommandPage_MatchesTheCommands(t *testing.T) {
 	}
 }
 
-// commandSections returns a section for each subcommand of a command. It omits hidden commands, and the commands that
-// cobra adds.
-func commandSections(parent *cobra.Command) string {
-	var out strings.Builder
-	for _, c := range parent.Commands() {
-		switch {
-		case !c.IsAvailableCommand() || c.Name() == "help" || c.Name() == "completion":
-		case c.HasSubCommands():
-			fmt.Fprintf(&out, "## sluice %s\n\n%s.\n\n%s", c.Name(), c.Short, commandSections(c))
-		default:
-			out.WriteString(commandSection(c))
-		}
-	}
-	return out.String()
+// isOnPage reports whether the page shows a command. It does not show hidden commands, and the commands that cobra adds.
+func isOnPage(c *cobra.Command) bool {
+	return c.IsAvailableCommand() && c.Name() != "help" && c.Name() != "completion"
 }
 
-// commandSection returns the usage, the description, the examples and the flags of a command.
-func commandSection(c *cobra.Command) string {
+// groupList returns a list of the root command's groups, with links to the sections of their commands.
+func groupList(root *cobra.Command) string {
+	var out strings.Builder
+	list := func(title, id string) {
+		words := strings.Fields(title)
+		for _, c := range root.Commands() {
+			if c.GroupID == id && isOnPage(c) {
+				words = append(words, fmt.Sprintf("[%s](#sluice-%[1]s),", c.Name()))
+			}
+		}
+		if id == "" {
+			words = append(words, "`completion`,")
+		}
+		out.WriteString(listItem(strings.TrimSuffix(strings.Join(words, " "), ",")))
+	}
+	for _, group := range root.Groups() {
+		list(group.Title, group.ID)
+	}
+	list("Other commands:", "")
+	return strings.TrimSpace(out.String())
+}
+
+// commandSections formats the sections of commands. The field shown maps each flag that a section describes, with its
+// help text, to the first command that has the flag.
+type commandSections struct{ shown map[string]string }
+
+// ofGroup returns a list of those subcommands that need no section of their own, and a section for each other
+// subcommand.
+func (s commandSections) ofGroup(parent *cobra.Command) string {
+	var list, sections strings.Builder
+	for _, c := range parent.Commands() {
+		switch {
+		case !isOnPage(c):
+		case c.HasSubCommands():
+			fmt.Fprintf(&sections, "## sluice %s\n\n%s.\n\n%s", c.Name(), c.Short, s.ofGroup(c))
+		case parent.HasParent() && isShort(c):
+			list.WriteString(listItem(fmt.Sprintf("`%s`: %s", strings.TrimPrefix(usage(c), parent.CommandPath()+" "), description(c))))
+		default:
+			sections.WriteString(s.of(c))
+		}
+	}
+	if list.Len() > 0 {
+		list.WriteByte('\n')
+	}
+	return list.String() + sections.String()
+}
+
+// isShort reports whether a command has no flags and no examples, and a description of at most two lines.
+func isShort(c *cobra.Command) bool {
+	return !c.LocalNonPersistentFlags().HasAvailableFlags() && c.Example == "" && len(description(c)) <= 2*lineLength
+}
+
+func usage(c *cobra.Command) string { return strings.TrimSuffix(c.UseLine(), " [flags]") }
+
+// description returns the help text of a command.
+func description(c *cobra.Command) string {
+	switch {
+	case c.Name() == "stdio":
+		entry := func(more string) string { return `{"command": "/path/to/sluice", "args": ["stdio"` + more + `]}` }
+		return stdioText(entry(""), entry(`, "--server", "demo"`), "The command prints these entries with your paths.")
+	case c.Long == "":
+		return c.Short + "."
+	}
+	return c.Long
+}
+
+// of returns the section of a command: its description, and a code block with its usage, flags and examples.
+func (s commandSections) of(c *cobra.Command) string {
 	level := "##"
 	if c.Parent().HasParent() {
 		level = "###"
 	}
-	description := c.Long
-	switch {
-	case c.Name() == "stdio":
-		entry := func(more string) string { return `{"command": "/path/to/sluice", "args": ["stdio"` + more + `]}` }
-		description = stdioText(entry(""), entry(`, "--server", "demo"`), "The command prints these entries with your paths.")
-	case description == "":
-		description = c.Short + "."
-	}
-	usage := strings.TrimSuffix(c.UseLine(), " [flags]")
-	if c.HasAvailableLocalFlags() {
-		usage += " [flags]"
-	}
-	out := fmt.Sprintf("%s %s\n\n```\n%s\n```\n\n%s\n", level, c.CommandPath(), usage, markdownOf(description))
+	out := fmt.Sprintf("%s %s\n\n%s\n\n", level, c.CommandPath(), markdownOf(description(c)))
+	block := usage(c) + "\n" + s.flags(c)
 	if c.Example != "" {
-		out += "\nExamples:\n\n" + codeBlock(c.Example) + "\n"
+		block += "\n" + strings.ReplaceAll("\n"+c.Example, "\n  sluice ", "\n$ sluice ")[1:] + "\n"
 	}
-	if flags := c.LocalNonPersistentFlags(); flags.HasAvailableFlags() {
-		out += "\n" + codeBlock(flags.FlagUsagesWrapped(lineLength)) + "\n"
+	if strings.TrimSpace(block) == c.CommandPath() {
+		return out
 	}
-	return out + "\n"
+	return out + "```\n" + strings.ReplaceAll(block, "\n  # ", "\n# ") + "```\n\n"
+}
+
+// flagName matches the name of a flag at the beginning of its description.
+var flagName = regexp.MustCompile(`^ +(?:-\w, )?--([a-z-]+)`)
+
+// flags returns the descriptions of a command's flags. If an earlier command has at least two of these flags with the
+// same descriptions, flags returns their names and the earlier command instead.
+func (s commandSections) flags(c *cobra.Command) string {
+	flags := c.LocalNonPersistentFlags()
+	same := make(map[string][]string)
+	for line := range strings.Lines(flags.FlagUsages()) {
+		key := strings.Join(strings.Fields(line), " ")
+		if first, ok := s.shown[key]; ok {
+			same[first] = append(same[first], flagName.FindStringSubmatch(line)[1])
+		} else {
+			s.shown[key] = c.CommandPath()
+		}
+	}
+	most := ""
+	for first, names := range same {
+		if n := len(names) - len(same[most]); n > 0 || n == 0 && first < most {
+			most = first
+		}
+	}
+	if len(same[most]) < 2 {
+		return flags.FlagUsagesWrapped(lineLength)
+	}
+	for _, name := range same[most] {
+		flags.Lookup(name).Hidden = true
+	}
+	return flags.FlagUsagesWrapped(lineLength) + "      --" + strings.Join(same[most], ", --") + ": as for " + most + "\n"
 }
 
 // markdownOf converts a help text to Markdown. It wraps the paragraphs, and formats indented paragraphs as code.
@@ -105,7 +183,7 @@ func markdownOf(help string) string {
 			parts[i] = codeBlock(part)
 			continue
 		}
-		parts[i] = wrapWords(strings.Fields(part))
+		parts[i] = wrapWords(strings.Fields(part), lineLength)
 	}
 	return strings.Join(parts, "\n\n")
 }
@@ -121,14 +199,19 @@ func codeBlock(text string) string {
 
 const lineLength = 120
 
-func wrapWords(words []string) string {
+// listItem returns an item of a Markdown list.
+func listItem(text string) string {
+	return "* " + strings.ReplaceAll(wrapWords(strings.Fields(text), lineLength-2), "\n", "\n  ") + "\n"
+}
+
+func wrapWords(words []string, width int) string {
 	var out strings.Builder
 	used := 0
 	for _, word := range words {
 		n := utf8.RuneCountInString(word)
 		switch {
 		case used == 0:
-		case used+1+n > lineLength:
+		case used+1+n > width:
 			out.WriteByte('\n')
 			used = 0
 		default:

@@ -156,6 +156,7 @@ Start with:  ` + t.self + ` up`,
 		t.initCommand(), t.up(), t.status(), t.doctor(), t.stop(), t.resume(), t.call(), t.stdio(), t.startMesh(), t.hook(), t.service(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.report(), t.journal(), t.configCommand(),
 		t.certs(), t.setup(), t.login(), t.logout(), t.whoami(), t.connect(), t.disconnect(), t.connections(), t.token(), t.identity(), t.demoServer(), t.forward(), t.version(),
 	)
+	groupCommands(root)
 	return root
 }
 
