@@ -96,7 +96,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "", "what runs: agent asks a model, script runs the commands in a prompt, echo returns the prompt, or a guest of the configuration (default agent with --model or agents.model, otherwise script)")
+	c.Flags().StringVar(&guest, "guest", "", "agent asks a model, script runs the commands in a prompt, echo returns the prompt; or a guest of the configuration (default agent with --model or agents.model, otherwise script)")
 	c.Flags().StringVar(&model, "model", "", "the model, as PROVIDER:MODEL; script:lines is built in")
 	c.Flags().StringVar(&instructions, "instructions", "", "instructions that the agent gets before all prompts")
 	c.Flags().Int32Var(&turns, "max-turns", 50, "the maximum number of turns")

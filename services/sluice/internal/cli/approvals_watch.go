@@ -24,10 +24,10 @@ func (t *tool) approvalsWatch() *cobra.Command {
 		Long: `Print the approvals that have not ended, and every change as it happens.
 
 With --exec, which must be the last flag, also run a command once for each pending approval, at
-most 4 at a time and for at most 30 s each. Its standard input is one line of JSON: the approval
-as in -o json, the tool's category and risk, and the number of pending approvals. Agents and
-servers can choose names and reasons in it. SLUICE_APPROVAL_ID and SLUICE_APPROVALS_PENDING
-contain the id and the number. The output goes to standard error.`,
+most 4 at a time and for at most 30 s each. It gets the approval with the tool's category and
+risk as one line of JSON on standard input, and the id and the number of pending approvals in
+SLUICE_APPROVAL_ID and SLUICE_APPROVALS_PENDING. Agents and servers can choose names and reasons
+in the JSON.`,
 		Args: args(func(c *cobra.Command, given []string) error {
 			if withCommand {
 				return cobra.MinimumNArgs(1)(c, given)

@@ -36,10 +36,10 @@ type hookTarget struct {
 func (t *tool) hookInstall() *cobra.Command {
 	return t.hookCommand("install", "Register the hook in the settings of a client",
 		`Register Sluice's hook in the settings of a client, with a time-out of 300 s, and add the
-client's tools to your mesh as the server host-CLIENT, with a first policy if this server has
-none. The command creates your mesh if necessary, shows every change and asks before it writes,
-and restarts the mesh if its files change. Clients start the mesh with the PATH, and the
-variables for proxies and certificates, of this terminal: run the command again to change them.`,
+client's tools to your mesh as the server host-CLIENT, with a first policy. The command creates
+your mesh if necessary. It shows every change and asks before it writes. Clients start the mesh
+with the PATH, and the variables for proxies and certificates, of this terminal: run the command
+again to change them.`,
 		(*hookTarget).install)
 }
 
@@ -47,15 +47,15 @@ func (t *tool) hookRemove() *cobra.Command {
 	return t.hookCommand("remove", "Remove the hook from the settings of a client",
 		`Remove Sluice's hook from the settings of a client. If nothing else has changed the file since
 hook install, it is restored byte for byte. With the client's last hook, the command also
-removes the client's tools from the configuration of your mesh, and their policy unless you have
-changed it.`,
+removes its tools from the configuration of your mesh, and their policy unless you have changed
+it.`,
 		(*hookTarget).remove)
 }
 
 func (t *tool) hookStatus() *cobra.Command {
 	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
 		`Show whether the hook of a client is registered, what prevents the client from running it, and
-whether your mesh answers it. The command starts your mesh if necessary. It reads your settings,
+whether your mesh, which is started if necessary, answers it. The command reads your settings,
 those of the administrator, and those of projects in this folder and the folders above. It can't
 detect whether Codex trusts the hook, or whether Gemini CLI trusts the folder. It exits with 1
 if calls of the client are not checked or are all denied, and without CLIENT also if no hook is

@@ -43,12 +43,12 @@ func (f *initFlags) register(c *cobra.Command) {
 	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
 	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since, and forget entries that can't be restored")
 	flags.BoolVar(&f.check, "check", false, "list the servers that clients reach without the mesh")
-	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh, even if others are added")
+	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
 	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh at this `URL`")
 	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked)")
 	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the mesh's own certificate authority")
-	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as a tunnel; while its port is free, another user can listen there and get the token")
+	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as a tunnel; another user who listens on its port gets the token")
 	flags.BoolVar(&f.add, "add", false, "with --http: also add the servers of the mesh that the client does not have")
 	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
 	c.MarkFlagsMutuallyExclusive("project", "yes")
@@ -64,16 +64,15 @@ func (t *tool) initCommand() *cobra.Command {
 own. Without CLIENT, the command looks at all clients that it knows: ` + clientList() + `.
 
 The command starts each server directly and behind the mesh, and changes only the entries of
-servers that behave the same. It lists the others with the reasons, shows every change, and asks
-before it writes. Secrets in the entries move to the keychain of your system, or to files that
-only you can read. The first policies allow tools that read, limit tools that write or run
-something, and require your approval for tools that delete or overwrite something, or move
-money. Clients start the mesh when they need it.
+servers that behave the same. It shows every change, and asks before it writes. Secrets in the
+entries move to the keychain of your system, or to files that only you can read. The first
+policies allow tools that read, limit tools that write or run something, and require your
+approval for tools that delete or overwrite something, or move money. Clients start the mesh
+when they need it.
 
-With --http, entries of one client are replaced by the servers of the same name in the mesh of
-another operator, such as your team. Entries with a path of this machine are not changed,
-because the servers use the files and accounts of that mesh. The token is stored in a file that
-only you can read. SLUICE_TOKEN is not used.
+With --http, entries of one client are replaced by the servers of the same name in another mesh,
+such as your team's. Entries with a path of this machine are not changed. The token is stored in
+a file that only you can read. SLUICE_TOKEN is not used.
 
 --undo restores the files of the clients, byte for byte if they have not changed since. Entries
 whose connection was changed after init are only printed as they were before; --force restores

@@ -24,11 +24,10 @@ func (t *tool) journalVerify() *cobra.Command {
 		Short: "Verify all records of a journal, offline, and name the first wrong record",
 		Long: `Verify all records of a journal. If records were changed, removed or moved, or are missing, the
 command reports the first of them and exits with 1. The gateway may be running. DIR is the
-journal's folder or a data folder (default the configured data folder).
-
-With a head that you have stored elsewhere, the command also detects whether records have since
-been removed from the end, or the journal was replaced with an older copy. Heads are in the
-output of ` + "`status -o json`" + `, in the gateway's log, and in the journal's file head.json.`,
+journal's folder or a data folder (default the configured data folder). With a head that was
+stored elsewhere, the command also detects records that have since been removed from the end,
+and older copies of the journal. Heads are in the output of ` + "`status -o json`" + `, in the gateway's
+log, and in the journal's file head.json.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(_ *cobra.Command, given []string) error {
 			dir, err := t.journalDir(given)

@@ -44,9 +44,9 @@ subject that your agents' JWTs have as their owner, your groups at the issuer, a
 ends with ` + "`" + t.self + " logout`" + `, or after 12 hours unless the configuration sets another time.
 
 The command opens the issuer's page in your browser. On a machine without a browser, use
---device. In a CI job that has an ID token, use --token-file. To approve some calls, you must
-have authenticated recently (--max-age) or in a certain way (--acr); the command fails if the
-issuer does not confirm this. With --device, many issuers ignore both flags.`,
+--device. In a CI job that has an ID token, use --token-file. Some approvals require a recent
+authentication (--max-age) or a certain kind (--acr); the command fails if the issuer does not
+confirm it. With --device, many issuers ignore both flags.`,
 		Example: "  " + t.self + " login --role operator",
 		Args:    args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {

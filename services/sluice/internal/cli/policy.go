@@ -29,11 +29,10 @@ func (t *tool) policyLint() *cobra.Command {
 		Short: "Check policy documents, offline or against the tools of the running mesh",
 		Long: `Check that documents load together and pass their tests, and find rules without effect. With
 --config, also check that there are people for each approval, and compare the documents with the
-tools of the mesh's last run: names that no server or tool has, conditions that read missing or
-optional arguments or compare them with values of another type, and dangerous tools that no rule
-mentions. With --live, the running mesh checks the documents with its current tools; otherwise
-nothing is sent over the network. The command exits with 1 if a document would not load, or if a
-condition reads an argument that not every call has.`,
+tools of the mesh's last run, to find unknown names, conditions that don't fit the arguments,
+and dangerous tools that no rule mentions. With --live, the running mesh checks the documents
+with its current tools; otherwise nothing is sent over the network. The command exits with 1 if
+a document would not load, or if a condition reads an argument that not every call has.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			check := t.checkDocuments
@@ -174,15 +173,14 @@ func (t *tool) policySuggest() *cobra.Command {
 	c := withOptionalToolList(&cobra.Command{
 		Use:   "suggest --server NAME [--used [--since TIME] | --file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, from the definitions of its tools",
-		Long: `Write a first policy document for a server to standard output. It has a rule for each tool, with
-the words of the tool's definition that are the reason, and denies all other calls. Tools that
-read are allowed. Tools that write or run something have a rate limit. Tools that delete or
-overwrite something, move money, or don't say what they do need approval. Read the document
-before you use it.
+		Long: `Write a first policy document for a server to standard output, with a rule for each tool and the
+reason for it. Tools that read are allowed. Tools that write or run something have a rate limit.
+Tools that delete or overwrite something, move money, or don't say what they do need approval.
+All other calls are denied. Read the document before you use it.
 
 Without --file and --run, the tools come from the catalog of the running mesh. With --used, only
 tools that agents of your tenant have called have rules, with limits that permit this use; the
-other tools are comments. Calls that only 'mode: observe' allowed are included (see ` + "`report`" + `).`,
+other tools are comments. Calls that only 'mode: observe' allowed are included.`,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml",
 	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {

@@ -44,9 +44,8 @@ func (t *tool) policyAccess() *cobra.Command {
 		Short: "Show what one caller may do, on each server and with each tool",
 		Long: fmt.Sprintf(`Show what one caller may do under the active policy: for each tool, whether every call is
 allowed, limited, needs approval or is denied, or on which condition this depends. For more than
-%d tools, the table has a line for each server; --server and -o json show all tools. No calls
-are made. A call can still be refused because a condition can't read its arguments, or because a
-limit is reached.`, maxAccessRows),
+%d tools, the table has a line for each server; --server and -o json show all tools. A call can
+still be refused because of its arguments or a limit.`, maxAccessRows),
 		Example: "  " + t.self + " policy access --subject ana --groups developers\n" +
 			"  " + t.self + " policy access --token ci-agent --server files",
 		Args: args(cobra.NoArgs),

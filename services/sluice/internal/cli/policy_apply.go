@@ -51,18 +51,16 @@ func (t *tool) policyApply() *cobra.Command {
 		Use:   "apply [PATH...] -m REASON",
 		Short: "Replace the policy documents of a mesh whose policies are in its store",
 		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + `. PATHs are files and folders
-with all documents of the new policy (default the folder policies). Documents have the names of
-their files. The command shows which calls get another result, first the calls that are refused
-now and would be allowed, and asks you to confirm. The mesh runs the tests of the documents.
-When the command has ended, no gateway starts a call under the older documents. If another
-revision has become active since the comparison, nothing is changed.
+with all documents of the new policy (default the folder policies). The command shows which
+calls get another result, first the calls that are refused now and would be allowed, and asks
+you to confirm. The mesh runs the tests of the documents. When the command has ended, no gateway
+starts a call under the older documents.
 
 With approvals.policy_changes in the configuration, the command prints the id of an approval and
 exits with 3. After other people have approved it, run the command again with the same documents
-and the same reason, or use --wait. If another revision became active in the meantime, a new
-approval is needed.`,
+and the same reason, or use --wait.`,
 		Example: "  " + t.self + " policy apply policies/ -m \"release 12\" --expect 3f9a0c1d --yes",
-		Args: args(cobra.ArbitraryArgs),
+		Args:    args(cobra.ArbitraryArgs),
 		RunE: func(c *cobra.Command, given []string) error {
 			if err := f.check(); err != nil {
 				return err

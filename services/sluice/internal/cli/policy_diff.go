@@ -68,22 +68,20 @@ func (t *tool) policyDiff() *cobra.Command {
 		Short: "Show which calls get a different result after a change to the policy documents or the catalog",
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
 result, first the calls that were refused and are allowed. OLD and NEW are files, folders, or
-ids of stored revisions (at least 8 digits). Without OLD, NEW is compared with the active
-documents of the running mesh. Two paths are compared without the network, unless --live or
---since is set, with the tools, servers and tokens of --config and the data folder, or otherwise
-of the documents.
+ids of stored revisions. Without OLD, NEW is compared with the active documents of the running
+mesh. Two paths are compared without the network, unless --live or --since is set; --config then
+gives the tools, servers and tokens.
 
-The command compares the calls of each tool that servers or documents name, for the callers that
-tokens or documents name, and for any other caller. Arguments are not known: the column IF shows
-the conditions of a change. For calls in the journal (--since), the groups are those of the
-configured tokens. If a rule gets 'mode: observe', its calls are shown as 'deny -> allow
-(observed)'. With --catalog, --definition or --override, the active documents are compared
-before and after a change to the catalog. The change is not made.
+The command compares the calls of each tool and caller that servers, tokens or documents name,
+and of any other caller. Arguments are not known: the column IF shows the conditions of a
+change. If a rule gets 'mode: observe', its calls are shown as 'deny -> allow (observed)'. With
+--catalog, --definition or --override, the active documents are compared before and after a
+change to the catalog, which is not made.
 
-The command exits with 1 if a call that was refused is allowed or can be approved, or if a call
-no longer needs an approval. It exits with 2 if the comparison fails, and with 3 if it is
-incomplete: it took too long, there are too many callers, tags or conditions, or a changed rule
-may allow calls that were not compared, for example of callers that many rules specify.`,
+The command exits with 1 if a refused call is allowed or can be approved, or if a call no longer
+needs an approval. It exits with 2 if it fails, and with 3 if the comparison is incomplete: it
+took too long, there are too many callers, tags or conditions, or a changed rule may allow calls
+that were not compared.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff --override files/sync=read:low",

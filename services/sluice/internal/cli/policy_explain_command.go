@@ -69,9 +69,8 @@ func (t *tool) policyExplain() *cobra.Command {
 		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
 		Short: "Show what the active policy decides on a call, and why, without making the call",
 		Long: `Show what the active policy of the running mesh decides on a call, and why. The call is not
-made, and is not counted against limits. With --draft, give all documents of the mesh, because
-they replace all active documents; the catalog and the stops are those of the running mesh. The
-command exits with 1 if the draft does not load.`,
+made, and is not counted against limits. With --draft, give all documents of the mesh: they
+replace the active documents. The command exits with 1 if the draft does not load.`,
 		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
 			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --draft draft/",
 		Args: args(cobra.NoArgs),

@@ -35,10 +35,10 @@ two formats:
 
 The document denies at least what FILE denies. For a rule that can't be translated, it denies
 every call of the tool, and the command exits with 1. Standard error lists what was not
-translated, with the lines. Nothing is sent over the network.`,
+translated, with the lines.`,
 		Example: "  " + t.self + " policy import --server github github.yaml > policies/github.yaml",
-		Args: args(cobra.ExactArgs(1)),
-		RunE: func(c *cobra.Command, given []string) error { return t.runImport(c.Context(), given[0], server, from) },
+		Args:    args(cobra.ExactArgs(1)),
+		RunE:    func(c *cobra.Command, given []string) error { return t.runImport(c.Context(), given[0], server, from) },
 	}
 	c.Flags().StringVar(&server, "server", "", "the server of the policy: a name, or a pattern such as *")
 	c.Flags().StringVar(&from, "from", "", "the format of FILE: hosted-json or operator-yaml (default by its extension)")

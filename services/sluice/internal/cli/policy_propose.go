@@ -23,19 +23,17 @@ func (t *tool) policyPropose() *cobra.Command {
 		Use:   "propose --server NAME [--since TIME]",
 		Short: "Write a policy for a server, from its recorded calls and their arguments",
 		Long: `Write a policy document for a server to standard output, from the calls that agents of your
-tenant have sent without a person's approval. It has a rule for each tool that was called, with
-a rate limit and a condition that permits the recorded arguments: folders of paths, hosts of
-URLs, ranges of numbers, frequent texts, and the names of arguments. Comments list the calls
-behind each rule, and arguments without a bound. All other calls are denied.
+tenant have sent without a person's approval. Each tool that was called has a rule with a rate
+limit and a condition that permits the recorded arguments. Comments list the calls behind each
+rule, and arguments without a bound. All other calls are denied.
 
-Set ` + "`record: {arguments: redacted}`" + ` for the server first: without a bound for each argument,
+Set ` + "`record: {arguments: redacted}`" + ` for the server first. Without a bound for each argument,
 only tools that read and have a low risk are allowed. Tools that delete, overwrite or move
-money, tools with an unknown class, and tools whose definition is not accepted always need an
-approval. Nothing is printed if the document would refuse a recorded call of an allowed tool.
-The command needs an operator's token. Read the document before you use it: it also permits
-recorded calls that were mistakes.`,
+money, and tools whose class is unknown or whose definition is not accepted, always need an
+approval. The command needs an operator's token. Read the document before you use it: it also
+permits recorded calls that were mistakes.`,
 		Example: "  " + t.self + " policy propose --server files --since 24h > files.yaml",
-		Args: args(cobra.NoArgs),
+		Args:    args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter := new(gatewayv1.DecisionFilter)
 			if err := setTimes(filter, since, "", time.Now()); err != nil {

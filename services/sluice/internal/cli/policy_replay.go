@@ -35,17 +35,16 @@ func (t *tool) policyReplay() *cobra.Command {
 		Long: `Evaluate the calls in the journal again with other policy documents, and show the calls that
 would get another result, first the calls that were refused and would be allowed. PATHs are
 files or folders with all documents of the draft (default the active documents). Nothing is
-changed, and no call is made. Ctrl-C prints what was found until then.
+changed. Ctrl-C prints what was found until then.
 
-A result is unknown if it depends on arguments that were not recorded ("record" of a rule or
-server) or in which values were replaced, on groups of a caller without a valid token, or on
-names of prompts and resources, which the journal shortens. Only operators can use recorded
-arguments. Groups and classes of tools are the current ones. Limits and the terms of approvals
-are not compared. Calls that were refused for a reason other than rules are only counted.
+A result is unknown if it depends on arguments that were not recorded or in which values were
+replaced, on groups of a caller without a valid token, or on names of prompts and resources.
+Only operators can use recorded arguments. Groups and classes of tools are the current ones.
+Limits and the terms of approvals are not compared.
 
-The command exits with 1 if a call that was refused would be allowed or could be approved, or if
-a call would no longer need an approval; with 2 if the replay fails; and with 3 if it is
-interrupted, or if calls with an unknown result may be such calls.`,
+The command exits with 1 if a refused call would be allowed or could be approved, or if a call
+would no longer need an approval; with 2 if it fails; and with 3 if it is interrupted, or if
+calls with an unknown result may be such calls.`,
 		Example: "  " + t.self + " policy replay draft/ --since 7d",
 		RunE: func(c *cobra.Command, given []string) error {
 			now := time.Now()

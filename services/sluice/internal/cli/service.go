@@ -31,11 +31,11 @@ func (t *tool) serviceInstall() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Start your mesh now and at each log-on",
-		Long: `Make your own mesh a service of your user: a systemd user unit on Linux, a LaunchAgent on macOS,
-a task of the Task Scheduler on Windows. The command needs no administrator rights. It shows
-what it writes and asks first. If a client has started the mesh, its clients continue with the
-service. The service gets the PATH, and the variables for proxies and certificates, of this
-terminal: run the command again when they change.`,
+		Long: `Make your own mesh a service of your user, without administrator rights: a systemd user unit on
+Linux, a LaunchAgent on macOS, a task of the Task Scheduler on Windows. The command shows what
+it writes and asks first. Connected clients continue with the service. The service gets the
+PATH, and the variables for proxies and certificates, of this terminal: run the command again
+when they change.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.installService(c.Context(), yes) },
 	}

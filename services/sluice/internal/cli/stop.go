@@ -116,8 +116,8 @@ func (t *tool) stop() *cobra.Command {
 		Short: "Stop the calls of an agent or a tenant, the calls to a server, or all calls",
 		Long: `Refuse calls until ` + "`resume`" + ` ends the stop, also after a restart of the mesh. When the command
 has ended, no gateway starts these calls. Calls that were already sent end normally. --agent,
---server and --tenant together select the calls that have all of these properties. To end the
-mesh itself, end the process of ` + "`up`" + `.`,
+--server and --tenant together select calls with all of these properties. To end the mesh
+itself, end the process of ` + "`up`" + `.`,
 		Example: "  " + t.self + " stop --agent assistant -m \"it sends mail to strangers\"",
 		Args:    args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {

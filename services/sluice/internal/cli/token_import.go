@@ -17,11 +17,10 @@ func (t *tool) importTokens() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import [ID...]",
 		Short: "Store tokens of agents that the configuration contains",
-		Long: `Store tokens of agents from the configuration (auth.tokens) in the mesh, so that they expire and
-` + "`token rotate`" + ` and ` + "`token revoke`" + ` can change them. Names and texts stay the same, so clients
-need no change. Without an ID, all tokens of agents are stored. Then remove them from the
-configuration: until then, the stored tokens are not used. Tokens of people can't be stored:
-people use ` + "`" + t.self + " login`" + `.`,
+		Long: `Store tokens of agents from the configuration (auth.tokens) in the mesh, with the same names and
+texts, so that they expire and can be rotated and revoked. Without an ID, store all of them.
+Then remove them from the configuration: until then, the stored tokens are not used. Tokens of
+people can't be stored: people use ` + "`" + t.self + " login`" + `.`,
 		Example: "  " + t.self + " token import --expires 90d",
 		Args:    args(cobra.ArbitraryArgs),
 		RunE: func(c *cobra.Command, given []string) error {

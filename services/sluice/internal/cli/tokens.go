@@ -128,9 +128,9 @@ func (t *tool) createToken() *cobra.Command {
 		Use:   "create AGENT",
 		Short: "Create a token for a client, such as cursor, and print it once",
 		Long: `Create a token with which one client calls tools. AGENT is the name of the client in rules,
-records and ` + "`stop --agent`" + `. With a token for each client, records show which client made a call,
-and you can revoke the tokens one by one. The token is printed once, or written to a new file,
-and is valid immediately. The mesh stores only its hash.`,
+records and ` + "`stop --agent`" + `. Give each client its own token, so that records show which client
+made a call, and you can revoke one token alone. The token is printed once, or written to a new
+file, and is valid immediately. The mesh stores only its hash.`,
 		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {

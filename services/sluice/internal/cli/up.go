@@ -44,8 +44,8 @@ func (t *tool) up() *cobra.Command {
 under a starter policy, and creates tokens for an agent and an operator in the data folder.
 
 Without --config, up uses sluice.yaml in the working folder, if only you can write the file and
-the folder. It shows the programs, addresses and names of secrets in the file, and asks you to
-agree, once for each content. Without a terminal, set --config.`,
+the folder. It shows what the file would start and use, and asks you to agree, once for each
+content. Without a terminal, set --config.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
