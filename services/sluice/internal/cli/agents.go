@@ -56,7 +56,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 	var tools []string
 	c := &cobra.Command{
 		Use: "create", Short: "Create an agent, and print its id", Args: args(cobra.NoArgs),
-		Example: "  " + t.self + " agents create --guest script --max-turns 10\n  " + t.self + " agents create --template coder --tool 'demo/search_*'",
+		Example: "  " + t.self + " agents create --template coder --tool 'demo/search_*'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			req := new(wasmagentv1.CreateAgentRequest)
 			if c.Flags().Changed("guest") {

@@ -40,7 +40,7 @@ A template with the same name and other content is quarantined.`,
 			return t.acceptTemplate(c.Context(), wasmagentv1.NewGalleryServiceClient(conn), given[0], digest)
 		},
 	}
-	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("at least %d digits of the digest of the template that you have read; the command then does not ask", minDigest))
+	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("at least %d digits of the digest that you have read; the command then does not ask", minDigest))
 	return c
 }
 

@@ -150,7 +150,6 @@ func (t *tool) agentsExport() *cobra.Command {
 	var notCovered bool
 	c := &cobra.Command{
 		Use: "export ID", Short: "Write an agent's whole state to a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
-		Example: "  " + t.self + " agents export ID --out agent.tar",
 		RunE: func(c *cobra.Command, given []string) error {
 			if out == "" {
 				out = given[0] + ".tar"

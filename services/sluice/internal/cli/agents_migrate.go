@@ -14,7 +14,6 @@ func (t *tool) agentsMigrate() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "migrate [ID...]", Short: "Run agents with the current module of their guest; files, todos and conversations stay",
-		Example:           "  " + t.self + " agents migrate --all",
 		ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, ids []string) error {
 			if all != (len(ids) == 0) {

@@ -14,7 +14,7 @@ import (
 func (t *tool) approvals() *cobra.Command {
 	return group("approvals", "List calls that wait for a person, and decide on them", t.approvalsList(), t.approvalsShow(),
 		t.approvalsDecide("approve ID", "Approve a call", approvalv1.Verdict_VERDICT_APPROVE),
-		t.approvalsDecide("deny ID", "Refuse a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
+		t.approvalsDecide("deny ID", "Deny a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
 		t.approvalsWatch())
 }
 

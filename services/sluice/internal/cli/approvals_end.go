@@ -22,7 +22,7 @@ func (t *tool) approvalsResolve() *cobra.Command {
 		Use:   "resolve ID --done|--failed -m WHY",
 		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal",
 		Long: `Record the outcome of a call that was sent and whose outcome is unknown. First find out at the
-server whether the call ran. The call is not sent again.`,
+server whether the call ran.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
 		RunE: func(c *cobra.Command, given []string) error {

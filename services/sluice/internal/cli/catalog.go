@@ -90,7 +90,7 @@ func (t *tool) catalogClassify() *cobra.Command {
 		Short: "Classify each tool of a server by its definition",
 		Long: `Print what each tool of a server does, how much harm a wrong call can do, how certain this is,
 and the words of the definition that show it. The command uses no model and sends nothing over
-the network. Equal definitions give equal results.`,
+the network.`,
 		Example: "  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
 	}, t.printClasses)
 }

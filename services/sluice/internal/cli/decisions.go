@@ -61,7 +61,7 @@ were allowed or no rule allows them.`,
 	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
 	c.Flags().StringVar(&filter.Tool, "tool", "", "only this tool")
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")
-	c.Flags().StringVar(&since, "since", "", "only records since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "", "only records since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.Flags().StringVar(&until, "until", "", "only records before this time, in the same form")
 	c.Flags().BoolVar(&protocol, "protocol", false, "also print all protocol messages")
 	c.MarkFlagsMutuallyExclusive("follow", "until")

@@ -5,8 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -87,17 +89,16 @@ func groupList(root *cobra.Command) string {
 // help text, to the first command that has the flag.
 type commandSections struct{ shown map[string]string }
 
-// ofGroup returns a list of those subcommands that need no section of their own, and a section for each other
-// subcommand.
+// ofGroup returns a list of the subcommands that need no section, and a section for each other subcommand.
 func (s commandSections) ofGroup(parent *cobra.Command) string {
 	var list, sections strings.Builder
 	for _, c := range parent.Commands() {
-		switch {
+		switch item := listItem(summary(c)); {
 		case !isOnPage(c):
 		case c.HasSubCommands():
 			fmt.Fprintf(&sections, "## sluice %s\n\n%s.\n\n%s", c.Name(), c.Short, s.ofGroup(c))
-		case parent.HasParent() && isShort(c):
-			list.WriteString(listItem(fmt.Sprintf("`%s`: %s", strings.TrimPrefix(usage(c), parent.CommandPath()+" "), description(c))))
+		case parent.HasParent() && c.Example == "" && strings.Count(item, "\n") <= 3:
+			list.WriteString(item)
 		default:
 			sections.WriteString(s.of(c))
 		}
@@ -108,9 +109,14 @@ func (s commandSections) ofGroup(parent *cobra.Command) string {
 	return list.String() + sections.String()
 }
 
-// isShort reports whether a command has no flags and no examples, and a description of at most two lines.
-func isShort(c *cobra.Command) bool {
-	return !c.LocalNonPersistentFlags().HasAvailableFlags() && c.Example == "" && len(description(c)) <= 2*lineLength
+// summary returns a line with the usage, the description and the flags of a command.
+func summary(c *cobra.Command) string {
+	out := fmt.Sprintf("`%s`: %s", strings.TrimPrefix(usage(c), c.Parent().CommandPath()+" "), description(c))
+	for line := range strings.Lines(c.LocalNonPersistentFlags().FlagUsages()) {
+		flag, text, _ := strings.Cut(strings.TrimSpace(line), "   ")
+		out += fmt.Sprintf(" `%s`: %s.", flag, strings.TrimSpace(text))
+	}
+	return out
 }
 
 func usage(c *cobra.Command) string { return strings.TrimSuffix(c.UseLine(), " [flags]") }
@@ -147,32 +153,37 @@ func (s commandSections) of(c *cobra.Command) string {
 // flagName matches the name of a flag at the beginning of its description.
 var flagName = regexp.MustCompile(`^ +(?:-\w, )?--([a-z-]+)`)
 
-// flags returns the descriptions of a command's flags. If an earlier command has at least two of these flags with the
-// same descriptions, flags returns their names and the earlier command instead.
+// flags returns the descriptions of a command's flags. If an earlier command has some of the flags with the same
+// descriptions, flags returns the names of these flags and the earlier command instead, unless this is longer.
 func (s commandSections) flags(c *cobra.Command) string {
 	flags := c.LocalNonPersistentFlags()
-	same := make(map[string][]string)
+	same := make(map[string]sameFlags)
 	for line := range strings.Lines(flags.FlagUsages()) {
 		key := strings.Join(strings.Fields(line), " ")
-		if first, ok := s.shown[key]; ok {
-			same[first] = append(same[first], flagName.FindStringSubmatch(line)[1])
-		} else {
+		first, ok := s.shown[key]
+		if !ok {
 			s.shown[key] = c.CommandPath()
+			continue
+		}
+		same[first] = sameFlags{append(same[first].names, flagName.FindStringSubmatch(line)[1]), same[first].length + len(key)}
+	}
+	from, reference := "", ""
+	for _, first := range slices.Sorted(maps.Keys(same)) {
+		text := "      --" + strings.Join(same[first].names, ", --") + ": as for " + first + "\n"
+		if len(text) < same[first].length && same[first].length > same[from].length {
+			from, reference = first, text
 		}
 	}
-	most := ""
-	for first, names := range same {
-		if n := len(names) - len(same[most]); n > 0 || n == 0 && first < most {
-			most = first
-		}
-	}
-	if len(same[most]) < 2 {
-		return flags.FlagUsagesWrapped(lineLength)
-	}
-	for _, name := range same[most] {
+	for _, name := range same[from].names {
 		flags.Lookup(name).Hidden = true
 	}
-	return flags.FlagUsagesWrapped(lineLength) + "      --" + strings.Join(same[most], ", --") + ": as for " + most + "\n"
+	return flags.FlagUsagesWrapped(lineLength) + reference
+}
+
+// sameFlags are flags that an earlier command also has, and the length of their descriptions.
+type sameFlags struct {
+	names  []string
+	length int
 }
 
 // markdownOf converts a help text to Markdown. It wraps the paragraphs, and formats indented paragraphs as code.

@@ -78,7 +78,7 @@ a file that only you can read. SLUICE_TOKEN is not used.
 whose connection was changed after init are only printed as they were before; --force restores
 them too. --check exits with 1 if clients reach servers without the mesh, and with 2 if a file
 can't be read.`,
-		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --undo\n  " + t.self + " init cursor --http https://mesh.example.com --token-file cursor.token",
+		Example: "  " + t.self + " init\n  " + t.self + " init --undo\n  " + t.self + " init cursor --http https://mesh.example.com --token-file cursor.token",
 		RunE: func(c *cobra.Command, given []string) error {
 			clients, err := clientsNamed(given)
 			if err != nil {

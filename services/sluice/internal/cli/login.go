@@ -47,8 +47,7 @@ The command opens the issuer's page in your browser. On a machine without a brow
 --device. In a CI job that has an ID token, use --token-file. Some approvals require a recent
 authentication (--max-age) or a certain kind (--acr); the command fails if the issuer does not
 confirm it. With --device, many issuers ignore both flags.`,
-		Example: "  " + t.self + " login --role operator",
-		Args:    args(cobra.NoArgs),
+		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {
@@ -58,12 +57,12 @@ confirm it. With --device, many issuers ignore both flags.`,
 		},
 	}
 	c.Flags().StringVar(&flags.issuer, "issuer", "", "the `NAME` of the issuer, if there are several")
-	c.Flags().StringVar(&flags.role, "role", "", "the `ROLE` of the session: viewer, approver or operator (default the one with the fewest rights that you may have)")
+	c.Flags().StringVar(&flags.role, "role", "", "the `ROLE` of the session: viewer, approver or operator (default the one with the fewest rights)")
 	c.Flags().BoolVar(&flags.device, "device", false, "show a code to enter on another device")
 	c.Flags().BoolVar(&flags.noBrowser, "no-browser", false, "print the address of the page instead of opening a browser")
 	c.Flags().StringVar(&flags.tokenFile, "token-file", "", "sign in with the ID token in `FILE`; - reads standard input")
-	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since you have authenticated at the issuer, 1m to 24h")
-	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an accepted authentication context `CLASS` of the issuer, such as phr; may be repeated")
+	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since your authentication, 1m to 24h")
+	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an accepted authentication context `CLASS`, such as phr; may be repeated")
 	c.MarkFlagsMutuallyExclusive("device", "token-file", "no-browser")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"viewer", "approver", "operator"}, cobra.ShellCompDirectiveNoFileComp))
 	return c

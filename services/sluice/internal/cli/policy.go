@@ -181,8 +181,7 @@ All other calls are denied. Read the document before you use it.
 Without --file and --run, the tools come from the catalog of the running mesh. With --used, only
 tools that agents of your tenant have called have rules, with limits that permit this use; the
 other tools are comments. Calls that only 'mode: observe' allowed are included.`,
-		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
-			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml",
+		Example: "  " + t.self + " policy suggest --server files > files.yaml",
 	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {
 		var use map[string]policy.Use
 		if used {
@@ -206,7 +205,7 @@ other tools are comments. Calls that only 'mode: observe' allowed are included.`
 		return err
 	}, t.catalogTools)
 	c.Flags().BoolVar(&used, "used", false, "only tools that were called, according to the journal")
-	c.Flags().StringVar(&since, "since", "", "with --used, only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "", "with --used, only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.MarkFlagsMutuallyExclusive("used", "file")
 	c.MarkFlagsMutuallyExclusive("used", "run")
 	c.MarkFlagsMutuallyExclusive("since", "file")

@@ -46,10 +46,9 @@ func (t *tool) policyAccess() *cobra.Command {
 allowed, limited, needs approval or is denied, or on which condition this depends. For more than
 %d tools, the table has a line for each server; --server and -o json show all tools. A call can
 still be refused because of its arguments or a limit.`, maxAccessRows),
-		Example: "  " + t.self + " policy access --subject ana --groups developers\n" +
-			"  " + t.self + " policy access --token ci-agent --server files",
-		Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
+		Example: "  " + t.self + " policy access --token ci-agent --server files",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "only this server, with its tools")

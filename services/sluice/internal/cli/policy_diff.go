@@ -82,8 +82,7 @@ The command exits with 1 if a refused call is allowed or can be approved, or if 
 needs an approval. It exits with 2 if it fails, and with 3 if the comparison is incomplete: it
 took too long, there are too many callers, tags or conditions, or a changed rule may allow calls
 that were not compared.`,
-		Example: "  " + t.self + " policy diff policies/ draft/\n" +
-			"  " + t.self + " policy diff draft/ --since 24h\n" +
+		Example: "  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff --override files/sync=read:low",
 		Args: args(f.catalog.args),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -91,7 +90,7 @@ that were not compared.`,
 		},
 	}
 	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh compare the documents")
-	c.Flags().StringVar(&f.since, "since", "", "also compare the calls in the journal since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&f.since, "since", "", "also compare the calls in the journal since this time: 15m, 2h or 7d ago, or RFC 3339")
 	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)
 	f.catalog.add(c)
 	return c

@@ -71,10 +71,9 @@ func (t *tool) policyExplain() *cobra.Command {
 		Long: `Show what the active policy of the running mesh decides on a call, and why. The call is not
 made, and is not counted against limits. With --draft, give all documents of the mesh: they
 replace the active documents. The command exits with 1 if the draft does not load.`,
-		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
-			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --draft draft/",
-		Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
+		Example: "  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --draft draft/",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
@@ -94,7 +93,7 @@ replace the active documents. The command exits with 1 if the draft does not loa
 	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE; VALUE is JSON, or otherwise text; may be repeated")
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params as a JSON object, with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "also print all rules that were considered, with their conditions, comparisons and limits")
+	flags.BoolVar(&f.all, "all", false, "also print all considered rules, conditions and limits")
 	flags.StringArrayVar(&f.draft, "draft", nil, "use the documents in this file or folder; may be repeated")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")

@@ -43,7 +43,7 @@ permits recorded calls that were mistakes.`,
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "the server's name")
-	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	_ = c.MarkFlagRequired("server")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)

@@ -54,7 +54,7 @@ calls with an unknown result may be such calls.`,
 			return comparisonError(t.runReplay(c.Context(), given, newReplayReport(filter, now)))
 		},
 	}
-	c.Flags().StringVar(&since, "since", "7d", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "7d", "only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.Flags().StringVar(&until, "until", "", "only calls before this time, in the same form")
 	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")

@@ -30,7 +30,7 @@ finds an error. With --live, the running mesh runs only the tests.`,
 		RunE:    func(c *cobra.Command, given []string) error { return t.runPolicyTests(c.Context(), given, f) },
 	}
 	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh run the tests")
-	c.Flags().StringVar(&f.junit, "junit", "", "also write the results to this file as JUnit XML: a suite for each document, a case for each test and error")
+	c.Flags().StringVar(&f.junit, "junit", "", "also write the results to this file as JUnit XML")
 	return c
 }
 

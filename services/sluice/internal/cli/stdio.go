@@ -38,7 +38,7 @@ func (t *tool) stdio() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all)")
-	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the mesh of --config, as this client, such as claude-code; starts the mesh if necessary")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh or that of --config as this client, such as claude-code; starts the mesh if necessary")
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
@@ -64,7 +64,7 @@ func (t *tool) stdioHelp() string {
 // parameter one is the entry for one server.
 func stdioText(all, one, note string) string {
 	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and print the
-answers on standard output, one message on each line. Errors are printed on standard error.
+answers on standard output, one message on each line.
 
 This entry in a client's configuration is for all servers. Their tools have names such as
 SERVER__TOOL:
@@ -79,8 +79,7 @@ This entry is for one server. The names of its tools are unchanged:
 
 The mesh must be running, at SLUICE_URL or at the address in the configuration. A sluice.yaml in
 the folder is read only if --config names it. If the configuration has tokens for agents, set
-SLUICE_TOKEN in the entry to one of them. If the mesh no longer has the session, for example after a
-restart, the command opens another session.`
+SLUICE_TOKEN in the entry to one of them.`
 }
 
 // meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the

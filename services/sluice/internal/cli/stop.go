@@ -20,12 +20,12 @@ type selectorFlags struct {
 	agent, server, tenant string
 }
 
-func (f *selectorFlags) add(c *cobra.Command, what string) {
+func (f *selectorFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.BoolVar(&f.all, "all", false, what+" all calls")
-	flags.StringVar(&f.agent, "agent", "", what+" the calls of an `AGENT`: its name, its subject, or the id of an agent of the mesh")
-	flags.StringVar(&f.server, "server", "", what+" the calls to a `SERVER`")
-	flags.StringVar(&f.tenant, "tenant", "", what+" the calls of a `TENANT`")
+	flags.BoolVar(&f.all, "all", false, "all calls")
+	flags.StringVar(&f.agent, "agent", "", "the calls of an `AGENT`: its name, its subject, or the id of an agent of the mesh")
+	flags.StringVar(&f.server, "server", "", "the calls to a `SERVER`")
+	flags.StringVar(&f.tenant, "tenant", "", "the calls of a `TENANT`")
 	for _, name := range []string{"agent", "server", "tenant"} {
 		c.MarkFlagsMutuallyExclusive("all", name)
 	}
@@ -140,7 +140,7 @@ itself, end the process of ` + "`up`" + `.`,
 			})
 		},
 	}
-	f.add(c, "stop")
+	f.add(c)
 	c.Flags().StringVarP(&reason, "reason", "m", "", "the reason, which the callers get (required)")
 	c.Flags().BoolVar(&list, "list", false, "print the stops in force instead")
 	c.Flags().BoolVar(&history, "history", false, "print the ended stops instead, the newest first")
@@ -164,7 +164,7 @@ if they refuse some of the same calls. --all ends only the stop of all calls.`,
 			})
 		},
 	}
-	f.add(c, "resume")
+	f.add(c)
 	return c
 }
 

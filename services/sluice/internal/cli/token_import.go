@@ -21,8 +21,7 @@ func (t *tool) importTokens() *cobra.Command {
 texts, so that they expire and can be rotated and revoked. Without an ID, store all of them.
 Then remove them from the configuration: until then, the stored tokens are not used. Tokens of
 people can't be stored: people use ` + "`" + t.self + " login`" + `.`,
-		Example: "  " + t.self + " token import --expires 90d",
-		Args:    args(cobra.ArbitraryArgs),
+		Args: args(cobra.ArbitraryArgs),
 		RunE: func(c *cobra.Command, given []string) error {
 			at, err := parseExpiry(expires, time.Now())
 			if err != nil {

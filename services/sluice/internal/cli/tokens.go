@@ -128,9 +128,8 @@ func (t *tool) createToken() *cobra.Command {
 		Use:   "create AGENT",
 		Short: "Create a token for a client, such as cursor, and print it once",
 		Long: `Create a token with which one client calls tools. AGENT is the name of the client in rules,
-records and ` + "`stop --agent`" + `. Give each client its own token, so that records show which client
-made a call, and you can revoke one token alone. The token is printed once, or written to a new
-file, and is valid immediately. The mesh stores only its hash.`,
+records and ` + "`stop --agent`" + `. Give each client its own token. The token is printed once, or
+written to a new file, and is valid immediately. The mesh stores only its hash.`,
 		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -275,8 +274,8 @@ func (t *tool) rotateToken() *cobra.Command {
 		Use:   "rotate ID",
 		Short: "Replace the text of a token, and print the new text once",
 		Long: `Replace the text of a token, and print the new text once or write it to a new file. The ID,
-rights and age stay the same. The old text stays valid for --overlap, so that you can change the
-client in the meantime. With --overlap 0s, all earlier texts end at once.`,
+rights and age stay the same. The old text stays valid for --overlap. With 0s, all earlier texts
+end at once.`,
 		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeToken,
