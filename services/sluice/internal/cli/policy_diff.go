@@ -74,9 +74,9 @@ gives the tools, servers and tokens.
 
 The command compares the calls of each tool and caller that servers, tokens or documents name,
 and of any other caller. Arguments are not known: the column IF shows the conditions of a
-change. If a rule gets 'mode: observe', its calls are shown as 'deny -> allow (observed)'. With
---catalog, --definition or --override, the active documents are compared before and after a
-change to the catalog, which is not made.
+change. If a rule gets 'mode: observe', its calls are shown as 'deny -> allow (observed)'.
+--catalog, --definition and --override compare the active documents with a changed catalog, and
+change nothing.
 
 The command exits with 1 if a refused call is allowed or can be approved, or if a call no longer
 needs an approval. It exits with 2 if it fails, and with 3 if the comparison is incomplete: it
