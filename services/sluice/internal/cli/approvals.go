@@ -14,7 +14,7 @@ import (
 func (t *tool) approvals() *cobra.Command {
 	return group("approvals", "List calls that wait for a person, and decide on them", t.approvalsList(), t.approvalsShow(),
 		t.approvalsDecide("approve ID", "Approve a call", approvalv1.Verdict_VERDICT_APPROVE),
-		t.approvalsDecide("deny ID", "Refuse a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
+		t.approvalsDecide("deny ID", "Deny a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
 		t.approvalsWatch())
 }
 
@@ -45,7 +45,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	var all bool
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "list", Short: "List approvals that have not ended; --all includes ended approvals", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List approvals that have not ended", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if filter.States, err = statesOf(states, all); err != nil {
@@ -65,9 +65,9 @@ func (t *tool) approvalsList() *cobra.Command {
 			return t.printApprovals(resp)
 		},
 	}
-	c.Flags().Int32VarP(&n, "lines", "n", 100, "the maximum number of approvals, up to 1000")
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "the maximum number, up to 1000")
 	c.Flags().StringSliceVar(&states, "state", nil, "only approvals in these states: "+strings.Join(stateNames(), ", "))
-	c.Flags().BoolVar(&all, "all", false, "list approvals in all states")
+	c.Flags().BoolVar(&all, "all", false, "also list ended approvals")
 	c.MarkFlagsMutuallyExclusive("state", "all")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp))
 	t.filterFlags(c, filter, "only approvals that you may decide on now")

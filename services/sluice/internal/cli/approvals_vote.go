@@ -24,15 +24,21 @@ var errNotConfirmed = errors.New("nothing was decided")
 // without --yes.
 var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to agree in advance")
 
+// These are the help texts of --yes. Without a terminal, commands that let calls run need --yes.
+const (
+	doNotAsk = "do not ask"
+	askOrYes = "do not ask; required without a terminal"
+)
+
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
 	var comment string
 	var assumeYes bool
-	needed := "; without a terminal, --yes is required"
+	yes := askOrYes
 	if verdict == approvalv1.Verdict_VERDICT_DENY {
-		needed = ""
+		yes = doNotAsk
 	}
 	c := &cobra.Command{
-		Use: use, Short: short + "; shows the approval and asks at a terminal" + needed, Args: args(cobra.ExactArgs(1)),
+		Use: use, Short: short + "; shows the approval and asks at a terminal", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
@@ -43,8 +49,8 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 			return t.decide(c.Context(), client, ballot{id: given[0], verdict: verdict, comment: comment, assumeYes: assumeYes})
 		},
 	}
-	c.Flags().StringVarP(&comment, "comment", "m", "", "the reason; the caller sees it if the call is denied")
-	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
+	c.Flags().StringVarP(&comment, "comment", "m", "", "the reason; a denied caller gets it")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, yes)
 	return c
 }
 

@@ -23,13 +23,11 @@ func (t *tool) approvalsWatch() *cobra.Command {
 		Use: "watch [--exec COMMAND [ARG...]]", Short: "Print the approvals that have not ended, and every change as it happens",
 		Long: `Print the approvals that have not ended, and every change as it happens.
 
-With --exec, which must be the last flag, also run a command for each approval that is pending
-or becomes pending, once for each approval. The command gets the approval on standard input, as
-one line of JSON with the fields of --output json, the category and risk of the tool, and the
-number of pending approvals. Agents and servers can choose names and reasons in this JSON. The
-arguments of the command do not depend on the approval. The variables SLUICE_APPROVAL_ID and
-SLUICE_APPROVALS_PENDING contain the id and the number. At most 4 commands run at a time, for at
-most 30 s each. Their output and their failures are printed on standard error.`,
+With --exec, which must be the last flag, also run a command once for each pending approval, at
+most 4 at a time and for at most 30 s each. It gets the approval with the tool's category and
+risk as one line of JSON on standard input, and the id and the number of pending approvals in
+SLUICE_APPROVAL_ID and SLUICE_APPROVALS_PENDING. Agents and servers can choose names and reasons
+in the JSON.`,
 		Args: args(func(c *cobra.Command, given []string) error {
 			if withCommand {
 				return cobra.MinimumNArgs(1)(c, given)

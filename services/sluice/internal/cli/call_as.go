@@ -16,7 +16,7 @@ import (
 
 // asFlag adds the flag --as to a command that calls the person's own mesh as a client, such as claude-code.
 func (t *tool) asFlag(c *cobra.Command) {
-	c.Flags().StringVar(&t.as, "as", "", "call your own mesh as this client, such as claude-code, and start the mesh if it is not running")
+	c.Flags().StringVar(&t.as, "as", "", "call your own mesh as this client, such as claude-code; starts the mesh if necessary")
 	_ = c.RegisterFlagCompletionFunc("as", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return clientIDs(), cobra.ShellCompDirectiveNoFileComp
 	})

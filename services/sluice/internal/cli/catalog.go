@@ -82,9 +82,9 @@ func withOptionalToolList(
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
-	flags.StringVar(&f.file, "file", "", "the file with the list; - reads the list from standard input")
-	flags.BoolVar(&f.run, "run", false, "start the server with the command after --")
-	flags.BoolVar(&f.trusted, "trusted", false, "trust the server's annotations, so that they may lower the risk of a tool")
+	flags.StringVar(&f.file, "file", "", "a file with a tools/list response, its result, or the array of tools; - reads standard input")
+	flags.BoolVar(&f.run, "run", false, "start the stdio server with the command after --, with this environment, and read its tools")
+	flags.BoolVar(&f.trusted, "trusted", false, "let the server's annotations lower the risk of a tool")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsMutuallyExclusive("file", "run")
 	_ = c.MarkFlagFilename("file", "json")
@@ -97,9 +97,8 @@ func (t *tool) catalogClassify() *cobra.Command {
 		Short: "Classify each tool of a server by its definition",
 		Long: `Print what each tool of a server does, how much harm a wrong call can do, how certain this is,
 and the words of the definition that show it. The command uses no model and sends nothing over
-the network. Equal definitions give equal results.` + aboutLists,
-		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
-			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
+the network.`,
+		Example: "  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
 	}, t.printClasses)
 }
 

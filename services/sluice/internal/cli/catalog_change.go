@@ -31,7 +31,7 @@ type reviewFlags struct{ digest, reason string }
 
 func (f *reviewFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.digest, "digest", "", "at least 8 digits of the `DIGEST` that catalog diff printed")
-	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
+	c.Flags().StringVar(&f.reason, "reason", "", "the reason, stored with the decision")
 }
 
 // findDigest returns the digest that begins with the digits in --digest. It returns an error unless exactly one of the
@@ -59,10 +59,10 @@ func (t *tool) catalogAccept() *cobra.Command {
 	f := new(reviewFlags)
 	c := &cobra.Command{
 		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have read, or all pending definitions of a server",
-		Long: `Accept a definition of a tool, so that the tool can be called if policy allows it. Without TOOL,
-accept all pending definitions of a server, except flagged definitions, which must be accepted
-one by one. ` + "`catalog diff SERVER`" + ` shows the definitions and prints the digest. If you accept a
-definition that was accepted automatically, you confirm what the catalog says about the tool.`,
+		Long: `Accept a definition of a tool, so that policy decides on its calls. Without TOOL, accept all
+pending definitions of a server except flagged ones. ` + "`catalog diff`" + ` shows the definitions and
+the digest. If you accept a definition that was accepted automatically, you confirm what the
+catalog says about the tool.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			req := &policyv1.AcceptPinRequest{Server: given[0], Reason: f.reason}
@@ -178,7 +178,7 @@ func (t *tool) catalogOverride() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "override SERVER TOOL (--category CATEGORY | --risk RISK | --tag TAG | --remove) --reason REASON",
 		Short: "Override what the catalog says about a tool", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
-		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it deletes files that the other side does not have\"",
+		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it deletes files\"",
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			o, err := overrideOf(category, risk, reason, tags)
 			switch {
@@ -205,8 +205,8 @@ func (t *tool) catalogOverride() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&category, "category", "", "the category: "+strings.Join(categoryNames, ", "))
 	flags.StringVar(&risk, "risk", "", "the risk: "+strings.Join(riskNames, ", "))
-	flags.StringSliceVar(&tags, "tag", nil, "a `TAG` to add, which policies can match with match: {tags}")
-	flags.StringVar(&reason, "reason", "", "the reason, which is shown with the tool")
+	flags.StringSliceVar(&tags, "tag", nil, "a `TAG` to add, for match: {tags} in policies")
+	flags.StringVar(&reason, "reason", "", "the reason, shown with the tool")
 	flags.BoolVar(&remove, "remove", false, "remove the override")
 	c.MarkFlagsOneRequired("category", "risk", "tag", "remove")
 	for _, name := range []string{"category", "risk", "tag"} {
@@ -265,7 +265,7 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 			return t.printChanged(what, resp.GetPolicyRevision())
 		}),
 	}
-	c.Flags().StringVar(&reason, "reason", "", "the reason, which is shown with the tool (required)")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, shown with the tool (required)")
 	c.Flags().BoolVar(&lift, "lift", false, "end the quarantine")
 	_ = c.MarkFlagRequired("reason")
 	return c

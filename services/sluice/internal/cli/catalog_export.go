@@ -19,9 +19,9 @@ func (t *tool) catalogExport() *cobra.Command {
 	var format, out, server string
 	c := &cobra.Command{
 		Use: "export --format FORMAT [--out FOLDER]", Short: "Write the catalog as a static site, Markdown, or JSON",
-		Long: `Write the pages of all tools: as a static site with a search that works without a network,
-as Markdown, or as one JSON document to standard output. The folder must be new, or an earlier
-run of this command must have created it.`,
+		Long: `Write the pages of all tools: as a static site with a search that needs no network, as Markdown,
+or as one JSON document to standard output. The folder must be new, or from an earlier run of
+this command.`,
 		Example: "  " + t.self + " catalog export --format html --out catalogue",
 		Args:    args(cobra.NoArgs),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
@@ -44,7 +44,7 @@ run of this command must have created it.`,
 		}),
 	}
 	c.Flags().StringVar(&format, "format", "html", "the format: "+strings.Join(exportFormats, ", "))
-	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json, which is written to standard output")
+	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json")
 	c.Flags().StringVar(&server, "server", "", "only this server")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)

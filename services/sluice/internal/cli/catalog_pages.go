@@ -294,7 +294,7 @@ func formatTime(at *timestamppb.Timestamp) string {
 
 func (t *tool) catalogShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SERVER TOOL", Short: "Print a tool's page: its class and the evidence, its parameters, its dangers, and a recommended rule",
+		Use: "show SERVER TOOL", Short: "Print a tool's page: its class with the evidence, parameters, dangers, and a recommended rule",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			page, err := t.catalogPage(ctx, client, given[0], given[1])

@@ -53,8 +53,8 @@ func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
 		Long: `Check the configuration, its secrets and its policies, and show what would run. Without
---config, the command reads sluice.yaml in the working folder, as up does. It starts no
-server, and sends nothing over the network.`,
+--config, read sluice.yaml in the working folder, as up does. The command starts no server, and
+sends nothing over the network.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, _, err := t.loadLocal()

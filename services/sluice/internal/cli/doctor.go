@@ -69,12 +69,10 @@ func (t *tool) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Find problems of the mesh and its servers, and say what to do",
-		Long: `Check the configuration, its policies and certificates, the services of the running mesh, the
-state of each server at the gateway, and the list of tools that the agent gets from each server.
-The command changes nothing and calls no tool. The agent is the caller with the generated token,
-or with the token in SLUICE_AGENT_TOKEN.
-
-The command exits with 1 if it finds a problem. It exits with 0 if it finds only warnings.`,
+		Long: `Check the configuration, its policies and certificates, the services of the running mesh, each
+server, and the tools that the agent gets from it. The agent has the generated token, or the
+token in SLUICE_AGENT_TOKEN. The command changes nothing and calls no tool. It exits with 1 if
+it finds a problem, and with 0 if it finds only warnings.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()

@@ -35,41 +35,31 @@ type hookTarget struct {
 
 func (t *tool) hookInstall() *cobra.Command {
 	return t.hookCommand("install", "Register the hook in the settings of a client",
-		`Register Sluice's hook in the settings of a client, with a time-out of 300 s. Other hooks,
-and the rest of the file, are unchanged. The command also adds the client's tools to the
-configuration of your mesh as the server host-CLIENT, and writes a first policy for this server if
-there is none. The command creates your mesh if you have none. It shows every change and asks before
-it writes. If your mesh gets a new configuration or policy, the command restarts the mesh.
-
-The hook contains the paths of your mesh. Clients start the mesh with the PATH, and the variables
-for proxies and certificates, that this command was started with. Run the command again to change
-them.
-
-With --project, the hook is registered for one project only, in a file that belongs to you alone.
-Only Claude Code has such a file (.claude/settings.local.json).`,
+		`Register Sluice's hook in the settings of a client, with a time-out of 300 s, and add the
+client's tools to your mesh as the server host-CLIENT, with a first policy. The command creates
+your mesh if necessary. It shows every change and asks before it writes. Clients start the mesh
+with the PATH, and the variables for proxies and certificates, of this terminal: run the command
+again to change them.`,
 		(*hookTarget).install)
 }
 
 func (t *tool) hookRemove() *cobra.Command {
 	return t.hookCommand("remove", "Remove the hook from the settings of a client",
 		`Remove Sluice's hook from the settings of a client. If nothing else has changed the file since
-hook install, the command restores the file byte for byte. If the client has no other hook of
-Sluice, the command also removes the client's tools from the configuration of your mesh, and the
-policy unless you have changed it.`,
+hook install, it is restored byte for byte. With the client's last hook, the command also
+removes its tools from the configuration of your mesh, and their policy unless you have changed
+it.`,
 		(*hookTarget).remove)
 }
 
 func (t *tool) hookStatus() *cobra.Command {
 	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
-		`Show whether the hook of a client is registered, what prevents the client from running the hook,
-and whether your mesh answers the hook. The command starts your mesh if it is not running. It
-reads your settings, those of the administrator, and those of projects in this folder and the
-folders above. It can't detect whether Codex trusts the hook, or whether Gemini CLI trusts the
-folder.
-
-It exits with 1 if the mesh does not check calls of the client, or if all these calls are
-denied. Without CLIENT, it shows the hooks of all clients, and exits with 1 if a registered hook
-does not work, or if none is registered.`,
+		`Show whether the hook of a client is registered, what prevents the client from running it, and
+whether your mesh, which is started if necessary, answers it. The command reads your settings,
+those of the administrator, and those of projects in this folder and the folders above. It can't
+detect whether Codex trusts the hook, or whether Gemini CLI trusts the folder. It exits with 1
+if calls of the client are not checked or are all denied, and without CLIENT also if no hook is
+registered.`,
 		(*hookTarget).status)
 	one := c.RunE
 	c.Use, c.Args = "status [CLIENT]", args(cobra.MaximumNArgs(1))
@@ -104,7 +94,7 @@ func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, conte
 	if name == "install" {
 		c.Flags().BoolVar(&yes, "yes", false, "write the changes without asking")
 	}
-	c.Flags().StringVar(&project, "project", "", "only for the project in this folder (Claude Code)")
+	c.Flags().StringVar(&project, "project", "", "only for the project in this folder, in .claude/settings.local.json (only Claude Code)")
 	_ = c.MarkFlagDirname("project")
 	return c
 }

@@ -38,23 +38,16 @@ func (t *tool) login() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "login",
 		Short: "Sign in at your company's identity provider",
-		Long: `Sign in at an issuer of the configuration, and store a session token for the other commands.
-The session has the subject that your agents' JWTs have as their owner, the groups that the issuer
-names, and one role. Without --role, this is the role with the fewest rights that you may have.
-The session ends after 12 hours, unless the configuration sets another time. ` + "`" + t.self + ` logout` + "`" + `
-ends the session earlier.
+		Long: `Sign in at an issuer of the configuration, and store a session token for the other commands, in
+the keychain of your system or otherwise in a file that only you can read. The session has the
+subject that your agents' JWTs have as their owner, your groups at the issuer, and one role. It
+ends with ` + "`" + t.self + " logout`" + `, or after 12 hours unless the configuration sets another time.
 
-The command opens the issuer's page in your browser. On a machine without a browser, use --device,
-and open the page on another device. A CI job that already has an ID token uses --token-file.
-
-To approve some calls, you must have authenticated recently (--max-age), or in a certain way
-(--acr). The command asks the issuer for this, and fails if the issuer's answer does not confirm
-it. With --device, many issuers ignore it: then sign in without --device.
-
-The session token is stored in the keychain of your system. If there is no keychain, the token is
-stored in a file that only you can read.`,
-		Example: "  " + t.self + " login --role operator",
-		Args:    args(cobra.NoArgs),
+The command opens the issuer's page in your browser. On a machine without a browser, use
+--device. In a CI job that has an ID token, use --token-file. Some approvals require a recent
+authentication (--max-age) or a certain kind (--acr); the command fails if the issuer does not
+confirm it. With --device, many issuers ignore both flags.`,
+		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {
@@ -64,12 +57,12 @@ stored in a file that only you can read.`,
 		},
 	}
 	c.Flags().StringVar(&flags.issuer, "issuer", "", "the `NAME` of the issuer, if there are several")
-	c.Flags().StringVar(&flags.role, "role", "", "the `ROLE` of the session: viewer, approver or operator")
+	c.Flags().StringVar(&flags.role, "role", "", "the `ROLE` of the session: viewer, approver or operator (default the one with the fewest rights)")
 	c.Flags().BoolVar(&flags.device, "device", false, "show a code to enter on another device")
 	c.Flags().BoolVar(&flags.noBrowser, "no-browser", false, "print the address of the page instead of opening a browser")
-	c.Flags().StringVar(&flags.tokenFile, "token-file", "", "sign in with the ID token in `FILE`, or on standard input if FILE is -")
-	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since you have authenticated at the issuer, 1m to 24h")
-	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an authentication context `CLASS` of the issuer, such as phr; repeat the flag to accept several")
+	c.Flags().StringVar(&flags.tokenFile, "token-file", "", "sign in with the ID token in `FILE`; - reads standard input")
+	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since your authentication, 1m to 24h")
+	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an accepted authentication context `CLASS`, such as phr; may be repeated")
 	c.MarkFlagsMutuallyExclusive("device", "token-file", "no-browser")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"viewer", "approver", "operator"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -276,8 +269,8 @@ func (t *tool) logout() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logout",
 		Short: "End the session of `login`",
-		Long: `End the session that ` + "`" + t.self + ` login` + "`" + ` has stored, and delete the session token from this machine.
-When the command has ended, no service accepts this token. You stay signed in at the issuer.`,
+		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. When the command has
+ended, no service accepts this token. You stay signed in at the issuer.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()

@@ -42,17 +42,13 @@ func (t *tool) policyAccess() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "access [--subject SUBJECT | --token NAME] [--server SERVER]",
 		Short: "Show what one caller may do, on each server and with each tool",
-		Long: fmt.Sprintf(`Show what one caller may do under the active policy: for each tool that a server lists,
-whether every call is allowed, limited, needs approval or is denied, or on which condition
-this depends. For more than %d tools, the command prints a summary of each server, and
---server prints the tools of one server. With --output json it always prints all tools.
-
-A call can still be refused because a condition can't read its arguments, or because a limit is
-reached. The command makes no calls.`, maxAccessRows),
-		Example: "  " + t.self + " policy access --subject ana --groups developers\n" +
-			"  " + t.self + " policy access --token ci-agent --server files",
-		Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
+		Long: fmt.Sprintf(`Show what one caller may do under the active policy: for each tool, whether every call is
+allowed, limited, needs approval or is denied, or on which condition this depends. For more than
+%d tools, the table has a line for each server; --server and -o json show all tools. A call can
+still be refused because of its arguments or a limit.`, maxAccessRows),
+		Example: "  " + t.self + " policy access --token ci-agent --server files",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "only this server, with its tools")
@@ -61,7 +57,7 @@ reached. The command makes no calls.`, maxAccessRows),
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
-	flags.StringVar(&f.issuer, "issuer", "", "the name of the issuer of the caller's JWT; empty for a token of the mesh")
+	flags.StringVar(&f.issuer, "issuer", "", "the issuer of the caller's JWT, by its name (default a token of the mesh)")
 	flags.StringVar(&f.client, "client", "", "the OAuth client of the caller's JWT")
 	flags.StringSliceVar(&f.scopes, "scopes", nil, "the OAuth scopes of the caller's JWT")
 	for _, other := range []string{"tenant", "subject", "agent", "groups", "issuer", "client", "scopes"} {

@@ -22,9 +22,9 @@ type catalogDiffFlags struct {
 
 // add adds the flags to the command `policy diff`.
 func (f *catalogDiffFlags) add(c *cobra.Command) {
-	c.Flags().BoolVar(&f.all, "catalog", false, "compare the decisions before and after all pending definitions of tools are accepted")
-	c.Flags().StringArrayVar(&f.definitions, "definition", nil, "compare as if pending definitions of a tool were accepted: `SERVER/TOOL[=DIGEST]`, with at least 8 digits")
-	c.Flags().StringArrayVar(&f.overrides, "override", nil, "compare as if a tool had this override: `SERVER/TOOL=[CATEGORY][:[RISK][:TAG,TAG]]`; with nothing after =, as if it had none")
+	c.Flags().BoolVar(&f.all, "catalog", false, "compare as if all pending definitions of tools were accepted")
+	c.Flags().StringArrayVar(&f.definitions, "definition", nil, "compare as if the pending definitions of `SERVER/TOOL` were accepted; SERVER/TOOL=DIGEST selects one by at least 8 digits")
+	c.Flags().StringArrayVar(&f.overrides, "override", nil, "compare as if a tool had this `OVERRIDE`: SERVER/TOOL=[CATEGORY][:[RISK][:TAG,TAG]], or none if nothing follows =")
 	for _, name := range []string{"catalog", "definition", "override"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 		c.MarkFlagsMutuallyExclusive("since", name)

@@ -128,10 +128,11 @@ func (t *tool) root() *cobra.Command {
 		Use:         "sluice",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: t.self},
 		Short:       "A policy mesh for MCP, which decides on every tool call before the call reaches its server",
-		Long: `Sluice is a proxy between AI agents and MCP servers. For every tool call it decides whether the
-call runs, is refused with a reason, or waits for a person's approval. It can also limit the
-rate of calls. It decides before the call reaches the server, and records the decision and the
-outcome.
+		Long: `Sluice is a proxy between AI agents and MCP servers. Before a tool call reaches its server, Sluice
+decides whether the call runs, is refused with a reason, is limited in rate, or waits for a
+person's approval. It records the decision and the outcome.
+
+Commands exit with 0 for success, with 1 for a failure, and with 2 for a wrong command line.
 
 Start with:  ` + t.self + ` up`,
 		SilenceErrors:     true,
@@ -149,13 +150,14 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVar(&t.config, "config", "", "the configuration file (SLUICE_CONFIG)")
 	flags.StringVar(&t.addr, "addr", "", "the gRPC address of a running mesh (SLUICE_ADDR)")
 	flags.StringVar(&t.data, "data", "", "the folder for state and tokens (SLUICE_DATA; default .sluice)")
-	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host to which the agent's token may be sent without TLS, although other people on the network can then read the token (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
-	flags.StringVarP(&t.output, "output", "o", "table", "the format of the output: table or json")
+	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host that may get the agent's token without TLS, readable for other people on the network (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
+	flags.StringVarP(&t.output, "output", "o", "table", "the format: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		t.initCommand(), t.up(), t.status(), t.doctor(), t.stop(), t.resume(), t.call(), t.stdio(), t.startMesh(), t.hook(), t.service(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.report(), t.journal(), t.configCommand(),
 		t.certs(), t.setup(), t.login(), t.logout(), t.whoami(), t.connect(), t.disconnect(), t.connections(), t.token(), t.identity(), t.demoServer(), t.forward(), t.version(),
 	)
+	groupCommands(root)
 	return root
 }
 

@@ -37,8 +37,8 @@ func (t *tool) stdio() *cobra.Command {
 			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
 		},
 	}
-	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
-	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the mesh with the configuration file in --config, as this client, such as claude-code; the mesh is started if it is not running")
+	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all)")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh or that of --config as this client, such as claude-code; starts the mesh if necessary")
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
@@ -64,26 +64,23 @@ func (t *tool) stdioHelp() string {
 // stdioText returns the help text. It contains two entries for a client's configuration, one for all servers and one
 // for a single server.
 func stdioText(all, one, note string) string {
-	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and
-print the answers on standard output, one message on each line. Errors are printed on
-standard error.
+	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and print the
+answers on standard output, one message on each line.
 
-Use this entry in a client's configuration for all servers behind the mesh. The names of the
-servers' tools have the form SERVER__TOOL:
+This entry in a client's configuration is for all servers. Their tools have names such as
+SERVER__TOOL:
 
   {"mcpServers": {"sluice": ` + all + `}}
 
-Use this entry for one server. The names of its tools are unchanged:
+This entry is for one server. The names of its tools are unchanged:
 
   {"mcpServers": {"demo": ` + one + `}}
 
 ` + note + `
 
-The mesh must be running, at SLUICE_URL or at the address in the configuration. The
-command reads a sluice.yaml in the folder only if --config names the file. If the
-configuration has tokens for agents, set SLUICE_TOKEN in the entry to one of them. If
-the mesh no longer has the session, for example after a restart, the command opens
-another session.`
+The mesh must be running, at SLUICE_URL or at the address in the configuration. A sluice.yaml in
+the folder is read only if --config names it. If the configuration has tokens for agents, set
+SLUICE_TOKEN in the entry to one of them.`
 }
 
 // meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the

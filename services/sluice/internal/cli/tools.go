@@ -23,10 +23,9 @@ func (t *tool) tools() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tools [SERVER]",
 		Short: "List the tools that the agent may see",
-		Long: `List the tools that the agent may see, of one server or of all servers. If a server returns
-no list, the command prints its name on standard error, prints the tools of the other servers,
-and exits with 1. It also prints the names of servers that policy hides from the agent, which
-is not a failure.`,
+		Long: `List the tools that the agent may see, of one server or of all. On standard error, the command
+names the servers that return no list, and exits with 1 if there are any, and the servers that
+policy hides from the agent.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {

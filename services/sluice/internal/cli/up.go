@@ -40,14 +40,12 @@ func (t *tool) up() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
-		Long: `Run all services of the mesh in one process. Without a configuration, up runs a small demo
-server under a starter policy, and creates tokens for an agent and an operator in the data
-folder.
+		Long: `Run all services of the mesh in one process. Without a configuration, up runs a demo server
+under a starter policy, and creates tokens for an agent and an operator in the data folder.
 
-Without --config, up uses the file sluice.yaml in the working folder, if only its user can write
-the file and the folder. Before up uses the file, it shows the programs, addresses and names of
-secrets in the file and asks you to agree, once for each content of the file. Without a
-terminal, specify the file with --config. Only up and config check look for this file.`,
+Without --config, up uses sluice.yaml in the working folder, if only you can write the file and
+the folder. It shows what the file would start and use, and asks you to agree, once for each
+content. Without a terminal, set --config.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
@@ -81,8 +79,8 @@ terminal, specify the file with --config. Only up and config check look for this
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
 	c.Flags().StringVar(&grpc, "grpc", "", "the address of gRPC (default 127.0.0.1:9090)")
-	c.Flags().BoolVar(&idle.onDemand, "on-demand", false, "end when no client has been connected for a while, and all approvals have ended")
-	c.Flags().DurationVar(&idle.after, "idle", defaultIdle, "with --on-demand, the time without clients after which the mesh ends")
+	c.Flags().BoolVar(&idle.onDemand, "on-demand", false, "end after --idle without clients, if all approvals have ended")
+	c.Flags().DurationVar(&idle.after, "idle", defaultIdle, "with --on-demand, the time without clients")
 	c.Flags().StringVar(&level, "log-level", "", "the lowest level that is logged: debug, info, warn or error (default info)")
 	return c
 }
