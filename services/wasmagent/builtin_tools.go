@@ -94,8 +94,8 @@ func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.Sandb
 	return output, err
 }
 
-// parseToolInput parses the input of a tool into the value to which into points. It returns an error if a required
-// field is missing.
+// parseToolInput parses a tool's input into the value that the parameter into points to. It returns an error if a
+// required field is missing.
 func parseToolInput(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%w: %s", errToolInput, abi.JSONError(err))
