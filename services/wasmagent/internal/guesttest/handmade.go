@@ -35,8 +35,8 @@ func Concat(parts ...Code) (out Code) {
 func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
 // HandMade describes a guest that is encoded by hand. Alloc and Step contain the code of the functions alloc and step.
-// Memory, Imports and Data replace sections of the default module. More contains the code of additional functions. The
-// zero value describes a guest that returns two zero bytes in each step.
+// Memory, Imports and Data are the contents of the memory, import and data sections. More contains the code of
+// additional functions. The zero value describes a guest that returns two zero bytes in each step.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
