@@ -36,7 +36,7 @@ func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest
 }
 
 func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (output string, err error) {
-	switch tool { //nolint:exhaustive // the contract admits no other value
+	switch tool { //nolint:exhaustive // the proto file allows no other value
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
 		var in struct {
 			Path   *string `json:"path"`
