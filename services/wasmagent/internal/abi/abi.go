@@ -47,9 +47,8 @@ type HostEnvelope struct {
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input is set for the kind Prompt.
 	Input string `json:"input,omitzero"`
-	// Result and Error are set for the kind Result. Result is the effect's result as a JSON value. It is not set if the
-	// effect has no result. Error is the reason why the effect failed. It is set only if the effect failed, and Result is
-	// then not set.
+	// The fields Result and Error are used for the kind Result. If the effect has failed, Error is the reason, and Result
+	// is not set. Otherwise, Result is the effect's result as a JSON value. Result is not set if the effect has no result.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
 	// Reason is set for the kind Cancel.

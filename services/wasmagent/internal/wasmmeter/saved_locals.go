@@ -23,8 +23,8 @@ type localUses struct {
 	// the current stretch. reads contains the locals that any stretch reads before it sets them. Only the values of these
 	// locals can be needed at the beginning of a loop. Saving other locals would waste time in each iteration.
 	set, reads uint64
-	// open contains, for each open block, the innermost loop around the block's code, as an index in sets. sets
-	// contains, for each loop, the locals that the loop sets.
+	// open has an element for each open block. The element is the innermost loop that contains the block's code, as an
+	// index in sets, or noLoop. sets has an element for each loop, which contains the locals that the loop sets.
 	open []int
 	sets []uint64
 }
