@@ -2,9 +2,10 @@ package guest
 
 import "encoding/json"
 
-// hostEnvelope is an envelope from the host. In each step, the guest receives one envelope and returns one envelope.
-// This file contains the JSON envelopes of ABI 1.
+// This file contains the JSON envelopes of ABI 1. In each step, the guest receives one envelope and returns one
+// envelope.
 
+// hostEnvelope is an envelope from the host.
 type hostEnvelope struct {
 	Kind string `json:"kind"`
 	// Instructions, MaxTurns and Model are set in envelopes of kind start.
@@ -17,7 +18,8 @@ type hostEnvelope struct {
 	Todos    []Todo    `json:"todos"`
 	// Input is set in envelopes of kind prompt.
 	Input string `json:"input"`
-	// Result and Error are set in envelopes of kind effect_result. Exactly one of them is set.
+	// Result and Error are set in envelopes of kind effect_result. If the effect failed, only Error is set. If the effect
+	// succeeded without a result, neither is set.
 	Result json.RawMessage `json:"result"`
 	Error  *Error          `json:"error"`
 	// Reason is set in envelopes of kind cancel.
@@ -31,7 +33,7 @@ const (
 	kindCancel = "cancel"
 )
 
-// guestEnvelope is an envelope to the host. It requests an effect or ends a turn.
+// guestEnvelope is an envelope for the host. It requests an effect or ends a turn.
 type guestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
@@ -71,7 +73,7 @@ type Message struct {
 	Content string `json:"content"`
 	// Calls contains the tool calls that the model requests. Only messages whose role is assistant have calls.
 	Calls []ModelCall `json:"calls,omitempty"`
-	// CallID is set in messages whose role is tool. It is the id of the call whose result the message contains.
+	// CallID is set in messages whose role is tool. The message contains the result of the call with this id.
 	CallID string `json:"call_id,omitempty"`
 }
 
@@ -89,13 +91,13 @@ type ToolInfo struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ModelAnswer is the response of a model: content, tool calls, or both.
+// ModelAnswer is a model's response. It contains content, tool calls, or both.
 type ModelAnswer struct {
 	Content string      `json:"content"`
 	Calls   []ModelCall `json:"calls"`
 }
 
-// A ServerTool describes a tool of an MCP server that the agent may call.
+// A ServerTool describes a tool on an MCP server. The agent may call the tool.
 type ServerTool struct {
 	Server      string          `json:"server"`
 	Name        string          `json:"name"`
@@ -103,7 +105,7 @@ type ServerTool struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ToolAnswer is the result of a call to a tool of an MCP server.
+// ToolAnswer is the result of a call to a tool on an MCP server.
 type ToolAnswer struct {
 	// Text is the text content of the result. IsError is true if the tool reports an error.
 	Text    string `json:"text"`

@@ -1,6 +1,6 @@
-// Package guest is the SDK for guests. A guest is the WebAssembly module of an agent. It gets prompts, and requests
-// each effect from its host, for example a file access, a tool call or a question to a model. A guest is ordinary Go
-// code that waits for the results:
+// Package guest is the SDK for guests. A guest is the WebAssembly module of an agent. A guest receives prompts. To
+// access a file, call a tool or ask a model, the guest requests an effect from its host. A guest is ordinary Go code
+// that waits for the results:
 //
 //	func init() {
 //		guest.Serve(func(a *guest.Agent, prompt string) (string, error) {
@@ -10,13 +10,13 @@
 //
 //	func main() {}
 //
-// Build it with
+// Build a guest with
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o agent.wasm .
 //
 // While a guest waits for a result, and between two prompts, the host may store the guest, restore it on another
-// machine, or run it again from its journal. Therefore the output of a guest must depend only on what it gets from its
-// host. Goroutines, the clock and random numbers behave in the same way in each run.
+// machine, or run it again from its journal. Therefore the output of a guest must depend only on the data that it
+// receives from its host. Goroutines, the clock and random numbers behave in the same way in each run.
 package guest
 
 import (
@@ -62,7 +62,7 @@ type Agent struct {
 
 var agent = &Agent{fromHost: make(chan hostEnvelope), toHost: make(chan guestEnvelope)}
 
-// gcPercent is the GOGC percentage of guests. It is lower than Go's default, because the host stores the guest's
+// gcPercent is the GOGC percentage for guests. It is lower than Go's default, because the host stores the guest's
 // memory, including its garbage, after each turn.
 const gcPercent = 25
 
@@ -134,8 +134,8 @@ func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelA
 	return answer, a.effect(guestEnvelope{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
 }
 
-// Call calls a tool of a server. arguments must encode to a JSON object. If the call was refused, or its outcome is
-// unknown, the error is an [*Error].
+// Call calls a tool on an MCP server. arguments must encode to a JSON object. If the call was refused, or its outcome
+// is unknown, the error is an [*Error].
 func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	text, err := json.Marshal(arguments)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *Agent) Tools() ([]ServerTool, error) {
 }
 
 // ReadFile reads one of the agent's files. It returns at most limit lines, beginning at the given line number. The
-// first line has the number 0. If limit is 0, ReadFile returns all lines from the given line on.
+// first line has the number 0. If limit is 0, ReadFile returns all lines from the given line to the end.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
 	return content, a.effect(guestEnvelope{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
@@ -189,7 +189,7 @@ func (a *Agent) Emit(text string) error {
 	return a.effect(guestEnvelope{Kind: "emit", Text: text}, nil)
 }
 
-// Sleep waits for d. Meanwhile the host may store the guest and restore it on another machine.
+// Sleep waits for d. During this time, the host may store the guest and restore it on another machine.
 func (a *Agent) Sleep(d time.Duration) error {
 	return a.effect(guestEnvelope{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
 }

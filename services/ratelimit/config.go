@@ -9,7 +9,7 @@ import (
 // Config configures the rate limit service.
 type Config struct {
 	// MaxBuckets is the maximum number of buckets in use at the same time. It must be at least 1. Reservations that need
-	// more buckets are refused. One principal may create at most a 20th of them.
+	// more buckets are refused. One principal may create at most a 20th of MaxBuckets.
 	MaxBuckets int
 	// MaxReservations is the maximum number of reservations at the same time. It must be at least 1. Further reservations
 	// are refused.

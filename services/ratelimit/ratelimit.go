@@ -1,6 +1,6 @@
-// Package ratelimit serves sluice.ratelimit.v1, which reserves limits for calls. A reservation takes units from all
-// limits of a call, or from none. It ends when it is settled or when it expires. The API calls a reservation a lease.
-// The service does not know the policies that define the limits.
+// Package ratelimit serves sluice.ratelimit.v1, which reserves units of rate limits for calls. A reservation takes
+// units from all limits of a call, or from none. It ends when it is settled or when it expires. The API calls a
+// reservation a lease. The service does not know the policies that define the limits.
 package ratelimit
 
 import (
@@ -47,8 +47,8 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance is a random string that differs after each start. It shows clients which process counted the units,
-	// because each process has its own counts.
+	// instance is a random string that differs after each start. Each process has its own counts, and instance shows
+	// clients which process counted the units.
 	instance string
 }
 

@@ -36,7 +36,7 @@ type agentCache struct {
 	recentBytes int
 }
 
-// cachedAgent is an agent together with the size in bytes that touch has recorded last.
+// cachedAgent is an agent and the size of the agent at the last call of touch, in bytes.
 type cachedAgent struct {
 	*agent.Agent
 	size int

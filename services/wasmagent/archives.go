@@ -41,7 +41,7 @@ type archiveKeys struct {
 
 // loadArchiveKeys loads the keys for archives. The file at path contains this process's own signing key. accepts
 // contains the public keys of other installations. Processes that share a store must sign with the same key, so the
-// first process stores its own key and all other processes use it.
+// first process stores its own key, and all other processes use that key.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadSigningKey(path, !db.IsShared)
 	if err != nil {
@@ -245,8 +245,8 @@ func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) 
 	m.Models = append(m.Models, right)
 }
 
-// validateArchive checks that an archived agent satisfies the rules for requests that create agents. It returns an
-// error that wraps [archive.ErrInvalid] if it does not.
+// validateArchive checks that an archived agent satisfies the rules for requests that create agents. If the agent does
+// not satisfy these rules, validateArchive returns an error that wraps [archive.ErrInvalid].
 func validateArchive(a *wasmagentv1.ArchivedAgent) error {
 	request := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

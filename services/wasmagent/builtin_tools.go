@@ -36,7 +36,7 @@ func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest
 }
 
 func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (output string, err error) {
-	switch tool { //nolint:exhaustive // the contract admits no other value
+	switch tool { //nolint:exhaustive // the proto file allows no other value
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
 		var in struct {
 			Path   *string `json:"path"`
@@ -94,8 +94,8 @@ func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.Sandb
 	return output, err
 }
 
-// parseToolInput parses the input of a tool into the value to which into points. It returns an error if a required
-// field is missing.
+// parseToolInput parses a tool's input into the value that the parameter into points to. It returns an error if a
+// required field is missing.
 func parseToolInput(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%w: %s", errToolInput, abi.JSONError(err))

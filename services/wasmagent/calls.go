@@ -35,8 +35,8 @@ const maxCallTime = 30 * time.Minute
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]. It allows the call only if the rights of the agent and of every agent in the
-// delegation chain include it. Allow counts the call, unless the call is a question to a model.
+// Allow implements [agent.Host]. It allows a call only if the agent and every agent in the delegation chain have the
+// right to make the call. It also counts the call, unless the call is a question to a model.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -139,7 +139,7 @@ func (h host) DetachedTurnEnded(ctx context.Context, a *agent.Agent, err error) 
 	}
 }
 
-// lineage returns an agent, followed by the agents in its delegation chain. The element of an agent that has ended or
+// lineage returns an agent, followed by the agents in its delegation chain. The element for an agent that has ended or
 // no longer exists is nil.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}

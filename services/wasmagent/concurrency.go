@@ -13,7 +13,7 @@ import (
 )
 
 // ConcurrencyLimits limits how many calls run at the same time and how many calls wait. Each running call holds a slot.
-// A field that is zero stands for the default.
+// Zero in a field means the default.
 type ConcurrencyLimits struct {
 	// Total is the number of slots. PerPerson limits how many slots the calls of one person may hold.
 	Total, PerPerson int
@@ -67,8 +67,9 @@ type personCounts struct{ running, waiting int }
 
 type waiter struct {
 	person principal.Key
-	// hadSlot is true if a turn has released its slot and now needs a slot to continue. Such a turn takes precedence
-	// over new calls. The queue's limits do not apply to it, because it has been admitted before.
+	// hadSlot is true if a turn has released its slot and now needs a slot to continue. Such a turn takes precedence over
+	// new calls. MaxQueued, MaxQueuedPerPerson and MaxWait do not apply to such a turn, because the queue has already
+	// admitted it once.
 	hadSlot bool
 	ready   chan struct{}
 }
@@ -77,8 +78,8 @@ func newQueue(p ConcurrencyLimits) *queue {
 	return &queue{ConcurrencyLimits: p, persons: make(map[principal.Key]*personCounts)}
 }
 
-// acquire waits for a slot until ctx is done. Unless hadSlot is true, it waits for at most MaxWait. The caller must
-// call the returned function to release the slot. acquire returns an error that wraps [errNoSlot], or the error of ctx.
+// acquire waits for a slot until ctx is done. If hadSlot is false, it waits for at most MaxWait. The caller must call
+// the returned function to release the slot. acquire returns an error that wraps [errNoSlot], or the error of ctx.
 func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool) (leave func(), err error) {
 	w := &waiter{person: person, hadSlot: hadSlot, ready: make(chan struct{})}
 	if err := q.enqueue(w); err != nil {
@@ -188,7 +189,7 @@ type memoryBudget struct {
 }
 
 // reserve reserves memory. It returns false if this would exceed a limit. The returned function releases the
-// reservation; further calls of this function do nothing.
+// reservation. Only its first call has an effect.
 func (r *memoryBudget) reserve(person principal.Key, bytes int) (giveBack func(), ok bool) {
 	n := int64(bytes)
 	r.mu.Lock()

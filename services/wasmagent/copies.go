@@ -52,9 +52,10 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// copiedManifest returns the manifest of a copy. If another agent has created the original, the service checks the
-// original's calls against that agent's rights as well. It can't check the copy's calls against these rights if a
-// different principal creates the copy. Such a copy therefore gets only the right to use files.
+// copiedManifest returns the manifest for a copy of an agent. caller creates the copy. creator is the subject of the
+// principal that has created the original, and m is the original's manifest. If creator is an agent, the rights of that
+// agent also restrict the original. They would not restrict a copy that another principal creates, so such a copy gets
+// only the right to use files.
 func copiedManifest(caller *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(caller.GetTenant(), "")) || creator == caller.GetSubject() {
 		return m

@@ -177,7 +177,7 @@ func toStatus(err error) error {
 			out.RetryAfter, out.Err = retryUnavailable, s.err // details of a failed worker appear only in the log
 		case s.reason == "AGENTS_FULL":
 			out.Err = errAgentsFull
-		case s.err == store.ErrDescendantsFull: //nolint:errorlint // the table has this very value
+		case s.err == store.ErrDescendantsFull: //nolint:errorlint // the table contains exactly this value
 			out.Err = errChildNotAllowed
 		case s.err == modules.ErrMismatch: //nolint:errorlint // see above
 			out.Err = fmt.Errorf("the guest's module %w", modules.ErrMismatch) // the file name appears only in the log

@@ -34,8 +34,8 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 	return out
 }
 
-// currentGallery returns the gallery. It contains every change in the caller's tenant that this process or another
-// replica has acknowledged.
+// currentGallery returns the gallery. The gallery contains all acknowledged changes in the caller's tenant, including
+// changes by other replicas.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.IsShared {
 		return s.gallery, nil

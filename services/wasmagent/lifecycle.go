@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// maxPendingProgress limits how many progress messages of a prompt wait to be sent to the caller.
+	// maxPendingProgress limits how many progress messages of a prompt can wait to be sent to the caller.
 	maxPendingProgress = 64
 
 	// defaultGuest and modelGuest are used if a request names no guest. An agent with a model gets modelGuest, and an
@@ -55,9 +55,9 @@ func isOperator(p *identityv1.Principal) bool {
 }
 
 // canSee reports whether p may see the agents that creator has created. This is the case if p is the creator, is in the
-// creator's delegation chain, or is an operator or viewer of the same tenant. A credential for some servers does not
-// give access to an agent that may use other servers. A credential that lacks an OAuth scope of the creator does not
-// give access to the agent, because the agent has the creator's scopes.
+// creator's delegation chain, or is an operator or viewer of the same tenant. A credential that is restricted to some
+// servers does not give access to an agent that may use other servers. A credential that lacks an OAuth scope of the
+// creator does not give access to the agent, because the agent has the creator's scopes.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -75,7 +75,7 @@ func canSee(p, creator *identityv1.Principal) bool {
 }
 
 // mayUseServersOf reports whether the credential of p gives access to all servers that an agent of creator may use.
-// Otherwise the agent could make calls for p that p itself may not make.
+// Without this check, p could let the agent call servers that p itself may not call.
 func mayUseServersOf(p, creator *identityv1.Principal) bool {
 	for _, mine := range append([]*identityv1.Principal{p}, p.GetChain()...) {
 		if len(mine.GetServers()) == 0 {
@@ -287,7 +287,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxStaleRetries limits how often a change is tried again because another process has changed the agent.
+// maxStaleRetries limits how often a change is retried after another process has changed the agent.
 const maxStaleRetries = 3
 
 // retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale loads

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxPendingPieces limits how many pieces of a model's answer wait to be sent to the caller.
+	// maxPendingPieces limits how many pieces of a model's answer can wait to be sent to the caller.
 	maxPendingPieces = 64
 	// maxToolsBytes limits the size, in bytes, of the tool definitions that an agent receives. maxToolsPages limits how
 	// many pages of one server's tool list are read.
@@ -115,9 +115,9 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	return name, h.server != "" && h.models.Has(name)
 }
 
-// modelOf returns the model that an agent uses. This is the model with the given name in the agent's configuration, or
-// the default model if the configuration names none. An imported agent uses the default model as well if no configured
-// provider has the model that its configuration names.
+// modelOf returns the model that an agent uses. named is the model in the agent's configuration. If named is empty, the
+// agent uses the default model. An imported agent also uses the default model if named belongs to no configured
+// provider.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model

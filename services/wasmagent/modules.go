@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ensureModule makes sure that the module of an agent is compiled. This is the guest's current module, or an earlier
-// module from the store. ensureModule returns modules.ErrUnknown if the guest is no longer shipped or listed in the
-// configuration, [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
+// ensureModule makes sure that the module of an agent is compiled. The module is the guest's current module, or an
+// earlier module from the store. ensureModule returns modules.ErrUnknown if the guest is no longer shipped or listed in
+// the configuration, [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
 func (s *Service) ensureModule(ctx context.Context, guest, digest string) error {
 	switch {
 	case s.guests.Digest(guest) == "":
@@ -38,7 +38,7 @@ func (s *Service) ensureModule(ctx context.Context, guest, digest string) error 
 }
 
 // compileGuest makes sure that the current module of a guest is compiled and stored. The module is stored so that
-// existing agents can still run it after the guest has got a new module.
+// existing agents can still run it after the guest's module has been replaced.
 func (s *Service) compileGuest(ctx context.Context, name string) (digest string, err error) {
 	digest = s.guests.Digest(name)
 	if _, ok := s.storedModules.Load(digest); ok && s.workers.HasModule(digest) {
@@ -98,8 +98,8 @@ func (h host) EnsureModule(ctx context.Context, a *agent.Agent, digest string) e
 	return h.ensureModule(ctx, a.Guest, digest)
 }
 
-// moduleByDigest returns the module of a guest with the given digest. This is the guest's current module, or an earlier
-// module from the store.
+// moduleByDigest returns the module of a guest that has the given digest. The module is the guest's current module, or
+// an earlier module from the store.
 func (s *Service) moduleByDigest(ctx context.Context, guest, digest string) ([]byte, error) {
 	if s.guests.Digest(guest) == digest {
 		module, _, err := s.guests.Load(guest)

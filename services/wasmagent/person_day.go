@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// PersonDay limits how much one person's agents may use models per day (UTC), all together.
+// PersonDay limits the use of models per day (UTC) by all agents of one person together.
 type PersonDay struct {
 	// Cost limits the cost, in US dollars. An empty string means 10. Questions to models without a price cost nothing.
 	Cost string

@@ -21,7 +21,8 @@ import (
 
 const (
 	pageSize = 100
-	// maxStateBytes and maxResponseBytes limit the sizes of responses, in bytes.
+	// maxResponseBytes limits the size of a response, in bytes. maxStateBytes is the lower limit that GetState applies if
+	// the request sets no page size.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
@@ -184,8 +185,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns as many messages from the beginning of a list as have no more than the given number of bytes
-// together. It returns at least one message, even if that message is larger.
+// prefixWithin returns the longest prefix of messages whose total size does not exceed most, in bytes. It returns at
+// least one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

@@ -46,17 +46,17 @@ const (
 	sweepInterval           = time.Minute
 	// renewInterval is how often this process renews its leases on turns.
 	renewInterval = store.Lease / 3
-	// maxSnapshotBytes limits the total size of the snapshots of guests that have released their slots while they wait
-	// for calls. maxSnapshotBytesPerPerson limits that size for the guests of one person. Both are in bytes.
+	// A guest that waits for a call can release its slot. The service then keeps a snapshot of the guest's memory.
+	// maxSnapshotBytes limits the total size of these snapshots, and maxSnapshotBytesPerPerson limits the total size for
+	// one person's guests. Both are in bytes.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
 	// defaultYieldAfter is the default of YieldAfter in [Config].
 	defaultYieldAfter = 250 * time.Millisecond
 	// defaultQuestionTimeout is the default timeout for one question to a model.
 	defaultQuestionTimeout = 10 * time.Minute
-	// workerMemory is the least memory that a worker gets, and guestMemory is the default memory of a guest.
-	// compileMemory limits the memory for compiling a module, and compileTime limits the time. Memory sizes are in
-	// bytes.
+	// workerMemory is the minimum memory limit of a worker. guestMemory is the default memory limit of a guest.
+	// compileMemory limits the memory for compiling a module, and compileTime limits the time. Memory sizes are in bytes.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
 	compileMemory = 768 << 20
@@ -77,10 +77,10 @@ type Config struct {
 	// [WorkerMain]. If the path is empty, the running program is used.
 	Program string
 	// Models maps the names of the model providers to the providers. Model is the default model of agents, as
-	// `provider:name`, and may be empty.
+	// `provider:name`, and can be empty.
 	Models map[string]models.Provider
 	Model  string
-	// PersonDay limits how much one person's agents may use models per day, all together.
+	// PersonDay limits the use of models per day by all agents of one person together.
 	PersonDay PersonDay
 	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents can't ask
 	// models.
@@ -88,10 +88,10 @@ type Config struct {
 	// AcceptedKeys contains the public keys of other installations. Archives that are signed with one of these keys may
 	// be imported.
 	AcceptedKeys []ed25519.PublicKey
-	// Turns limits how many turns run at the same time per worker, and Questions limits how many questions to models
-	// do. The defaults of Turns are 18 slots (6 per person), and 256 waiting turns (32 per person) that wait for at
-	// most 5 min. The defaults of Questions are 32 slots (8 per person), and 256 waiting questions (64 per person) that
-	// wait for at most 5 min.
+	// Turns limits how many turns run at the same time per worker, and Questions limits how many questions to models run
+	// at the same time. The defaults of Turns are 18 slots (6 per person), and 256 waiting turns (32 per person) that wait
+	// for at most 5 min. The defaults of Questions are 32 slots (8 per person), and 256 waiting questions (64 per person)
+	// that wait for at most 5 min.
 	Turns, Questions ConcurrencyLimits
 	// QuestionTimeout is the timeout of one question, including its retries. 0 means 10 min. FirstByteTimeout limits
 	// how long a provider may take until its answer begins. 0 means 2 min.
@@ -146,8 +146,8 @@ type Service struct {
 	archiveKeys archiveKeys
 	archiving   chan struct{}
 
-	// turnQueue grants slots to turns. snapshotMemory limits the memory for snapshots of guests that have released
-	// their slots.
+	// turnQueue grants slots to turns. snapshotMemory limits the memory for the snapshots of guests that have released
+	// their slots while they wait for calls.
 	turnQueue      *queue
 	snapshotMemory memoryBudget
 
@@ -331,7 +331,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 			switch earlier, found := outdated[a.ID]; {
 			case err != nil || version <= now:
 				delete(outdated, a.ID)
-			case found && earlier == now: // a pending commit would have completed since the last check
+			case found && earlier == now: // a commit that was running at the last check would have updated the agent by now
 				delete(outdated, a.ID)
 				a.Invalidate()
 			default:
@@ -413,8 +413,8 @@ func (s *Service) Close() error {
 }
 
 // ensureSpace returns an error if a person's agents, or all agents together, have reached the storage limit. To make
-// space, it first removes the person's terminated agents, oldest first. The limit is approximate, because an agent may
-// grow by some megabytes before the next check.
+// space, it first removes the person's terminated agents, oldest first. The limit is approximate, because an agent can
+// grow by several megabytes before the next check.
 func (s *Service) ensureSpace(ctx context.Context, person principal.Key) error {
 	all, own, err := s.store.StoredSizes(ctx, person)
 	if err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {

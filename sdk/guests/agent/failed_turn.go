@@ -13,9 +13,9 @@ import (
 const maxSummaryText = 1 << 10
 
 // endFailedTurn completes the conversation after a failed turn. The tool calls of the turn stay in the conversation
-// with their results, so that the model does not repeat them. If the provider may have rejected the conversation
-// itself, endFailedTurn replaces the turn with a short summary of its calls. If the turn consists only of its prompt,
-// endFailedTurn removes the prompt, because the provider might reject it again in every later turn.
+// with their results, so that the model does not repeat them. If the provider might have rejected the conversation
+// itself, endFailedTurn replaces the turn with a short summary of the turn's calls. If the turn consists only of its
+// prompt, endFailedTurn removes the prompt, because the provider might reject the prompt again in every later turn.
 func (t *conversation) endFailedTurn(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {
@@ -52,7 +52,7 @@ func missingResults(turn []guest.Message) (out []guest.Message) {
 	return out
 }
 
-// mayBeRejected reports whether the provider may have rejected the conversation itself.
+// mayBeRejected reports whether the provider might have rejected the conversation itself.
 func mayBeRejected(err error) bool {
 	var failure *guest.Error
 	if !errors.As(err, &failure) {

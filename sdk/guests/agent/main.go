@@ -26,7 +26,7 @@ const (
 	maxTools       = 128
 	maxDescription = 4096
 	maxSchema      = 64 << 10
-	// maxName is the maximum length of a tool name that models accept, in bytes.
+	// maxName is the maximum length of tool names that models accept, in bytes.
 	maxName = 64
 )
 
@@ -34,7 +34,7 @@ func init() { guest.Serve(new(conversation).run) }
 
 func main() {}
 
-// conversation is the conversation with the model, which continues from one prompt to the next.
+// conversation is the conversation with the model. It continues from one prompt to the next.
 type conversation struct{ messages []guest.Message }
 
 func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
@@ -93,7 +93,7 @@ func (t *conversation) askUntilAnswered(a *guest.Agent, tools []tool, infos []gu
 	return "", fmt.Errorf("the model was asked %d times, and still asks for calls", maxQuestions)
 }
 
-// requestMessages returns the messages for the model, which are the instructions followed by the conversation.
+// requestMessages returns the messages for the model: the instructions, followed by the conversation.
 func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	if a.Instructions == "" {
 		return t.messages
@@ -155,8 +155,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName converts a name to a tool name that models accept and that is not taken yet. It adds the result to the
-// taken names.
+// uniqueName converts a name to a tool name that models accept and that is not in taken. It adds the result to taken.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

@@ -29,7 +29,7 @@ type bucket struct {
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
-	idle  dueQueue[*bucket] // ordered by the times at which the buckets may become empty
+	idle  dueQueue[*bucket] // ordered by the times at which sweep checks the buckets
 	all   *buckets
 	seen  time.Duration // the latest time passed to tick
 	_     [64]byte      // prevents shards from sharing cache lines
@@ -68,8 +68,8 @@ func (s *bucketShard) add(b *bucket) {
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep checks at most the given number of buckets that may be empty, and evicts those that are empty. A bucket in use
-// is checked once per window.
+// sweep checks up to most buckets that might be empty, and evicts the empty buckets. A bucket in use is checked once
+// per window.
 func (s *bucketShard) sweep(most int) {
 	for ; most > 0 && s.idle.isDue(s.seen); most-- {
 		b := s.idle.next()
@@ -117,7 +117,7 @@ func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 	return by, nil
 }
 
-// shardSet is a set of indexes of shards. Shards are locked in ascending order of their indexes to prevent deadlocks.
+// shardSet is a set of shard indexes. Shards are locked in ascending order of their indexes to prevent deadlocks.
 type shardSet uint64
 
 func (b *buckets) lock(set shardSet) {
@@ -149,14 +149,14 @@ func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet)
 	return into, set
 }
 
-// A bucketRef refers to the bucket of a limit. The bucket may not exist.
+// A bucketRef refers to the bucket of a limit. The bucket does not have to exist.
 type bucketRef struct {
 	at     uint8 // the index of the shard
 	shard  *bucketShard
 	bucket *bucket // nil if the bucket does not exist
 }
 
-// check finds the bucket and returns a verdict that says whether the limit's cost fits. It takes no units.
+// check finds the bucket, and returns a verdict on whether the limit's cost fits. It takes no units.
 func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 	now := s.shard.seen
 	b, err := s.shard.find(l)
@@ -171,8 +171,8 @@ func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 	return b.log.Check(now, l.Cost, l.Max), nil
 }
 
-// take takes the limit's cost from the bucket. The caller must have called check while it held the same locks, and the
-// cost must fit. If the bucket does not exist, take creates it and charges it to the given owner. In that case, the
+// take takes the limit's cost from the bucket. The caller must have called check under the same locks, and the cost
+// must fit. If the bucket does not exist, take creates the bucket and charges it to the given owner. In that case, the
 // caller must have called takeQuota for this owner.
 func (s *bucketRef) take(l *Limit, by *owner) charge {
 	b := s.bucket

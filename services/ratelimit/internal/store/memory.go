@@ -19,7 +19,7 @@ type Bounds struct {
 }
 
 // Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close, because empty buckets
-// and expired reservations are removed when others are added.
+// and expired reservations are removed when other buckets and reservations are added.
 //
 // Reservations and buckets are divided into shards. Each shard has a mutex. A method first locks at most one shard of
 // reservations. It then locks shards of buckets in ascending order of their indexes.

@@ -2,8 +2,8 @@ package store
 
 import "sync"
 
-// ownerShare determines the quota of one owner, which is a 20th of all buckets. Without a quota, a caller could use up
-// the capacity by calling many tools that don't exist, because each tool name gets a bucket.
+// ownerShare determines the quota of one owner. The quota is a 20th of all buckets. Without a quota, a caller could use
+// up the capacity by calling many tools that don't exist, because each tool name gets a bucket.
 const ownerShare = 20
 
 // An owner is a principal that created buckets that are still stored.

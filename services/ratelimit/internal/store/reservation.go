@@ -54,7 +54,7 @@ func (s *reservationShard) tick(now time.Duration) time.Duration {
 func (s *reservationShard) find(id string, number uint64) *reservation {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
-		return nil // the ID has the same number in another spelling
+		return nil // there is no such reservation, or the ID spells the number differently
 	}
 	return s.alive(l)
 }

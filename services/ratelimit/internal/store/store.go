@@ -88,7 +88,7 @@ type Limit struct {
 	Bucket string
 	// Max is the maximum number of units that are taken in any period of Window. It must not be negative. It may differ
 	// between calls. Units that are already taken remain taken. If Max is at most 256, the count is exact. Otherwise a
-	// unit may count for up to a 64th of Window too long.
+	// unit can count for up to a 64th of Window too long.
 	Max int64
 	// Window is the length of the period, between 1 ns and 366 days. It must stay the same while the bucket is in use.
 	Window time.Duration
@@ -105,7 +105,8 @@ type Result struct {
 	// Remaining contains the units that remain in each bucket, in the order of the request's limits.
 	Remaining []int64
 	// Limit is the index of a limit in the request. For a grant, it is the limit with the fewest remaining units. For a
-	// refusal, it is the limit with the longest wait. If several limits qualify, it is the first of them.
+	// refusal, it is the first limit that never fits, or otherwise the limit with the longest wait. If several limits
+	// qualify, Limit is the index of the first.
 	Limit int
 	// RetryAfter is the time after which the same request fits, if no other units are taken. It is rounded up to whole
 	// milliseconds. It is zero for a grant and if Never is true.
@@ -124,7 +125,7 @@ type Reservation struct {
 	Expires time.Time
 }
 
-// Outcome specifies whether the call for which the reservation was made was sent. The zero value is invalid.
+// Outcome specifies whether the reserved call was sent. The zero value is invalid.
 type Outcome int
 
 const (

@@ -4,9 +4,9 @@
 //
 // A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log contains the
 // exact times, and its results are exact to the nanosecond. For a higher limit, the window is divided into 64 slots,
-// and each time is rounded up to the end of its slot, so that the log stays short. Because of the rounding, a unit may
-// count for up to one slot too long, but never too short. Therefore a window may refuse units that fit, but never
-// admits too many.
+// and each time is rounded up to the end of its slot, so that the log stays short. Because of the rounding, a unit can
+// count for up to one slot too long, but never for too short a time. Therefore a window can refuse units that fit, but
+// it never admits too many units.
 //
 // The limit may differ between calls, because a log contains only the times and the numbers of units.
 package window
@@ -86,8 +86,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	stamp = g.stamp(limit)
 	if last := g.entries.last(); last != nil && last.at >= stamp {
 		// The last entry is for the same slot, or it has a later time because the limit was higher when the entry was added.
-		// Its time is used, so that times stay in ascending order. Therefore the units may count for too long, but never for
-		// too short a time.
+		// The time of the last entry is used, so that times stay in ascending order. Therefore the units can count for too
+		// long, but never for too short a time.
 		stamp = last.at
 		last.units += cost
 	} else {

@@ -1,5 +1,6 @@
-// Package abi defines the messages that a guest and its host exchange (ABI 1). The messages are JSON envelopes. In each
-// step, a guest receives one envelope and returns one envelope. Package sdk/guest implements the ABI for guests.
+// Package abi defines version 1 of the ABI between a guest and its host. The guest and the host exchange JSON messages,
+// which are called envelopes. In each step, the guest receives one envelope and returns one envelope. Package sdk/guest
+// implements the ABI for guests.
 package abi
 
 import (
@@ -46,8 +47,8 @@ type HostEnvelope struct {
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input is set for the kind Prompt.
 	Input string `json:"input,omitzero"`
-	// Result and Error are set for the kind Result. Exactly one of them is set. Result is the effect's result as a JSON
-	// value. Error is the reason why the effect failed.
+	// The fields Result and Error are used for the kind Result. If the effect has failed, Error is the reason, and Result
+	// is not set. Otherwise, Result is the effect's result as a JSON value. Result is not set if the effect has no result.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
 	// Reason is set for the kind Cancel.
@@ -63,18 +64,18 @@ type Message struct {
 
 // Error states why an effect failed.
 type Error struct {
-	// Code is a code that does not change in later versions, for example "file_unknown".
+	// Code is a stable code, for example "file_unknown". It does not change in later versions.
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// GuestEnvelope is an envelope from a guest, which is not trusted.
+// GuestEnvelope is an envelope from a guest. Guests are not trusted.
 type GuestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Model, Messages and Tools are used for the kind Model. The field Model is the name of the model to ask. If it is
-	// empty, the agent's own model is asked.
+	// Model, Messages and Tools are used for the kind Model. The field Model is the name of the model to ask. If Model is
+	// empty, the host asks the agent's default model.
 	Model    string         `json:"model"`
 	Messages jsontext.Value `json:"messages"`
 	Tools    jsontext.Value `json:"tools"`

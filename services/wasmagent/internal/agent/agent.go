@@ -1,6 +1,9 @@
 // Package agent implements a single agent, including its states, its turns and its stored form. An agent's program is a
-// WebAssembly guest. When the guest requests an effect, the package carries out or refuses the effect and records it in
-// the agent's journal. The wasmagent service uses the package.
+// WebAssembly guest. The guest and this package exchange JSON messages, which are called envelopes. A turn begins with
+// a prompt and ends with the guest's answer. During a turn, the guest requests effects, for example tool calls. The
+// package carries out or refuses each effect and records it in the agent's journal. The journal is a hash chain of
+// events. It is divided into epochs. A new epoch begins when the agent is created, reset, migrated, forked or imported,
+// or when it returns to a snapshot.
 package agent
 
 import (
@@ -42,10 +45,10 @@ var (
 	ErrPromptsFull = errors.New("the prompt can't start")
 	// ErrUnavailable means that guests can't run at the moment. Nothing was changed.
 	ErrUnavailable = errors.New("agents can't be run now")
-	// ErrNotStored means that a change could not be stored reliably. It may or may not have been stored.
+	// ErrNotStored means that storing a change failed. The change may or may not have been stored.
 	ErrNotStored = errors.New("agents can't be stored now")
-	// ErrTurnLost takes the place of [ErrUnavailable] or [ErrNotStored] if the turn has already made calls, because
-	// these can't be undone.
+	// ErrTurnLost is returned instead of [ErrUnavailable] or [ErrNotStored] if the turn has already made calls. The turn
+	// is undone, but its calls can't be undone.
 	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
 	// ErrTodosInvalid means that a todo list is invalid. ErrTodosFull means that a todo list has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
@@ -70,8 +73,9 @@ var (
 type Limits struct {
 	// Memory limits the memory of the guest, in bytes.
 	Memory int64
-	// Fuel, Effects and Deadline apply to each turn. Fuel limits the instructions that the guest executes. The time
-	// during which a turn waits does not count toward the deadline.
+	// Fuel, Effects and Deadline apply to each turn. Fuel limits the instructions that the guest executes, and Effects
+	// limits the number of effects. Deadline limits how long the guest runs. The time during which a turn waits does not
+	// count toward the deadline.
 	Fuel     int64
 	Effects  int
 	Deadline time.Duration
@@ -90,7 +94,7 @@ type Spec struct {
 	Instructions string
 	// MaxTurns limits how many turns the agent may have. A caller that resumes the agent can raise the limit.
 	MaxTurns int
-	// Config is the configuration from the request that created the agent.
+	// Config is the configuration in the request that created the agent.
 	Config *wasmagentv1.AgentConfig
 	Limits Limits
 	Files  files.Bounds
@@ -144,7 +148,7 @@ type Agent struct {
 	// approval for which the turn waits, or is nil if the turn waits for none.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
-	// stale is true if the agent in memory may differ from the stored agent, so that it must be loaded again.
+	// stale is true if the agent in memory may differ from the stored agent. A stale agent must be loaded again.
 	stale bool
 	// damage is not nil if the agent must not be changed because its journal is damaged or because the stored agent
 	// differs from its journal.
@@ -222,7 +226,7 @@ func (a *Agent) IsGone(now time.Time) bool {
 	return a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !now.Before(a.restorableUntil)
 }
 
-// HasEnded reports whether the agent has ended. An agent that has ended can be resumed for some time.
+// HasEnded reports whether the agent has ended. An agent that has ended can be resumed until [Tombstone] has passed.
 func (a *Agent) HasEnded() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

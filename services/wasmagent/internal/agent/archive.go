@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ErrABI means that the guest uses another version of the ABI, or that the archive's fuel was counted by another
-// version of the fuel meter.
+// ErrABI means that the guest uses another version of the ABI, or that another version of the fuel meter counted the
+// fuel in the archive.
 var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
 
-// ExportDetail returns those details of the stored agent that only exports contain.
+// ExportDetail returns the details of the stored agent that only exports contain.
 func (a *Agent) ExportDetail() (*wasmagentv1.ExportedState, error) {
 	list, err := a.ListFiles("")
 	if err != nil {
@@ -127,8 +127,8 @@ func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.Ag
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &current, head), "", limits)
 }
 
-// archiveCoverage checks the journal in an archive. It returns an error if the other parts of the archive differ from
-// the journal.
+// archiveCoverage checks the hash chain of the journal in an archive, and compares the other parts of the archive with
+// the journal. It returns an error if they differ.
 func archiveCoverage(c archive.Content) (*coverage, error) {
 	exported, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
 	covered := &coverage{head: events.EmptyHead(exported.GetJournalId())}

@@ -58,8 +58,8 @@ func (a *Agent) unlockChange() {
 	a.changeDone = nil
 }
 
-// changeState changes an agent that has no running turn. It calls do, which changes a copy of the state and returns the
-// event that records the change. If do returns a nil event, changeState stores nothing.
+// changeState changes an agent that has no running turn. It calls do with a copy of the state. do changes the copy and
+// returns the event that records the change. If do returns a nil event, changeState stores nothing.
 func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.lockForChange(ctx, false); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)
-	// isMade is true if the change was made. If it is false, err is the reason.
+	// isMade is true after the turn has tried to make the change. err is the error of the change, or nil.
 	isMade bool
 	err    error
 }
@@ -95,8 +95,8 @@ type changeError struct {
 // Unwrap returns the error that the changeError wraps.
 func (f *changeError) Unwrap() error { return f.error }
 
-// forceChange changes the agent as changeState does. If a turn is running, forceChange cancels it with the given cause.
-// The cancelled turn is undone.
+// forceChange changes the agent like changeState. If a turn is running, forceChange cancels the turn with the given
+// cause, and the turn is undone.
 func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.changeState(ctx, do)

@@ -13,8 +13,8 @@ import (
 )
 
 // continueDetached continues a turn whose process has exited. It runs the guest again with the inputs in the journal,
-// up to the end of the journal, and then continues the turn. It sends no call twice. No other goroutine may be using
-// the agent yet.
+// up to the end of the journal, and then continues the turn. No call is sent twice. The caller must not share the agent
+// with other goroutines before continueDetached has returned.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
@@ -94,7 +94,7 @@ func (a *Agent) replayStep(t *turn, input, emitted *wasmstorev1.StoredEvent, ask
 		return envelope, err
 	}
 	switch {
-	case in.Kind == abi.Result && asked.Kind == abi.FS: // the files were reset to their state before the turn
+	case in.Kind == abi.Result && asked.Kind == abi.FS: // repeat the effect, because the files were reset to their state before the turn
 		_, _ = a.fileEffect(asked, input.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
 	case in.Kind == abi.Result && asked.Kind == abi.Todo:
 		_ = a.todoEffect(asked)

@@ -10,12 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxFullCheckBytes limits the size, in bytes, of a journal that is checked completely when its agent is loaded. Of a
-// larger journal, only the last event is checked at that time. The whole journal is then checked before the first
-// change to the agent.
+// maxFullCheckBytes limits the size, in bytes, of a journal that is checked completely when its agent is loaded. If the
+// journal is larger, only its last event is checked when the agent is loaded. The whole journal is then checked before
+// the first change to the agent.
 const maxFullCheckBytes = 8 << 20
 
-// A coverage contains the digests of an agent's stored parts that the agent's journal records.
+// A coverage contains the digests of an agent's stored parts, as the agent's journal records them. The journal records
+// the digests in events of the kind STORED.
 type coverage struct {
 	inventory.Covered
 
@@ -41,7 +42,7 @@ func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	return nil
 }
 
-// checkEnd checks that the journal ends at the given head. It returns [events.ErrChain] if it does not.
+// checkEnd checks that the journal ends at the given head. Otherwise it returns [events.ErrChain].
 func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 	if c.head.GetHash() != head.GetHash() || c.head.GetPlace() != head.GetPlace() || c.head.GetEpoch() != head.GetEpoch() || c.head.GetSequence() != head.GetSequence() {
 		return fmt.Errorf("%w: its last events are missing", events.ErrChain)
@@ -52,8 +53,8 @@ func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 	return nil
 }
 
-// compare returns the first difference between the stored record and state and the journal. It returns nil if there is
-// none, or if the journal does not record the stored content.
+// compare compares the stored record and state with the journal, and returns the first difference. It returns nil if
+// there is no difference, or if the journal does not record the stored content.
 func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
 	if c.List == nil {
 		return nil
@@ -131,8 +132,8 @@ func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole boo
 	return nil
 }
 
-// checkLastEvent checks that the record matches the last event of the journal. isStored is true if that is a STORED
-// event, which contains digests of the record and the state.
+// checkLastEvent checks that the record matches the last event of the journal. isStored is true if the last event is a
+// STORED event, which contains digests of the record and the state.
 func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	head := a.savedRecord.GetHead()
 	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxEventBytesRead)

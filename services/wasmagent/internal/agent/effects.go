@@ -47,8 +47,8 @@ func (a *Agent) runEffect(t *turn, envelope abi.GuestEnvelope) (abi.HostEnvelope
 	return in, nil
 }
 
-// GuestErrorCode returns the guest's error code for an error that concerns files, todos, results or sleep. It returns
-// `failed` for all other errors.
+// GuestErrorCode returns the error code that a guest receives for an error about files, todos, results or sleeping. It
+// returns `failed` for all other errors.
 func GuestErrorCode(err error) string {
 	for _, c := range []struct {
 		err  error
@@ -128,7 +128,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// setWaiting marks the turn as waiting, and records why it waits. If the argument is nil, setWaiting marks the turn as
+// setWaiting marks the turn as waiting, and records why it waits. If waiting is nil, setWaiting marks the turn as
 // running.
 func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()

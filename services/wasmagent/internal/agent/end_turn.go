@@ -61,9 +61,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the end of a turn. If they apply, it records that the turn was undone, what a failed step printed,
-// and that the agent's state changed. err is the turn's error, or nil. If forced is not nil, recordEnd also makes the
-// change that forced the turn to end.
+// recordEnd records the end of a turn in the journal. If the turn was undone, recordEnd records that. If a step failed,
+// recordEnd records the output of the step. If the agent's state changes, recordEnd records the change. err is the
+// turn's error, or nil. If forced is not nil, recordEnd also makes the change for which the turn was cancelled.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
@@ -85,8 +85,8 @@ func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) 
 	}
 }
 
-// saveEnd stores the state at the end of a turn. A turn without events has changed nothing, so saveEnd then stores
-// nothing unless the turn has continued without its caller.
+// saveEnd stores the state at the end of a turn. If the turn has no events, it has changed nothing, and saveEnd stores
+// nothing. A turn that has continued without its caller is always stored.
 func (a *Agent) saveEnd(t *turn, next *state) error {
 	if t.eventBytes == 0 && !t.detached {
 		return nil
@@ -133,8 +133,8 @@ func WithdrawalReason(reason string) string {
 	return "the agent no longer waits for the call, so the call would not run: " + reason
 }
 
-// undoReason returns the reason for undoing a turn as it appears in the journal. The text contains no internal errors,
-// because callers can read the journal.
+// undoReason returns the text that the journal contains as the reason for undoing a turn. The text contains no internal
+// errors, because callers can read the journal.
 func undoReason(err error) string {
 	for _, known := range []error{ErrFailed, ErrStopped, ErrCallsStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, known) {
@@ -144,8 +144,8 @@ func undoReason(err error) string {
 	return "agents can't be run now"
 }
 
-// undoTurn returns the state before the turn, changed so that it shows why the turn was undone. It also returns the
-// error for the caller.
+// undoTurn returns the state to which the agent returns because its turn is undone. This is the state before the turn,
+// but its status shows why the turn was undone. undoTurn also returns the error for the caller.
 func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
 	next.usage = current.usage

@@ -30,7 +30,7 @@ type Host interface {
 	// Call calls a tool on behalf of an agent, if the policy allows the call. If the call needs an approval, Call waits
 	// for the decision for at most pollTime. If Call returns an error, the outcome of the call is unknown.
 	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
-	// Model returns the name of the model for an agent's question. asked is the name that the guest has given. If it is
+	// Model returns the name of the model for an agent's question. asked is the name that the guest has given. If asked is
 	// empty, Model returns the agent's default model. ok is false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that has the tool [AskTool], or an empty string if there is no such server.
@@ -44,8 +44,8 @@ type Host interface {
 	// slot before. Such a turn takes precedence over other turns, and waits until ctx is done. AcquireSlot returns
 	// [ErrPromptsFull] or the error of ctx.
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
-	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's
-	// current module or of an earlier one.
+	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's current
+	// module or of an earlier module.
 	EnsureModule(ctx context.Context, a *Agent, digest string) error
 	// ReserveSnapshot reserves memory for the snapshot of a guest that releases its slot while it waits for a call.
 	// giveBack releases the memory. ok is false if there is not enough memory for the snapshot.
@@ -90,8 +90,8 @@ type ToolResult struct {
 	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
 	Retryable bool `json:"-"`
-	// DecisionID is the id of the gateway's decision on the call. Code is the refusal code if the gateway has refused
-	// the call. Both fields may be empty.
+	// DecisionID is the id of the gateway's decision on the call. Code is the refusal code if the gateway has refused the
+	// call. Both fields can be empty.
 	DecisionID string        `json:"-"`
 	Code       commonv1.Code `json:"-"`
 	// IsDenied is true if the policy or the agent's rights deny the call.
@@ -109,7 +109,7 @@ type Failure struct {
 }
 
 const (
-	// approvalPollTime is how long one request to the host waits for an approval at most.
+	// approvalPollTime limits how long one request to the host waits for an approval.
 	approvalPollTime = 10 * time.Minute
 	// minPollInterval is the shortest time between two requests to the host for the same call.
 	minPollInterval = time.Second
@@ -117,11 +117,12 @@ const (
 	maxRestores = 5
 )
 
-// outcomeUnknown is the guest's error code for a call that may or may not have run.
+// outcomeUnknown is the error code that a guest receives for a call that may or may not have run.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
-// ErrCallsStopped means that a prompt was undone because it made a call that an operator has stopped. The agent itself
-// is not stopped and still accepts prompts. The prompt can succeed after an operator has resumed the calls.
+// ErrCallsStopped means that a prompt was undone because it made a call of a kind that an operator has stopped. The
+// agent itself is not stopped and still accepts prompts. The prompt can succeed after an operator has resumed the
+// calls.
 var ErrCallsStopped = errors.New("the prompt has ended at a call that was refused, and the agent is as before the prompt")
 
 // earlierCalls returns a text about the calls that a turn made before it ended. It returns "" if there were none.
@@ -140,7 +141,7 @@ func (s *Spec) Principal() *identityv1.Principal {
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
 		Owner: principal.Person(s.Creator).Subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 	}
-	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner, and not in the chain
+	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner, and is not in the chain
 		return p
 	}
 	direct := &identityv1.Principal{
@@ -170,7 +171,7 @@ func (a *Agent) callTool(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
-	if call.Server == a.Host.Server() && call.Tool == AskTool { // such a call would bypass the counting of tokens
+	if call.Server == a.Host.Server() && call.Tool == AskTool { // a direct call would bypass the token count
 		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "use the effect model to ask a model"}}, nil
 	}
 	return a.makeCall(t, call)
@@ -291,9 +292,9 @@ func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiti
 	return result, err
 }
 
-// mayHaveRun reports whether a call that is refused with this code may have run before, so that only its answer was
-// lost. This is possible if the approval was used, or if the policy allowed the call without the approval and the
-// approval was therefore cancelled.
+// mayHaveRun reports whether the refusal of a repeated call can mean that the call has already run and only its answer
+// was lost. code is the code of the refusal. This is possible if the approval was used. It is also possible if the
+// policy allowed the call without the approval, because the approval is then cancelled.
 func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }

@@ -39,7 +39,7 @@ func withReason(what, reason string) string {
 }
 
 // Resume makes the agent accept prompts again. If a snapshot id is given, the agent returns to that snapshot. If
-// maxTurns is above 0, it becomes the limit for the agent's turns. Resume returns [ErrStoppedByOperator],
+// maxTurns is greater than 0, it becomes the limit for the agent's turns. Resume returns [ErrStoppedByOperator],
 // [ErrTerminated], [ErrSnapshotUnknown], [ErrTurnsSpent] or [ErrBusy].
 func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
@@ -266,7 +266,7 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, limits s
 }
 
 // checkForkPoint reads the part of the journal that the fork copies. It returns [ErrStateDiffers] if the initial state
-// of the fork differs from that part, and [events.ErrChain] if the journal is damaged.
+// of the fork does not match that part of the journal, and [events.ErrChain] if the journal is damaged.
 func (a *Agent) checkForkPoint(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
 	c, err := a.readChain(ctx, a.ID, head, nil)
 	if err != nil || c.List == nil {
@@ -279,14 +279,14 @@ func (a *Agent) checkForkPoint(ctx context.Context, head *wasmstorev1.Head, begi
 	return c, differenceError(c.List.Compare(list, changingFields...))
 }
 
-// changingFields lists the record fields that checkForkPoint does not compare, because they differ between an agent and
-// its earlier snapshots.
+// changingFields lists the record fields that checkForkPoint does not compare, because they can differ between an agent
+// and its earlier snapshots.
 var changingFields = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events returns the stored events after a position in the journal. It returns no more events than limit, and no more
-// bytes than bytes. more reports whether there are further events.
+// Events returns the stored events after a position in the journal. It returns at most limit events. bytes limits their
+// total size. more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, after, limit, bytes)
 	return all, more, storeError(err)
@@ -298,9 +298,10 @@ func (s *Spec) Budget() store.Budget {
 	return store.Budget{Tenant: s.Creator.GetTenant(), JournalID: s.JournalID}
 }
 
-// CountCall counts a call against the limited rights of an agent and of the agents in its delegation chain, which are
-// all in lineage. giveBack reverses the count. If the rights of one agent do not allow the call, nothing is counted.
-// CountCall returns [manifest.ErrNotAllowed], [manifest.ErrSpent], or an error from the store.
+// CountCall counts a call against the rights of an agent and of the agents in its delegation chain. lineage contains
+// all these agents. Rights that allow any number of calls are not counted. giveBack reverses the count. If the rights
+// of one agent do not allow the call, nothing is counted. CountCall returns [manifest.ErrNotAllowed],
+// [manifest.ErrSpent], or an error from the store.
 func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var requests []store.UseRequest
 	for _, member := range lineage {

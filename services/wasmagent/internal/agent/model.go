@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// AskTool is the name of the tool that asks models.
+// AskTool is the name of the MCP tool with which agents ask models.
 const AskTool = "wasm_model_ask"
 
 // ErrNoModel means that the guest has asked a model although no model is configured.
@@ -115,7 +115,7 @@ func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 	}
 	arguments, err := questionOf(name, envelope)
 	if err != nil {
-		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest gets it
+		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest receives the error
 	}
 	return a.makeCall(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Progress: t.progress})
 }
@@ -195,14 +195,14 @@ func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// unchargedReasons contains the reasons of errors for which the provider does not charge, because it has not processed
-// the question.
+// unchargedReasons contains error reasons that mean that the provider has not processed the question, and therefore
+// does not charge for it.
 var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// modelError returns the error that the guest receives for a question without an answer. It counts the tokens and the
+// modelError returns the error that the guest receives for a question that has failed. It counts the tokens and the
 // cost that the service has reported, or an estimate if the service has reported none.
 func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, metadata := result.Failure.Reason, result.Failure.Metadata
@@ -219,7 +219,7 @@ func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error
 	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
 }
 
-// bytesPerToken is how many bytes a token is assumed to have when tokens are estimated.
+// bytesPerToken is the assumed size of a token in estimates, in bytes.
 const bytesPerToken = 4
 
 // countEstimate counts an estimated number of tokens for a question whose real usage is unknown.

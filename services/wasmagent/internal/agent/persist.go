@@ -38,7 +38,7 @@ type journal struct {
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
-	// inventory lists the stored parts of the agent according to the journal. It is nil if the journal has no STORED
+	// inventory lists the stored parts of the agent, as the journal records them. It is nil if the journal has no STORED
 	// event. isChecked is true if this process has checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
@@ -78,8 +78,8 @@ func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, er
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
-// create stores a new agent. If the journal must begin with a copy of another agent's events, the caller passes the id
-// of that agent. first is the event that follows the copied events.
+// create stores a new agent. If the journal must begin with a copy of another agent's events, from is the id of that
+// agent. Otherwise from is empty. first is the first event after the copied events.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
@@ -104,7 +104,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// storeError adds [ErrNotStored] to an error from the store that means that a change could not be stored.
+// storeError adds [ErrNotStored] to an error from the store if the error means that a change was not stored reliably.
 func storeError(err error) error {
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -113,8 +113,8 @@ func storeError(err error) error {
 }
 
 // Open returns a stored agent. If the process that ran the agent's turn has exited, Open either continues or undoes the
-// turn. It continues the turn only if the turn has no caller and this process can run the agent's module, so that
-// mayRun is true. Open returns the store's errors.
+// turn. It continues the turn only if the turn has no caller and mayRun is true. mayRun means that this process can run
+// the agent's module. Open returns the store's errors.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, er
 	}, nil
 }
 
-// damageAdvice is appended to the error of an agent whose journal is damaged.
+// damageAdvice is appended to the error for an agent whose journal is damaged.
 const damageAdvice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
@@ -198,8 +198,8 @@ func (a *Agent) markDamaged(err error) {
 // defaultFiles contains the limits on the files of each agent. A manifest can only lower them.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
-// BoundsOf returns the limits on files in a manifest. Limits in the manifest that are above the defaults of the
-// installation are lowered to the defaults.
+// BoundsOf returns a manifest's limits on files. If a limit in the manifest is higher than the default limit, BoundsOf
+// returns the default limit.
 func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
@@ -257,7 +257,7 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 // approvalAfter returns the id of the approval for which a turn waits after an event. before is the id of the approval
 // for which the turn waited before that event. An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
-	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
+	switch e.GetKind() { //nolint:exhaustive // events of other kinds neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
 		return e.GetApprovalId()
 	case wasmagentv1.EventKind_EVENT_KIND_RESULT:
@@ -313,8 +313,8 @@ func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change
 	return c, list, nil
 }
 
-// commit stores a change, even if the caller's context is cancelled. If it returns an error, the change may or may not
-// have been stored, so the agent must be loaded again.
+// commit stores a change, even if the caller's context is cancelled. If commit returns an error, the change may or may
+// not have been stored, so the agent must be loaded again.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

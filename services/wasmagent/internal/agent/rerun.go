@@ -37,8 +37,8 @@ type rerun struct {
 	memoryBytes int
 }
 
-// addEvent adds an event, and processes the event that was added before. At the end of the journal, the caller passes
-// nil.
+// addEvent passes the next event to the rerun, which then processes the event before it. At the end of the journal, the
+// caller passes nil.
 func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.current
 	if r.current = next; e == nil || r.resp.GetFirstDifference() != nil {
@@ -135,8 +135,8 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.hostError(err)
 }
 
-// hostError returns err, or nil if the guest has caused err. An error that the guest has caused shows up in the
-// comparison with the journal instead.
+// hostError returns err, or nil if the guest has caused err. Errors that the guest has caused are not needed, because
+// the comparison with the journal shows their effect.
 func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):

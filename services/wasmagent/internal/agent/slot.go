@@ -88,7 +88,7 @@ func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 }
 
 // yieldSlot releases the guest's slot until done is closed. If the guest's snapshot can't be taken, or if there is not
-// enough memory for it, yieldSlot only waits, and the guest keeps its slot.
+// enough memory for the snapshot, yieldSlot only waits, and the guest keeps its slot.
 func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -116,8 +116,8 @@ func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	return a.withoutSlot(t, snapshot, wait)
 }
 
-// withoutSlot closes the guest's instance, releases its slot, and calls wait. After wait has returned, withoutSlot
-// acquires a slot and restores the guest from the snapshot.
+// withoutSlot closes the guest's instance, releases the guest's slot, and calls wait. After wait has returned,
+// withoutSlot acquires a slot and restores the guest from the snapshot.
 func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // fails if the worker has ended, which also ends the instance
 	t.instance = nil

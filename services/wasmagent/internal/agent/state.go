@@ -29,8 +29,8 @@ const (
 	maxForkedJournal = 64 << 20
 )
 
-// state is the mutable part of an agent. Except for the files, which a turn may modify, a value behind a pointer is
-// never modified but only replaced.
+// state is the mutable part of an agent. A turn may modify the files in place. All other values behind pointers are
+// replaced, and never modified.
 type state struct {
 	status     wasmagentv1.AgentState
 	stopReason wasmagentv1.StopReason
@@ -55,7 +55,7 @@ type state struct {
 	grants            []*wasmagentv1.RightsGrant
 	snapshots         []*wasmstorev1.Kept
 	stoppedByOperator bool
-	// restorableUntil is until when a terminated agent can be resumed. It is zero if the agent has not ended.
+	// restorableUntil is the time until which a terminated agent can be resumed. It is zero if the agent has not ended.
 	restorableUntil time.Time
 }
 
@@ -78,8 +78,9 @@ func newState(s *Spec) state {
 // migration.
 const maxHandoverBytes = 256 << 10
 
-// startMessages returns the newest messages of the conversation, which a new guest receives when it starts. It returns
-// nil unless the agent was migrated from another module.
+// startMessages returns the newest messages of the conversation. A new guest receives them when it starts after a
+// migration. Otherwise the conversation contains no messages yet except the instructions, and startMessages returns
+// nil.
 func (s *state) startMessages() (out []abi.Message) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {
@@ -134,12 +135,12 @@ func (s *state) stopIfTurnsSpent() {
 	}
 }
 
-// setStopped sets the state to stopped, as if a caller had stopped the agent.
+// setStopped sets the status to stopped, as if a caller had stopped the agent.
 func (s *state) setStopped() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// setIdle sets the state to idle, in which the agent accepts prompts.
+// setIdle sets the status to idle, so that the agent accepts prompts.
 func (s *state) setIdle() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	s.stoppedByOperator, s.restorableUntil = false, time.Time{}
@@ -167,7 +168,7 @@ func (a *Agent) record(s *state) *wasmstorev1.Record {
 	return r
 }
 
-// stateProto encodes those fields of the state that a turn can change.
+// stateProto encodes the fields of the state that a turn can change.
 func (s *state) stateProto() *wasmstorev1.State {
 	out := &wasmstorev1.State{Memory: s.memory, Sequence: s.sequence, Turns: int32(s.turns), Messages: s.messages, Todos: s.todos}
 	for f := range s.files.All() {
@@ -176,7 +177,7 @@ func (s *state) stateProto() *wasmstorev1.State {
 	return out
 }
 
-// restore sets those fields of the state that a turn can change to the stored values.
+// restore sets the fields of the state that a turn can change to the stored values.
 func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = stored.GetMemory(), stored.GetSequence(), int(stored.GetTurns()), stored.GetMessages(), stored.GetTodos()
 	s.messageBytes = 0

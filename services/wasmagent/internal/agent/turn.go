@@ -23,8 +23,8 @@ const (
 	maxCancels = 3
 	// maxSleep limits how long a guest may sleep in total during one turn.
 	maxSleep = 10 * time.Minute
-	// maxResultBytes limits the size of the result of an effect, in bytes. The JSON encoding of a result, and the
-	// answer of a tool, may be four times as large.
+	// maxResultBytes limits the size of the result of an effect, in bytes. The JSON encoding of a result, and a tool's
+	// answer, can be up to four times as large.
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes limits the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
@@ -103,7 +103,7 @@ type Prompt struct {
 	// without the caller.
 	Caller       Caller
 	ApprovalWait time.Duration
-	// Progress receives progress messages for people. It must not block, and it may be nil. It is not called after
+	// Progress receives progress messages for people. Progress can be nil. It must not block. It is not called after
 	// [Agent.Prompt] has returned.
 	Progress func(string)
 }
@@ -114,8 +114,8 @@ type Answer struct {
 	Text string
 	// IsParked is true if the turn waits for an approval. The turn then continues in the background.
 	IsParked bool
-	// Agent describes the agent after the turn. If IsParked is set, it describes the agent when [Agent.Prompt]
-	// returned.
+	// Agent describes the agent after the turn. If IsParked is set, the turn has not ended, and Agent describes the agent
+	// at the time when [Agent.Prompt] returned.
 	Agent *wasmagentv1.Agent
 }
 
@@ -170,8 +170,7 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails as if the guest had
-// trapped.
+// runTurn runs a turn to its end and returns the answer. If run panics, the turn is undone and the agent fails.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
 	envelope, memory, err := func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
@@ -307,7 +306,7 @@ func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnve
 	return envelope, memory, err
 }
 
-// startGuest restores the guest from its stored memory. If there is none, it starts a new guest.
+// startGuest restores the guest from its stored memory. If no memory is stored, it starts a new guest.
 func (a *Agent) startGuest(t *turn) (err error) {
 	if t.stateBefore.memory != nil {
 		t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory)
@@ -339,8 +338,8 @@ func (a *Agent) startNewGuest(t *turn) (err error) {
 	return nil
 }
 
-// guestOrigin returns the guest's start time and random seed. They depend only on the creation of the original agent,
-// so that a rerun from the journal has the same result.
+// guestOrigin returns the guest's start time and random seed. Both depend only on the journal's first agent, so that a
+// rerun from the journal has the same result.
 func (a *Agent) guestOrigin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.JournalCreatedAt.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
@@ -376,7 +375,7 @@ func (a *Agent) giveEnvelope(t *turn, in abi.HostEnvelope) (abi.GuestEnvelope, e
 }
 
 // flushIfDue stores the buffered events if there are too many of them, or if too much time has passed since events were
-// last stored. It returns an error if the turn's events are too large together.
+// last stored. It returns an error if the total size of the turn's events exceeds maxTurnEventBytes.
 func (a *Agent) flushIfDue(t *turn) error {
 	if t.eventBytes > maxTurnEventBytes {
 		return errTurnTooLarge

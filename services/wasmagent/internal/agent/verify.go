@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxReturnPoints limits how many journal positions an agent may return to. maxReturnBytes limits the total size, in
-// bytes, of the guest's memory at these positions. maxRerunFuel limits the fuel for rerunning a journal. A rerun that
-// uses that much fuel takes some minutes.
+// Verify reruns a journal only within these limits. maxReturnPoints limits the number of journal positions to which the
+// agent returns later. maxReturnBytes limits the total size, in bytes, of the guest's memory at these positions.
+// maxRerunFuel limits the fuel of a rerun. A rerun that uses that much fuel takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
@@ -32,7 +32,7 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 	return journalPosition{e.GetEpoch(), e.GetSequence()}
 }
 
-// replayPlan contains what must be known before a rerun starts.
+// replayPlan contains facts about a journal that a rerun needs before it starts.
 type replayPlan struct {
 	// undoneTurns contains the position of the first input of each undone turn. returnPoints contains the positions to
 	// which the agent returns later.
@@ -101,7 +101,7 @@ func (a *Agent) invalidateOthers(ctx context.Context) error {
 
 // readStored reads the agent from the store. The stored agent may be newer than the agent in memory.
 func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasmstorev1.State, err error) {
-	for range 2 { // the end of a turn may replace the state between the two reads
+	for range 2 { // a turn that ends between the two reads replaces the state
 		row, err := a.Store.Get(ctx, a.ID)
 		if err != nil {
 			return nil, nil, storeError(err)
@@ -118,7 +118,7 @@ func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasms
 }
 
 // verifyStored checks the hash chain of the journal, and that the stored agent matches the journal. It returns
-// [events.ErrChain], [ErrStateDiffers], or an error from the store. It writes the first two errors to resp as well.
+// [events.ErrChain], [ErrStateDiffers], or an error from the store. It also describes the first two errors in resp.
 func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)
@@ -214,7 +214,7 @@ func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e 
 	return nil
 }
 
-// readPlan checks the hash chain of the journal, and fills p with what a rerun must know.
+// readPlan checks the hash chain of the journal, and fills in p.
 func (a *Agent) readPlan(ctx context.Context, head *wasmstorev1.Head, p *replayPlan, resp *wasmagentv1.VerifyAgentResponse) (*coverage, error) {
 	var first journalPosition // the position of the first input of the current turn
 	started := false

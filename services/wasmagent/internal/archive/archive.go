@@ -1,6 +1,6 @@
-// Package archive encodes and decodes archives of agents. An archive is a signed tar file that contains everything that
-// another installation needs to run the agent (see sluice/wasmagent/v1/archive.proto). Two archives of the same agent
-// state have the same bytes.
+// Package archive encodes and decodes archives of agents. An archive is a signed tar file. It contains everything that
+// another installation needs to run the agent (see sluice/wasmagent/v1/archive.proto). The encoding is canonical: the
+// same content always results in the same bytes.
 package archive
 
 import (
@@ -95,8 +95,8 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	// Encoding the content again must produce the same bytes. This makes sure that the archive has no bytes between the
-	// parts, and that all programs decode the archive in the same way.
+	// Encoding the content again must produce the same bytes. This check makes sure that the archive has no bytes between
+	// the parts, and that all programs decode the archive in the same way.
 	reencoded, err := c.parts()
 	if err != nil {
 		return c, err
@@ -107,7 +107,7 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	return c, nil
 }
 
-// parts returns the parts of an archive by name. They do not include the checksums and the signature.
+// parts returns the parts of an archive by name. The result does not include the checksums and the signature.
 func (c Content) parts() (map[string][]byte, error) {
 	c.Agent = proto.CloneOf(c.Agent)
 	c.Agent.FormatVersion = formVersion
@@ -216,7 +216,7 @@ func unpack(text []byte) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if remaining -= len(part); remaining < 0 { // a sparse file may be larger than its tar entry
+		if remaining -= len(part); remaining < 0 { // a sparse file can be larger than its tar entry
 			return nil, fmt.Errorf("%.64q is larger than the archive", h.Name)
 		}
 		parts[h.Name] = append([]byte{}, part...)
@@ -256,7 +256,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 	return c, c.readFiles(parts)
 }
 
-// readFiles decodes the agent's files. It reads the times of their last changes from agent.json.
+// readFiles decodes the agent's files. It reads the modification times from agent.json.
 func (c *Content) readFiles(parts map[string][]byte) error {
 	modified := make(map[string]*timestamppb.Timestamp)
 	for _, f := range c.Agent.GetDetail().GetFiles() {

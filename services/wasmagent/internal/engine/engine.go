@@ -1,7 +1,8 @@
 // Package engine runs guests. A guest is a WebAssembly module that receives an envelope, computes, and returns an
-// envelope. A guest has no access to files, real clocks or the network. For the same envelopes, it always returns the
-// same answers and uses the same fuel. Between two envelopes, the state of a guest consists of its memory and its
-// globals. This state can be stored and then restored in another process. Package worker uses this package.
+// envelope. A guest has no access to files, real clocks or the network. A guest is deterministic: with the same start
+// time, random seed and envelopes, it always returns the same answers and uses the same fuel. Between two envelopes,
+// the state of a guest consists of its memory and its globals. This state can be stored and restored later, also in
+// another process. Package worker uses this package.
 package engine
 
 import (
@@ -35,7 +36,8 @@ const (
 const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
 	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
-// Steps return these errors. Compare them with [errors.Is]. After one of them, the instance can't be used any more.
+// Steps return these errors. Compare them with [errors.Is]. After one of these errors, the instance can't be used any
+// more.
 var (
 	// ErrFuel means that the guest has used all of its fuel.
 	ErrFuel = errors.New("the guest has no fuel left")

@@ -122,8 +122,8 @@ func defineImports(ctx context.Context, r wazero.Runtime) error {
 			in := instanceOf(ctx)
 			in.charge(fuelPerHostCall)
 			f.do(ctx, in, m.Memory(), stack)
-			// The fuel is checked after each host call, because the guest may make many host calls before its own code
-			// checks the fuel again.
+			// The fuel is checked after each host call, because the guest can make many host calls before its own code checks
+			// the fuel again.
 			if remaining := int64(in.fuel.Get()); remaining < 0 {
 				in.fuel.Set(uint64(in.refill(ctx, remaining)))
 			}
@@ -174,8 +174,8 @@ const (
 	clockTag, absolute          = 0, 1
 )
 
-// pollOneoff implements poll_oneoff as a sleep. It advances the clock to the earliest time that a subscription names.
-// It ignores subscriptions to files, because there are no files.
+// pollOneoff implements poll_oneoff as a sleep. It advances the clock to the earliest time that a subscription
+// requests. It ignores subscriptions to files, because there are no files.
 func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
 	if n == 0 || n > maxPieces {

@@ -18,13 +18,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is how much fuel an instance receives per refill. Most code uses it up within some tens of
+// fuelPerRefill is how much fuel an instance receives per refill. Most code uses up this fuel within some tens of
 // microseconds. A step can't be interrupted between two refills, not even at its deadline.
 const fuelPerRefill = 100_000
 
-// longestTimeSlice limits how long a guest runs before other guests may run, even if only a few guests are running. It
-// is short because a guest needs several time slices for each envelope, and must wait for the other guests before each
-// time slice.
+// longestTimeSlice limits how long a guest runs before other guests may run, even if only a few guests are running. The
+// limit is low because a guest needs several time slices for each envelope. Before each time slice, the guest must wait
+// for the other guests.
 const longestTimeSlice = 250 * time.Microsecond
 
 // Limits limits what an instance may use. The zero value allows nothing.
@@ -77,8 +77,9 @@ func instanceOf(ctx context.Context) *Instance {
 	return in
 }
 
-// Start starts an instance, which may use the given fuel while it starts. Start returns the fuel that was used. It
-// returns the errors of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
+// Start starts an instance. fuel limits the fuel that the instance may use while it starts. Start returns the fuel that
+// was used. It returns the errors of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the
+// limits.
 func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
 	in, ctx, err := p.instantiate(ctx, limits)
 	if err != nil {
@@ -170,9 +171,9 @@ func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
 
-// Step sends the guest an envelope. It returns a copy of the guest's answer, which is also an envelope, and the fuel
-// that was used. The step may use at most the given fuel, and ends when ctx is done. Step returns [ErrFuel],
-// [ErrMemory], [ErrSystem], [ErrDeadline] or [ErrTrap].
+// Step sends the guest an envelope. It returns a copy of the envelope that the guest returned, and the fuel that was
+// used. The step may use at most the given fuel, and ends when ctx is done. Step returns [ErrFuel], [ErrMemory],
+// [ErrSystem], [ErrDeadline] or [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = outputLog{}
@@ -222,7 +223,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	err = part()
 	used = in.grantedFuel - int64(in.fuel.Get())
 	in.fuel.Set(0)
-	if err == nil && used > fuel { // the guest has used up its fuel after its last check
+	if err == nil && used > fuel { // the fuel was used up after the guest's last check
 		err = ErrFuel
 	}
 	if err == nil {
@@ -232,7 +233,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the strings with which a stack trace begins in the runtime's errors. guestError removes these
+// traceMarkers contains the strings at which a stack trace begins in an error from the runtime. guestError removes the
 // stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
@@ -262,7 +263,7 @@ func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 		panic(errStackOverflow)
 	}
 	if ctx.Err() != nil {
-		in.fuel.Set(uint64(remaining)) // so that the used fuel is still counted correctly
+		in.fuel.Set(uint64(remaining)) // keeps the count of the used fuel correct
 		panic(ErrDeadline)
 	}
 	give := min(max(fuelPerRefill, -remaining), in.maxFuel-in.grantedFuel)
@@ -285,7 +286,7 @@ func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 // start if there was no step. It returns at most the last [MaxPrinted] bytes, as UTF-8.
 func (in *Instance) Printed() string { return in.log.String() }
 
-// Close ends the instance, which can then no longer be used.
+// Close ends the instance. After that, the instance can't be used any more.
 func (in *Instance) Close(ctx context.Context) error {
 	if in.failed == nil {
 		in.failed = fmt.Errorf("%w: the instance was closed", ErrTrap)

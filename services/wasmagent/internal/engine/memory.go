@@ -8,16 +8,16 @@ import (
 const (
 	// pageSize is the size of a WebAssembly page, in bytes.
 	pageSize = 64 << 10
-	// maxSpares limits the total size, in bytes, of ended guests' memory that is stored for reuse. maxSpare limits the
-	// size, in bytes, of one guest's memory that is stored for reuse. The memory must be overwritten with zeroes, which
-	// would take too long for larger memories.
+	// The memory of ended guests is kept for reuse. maxSpares limits the total size of this memory, and maxSpare limits
+	// the size of one guest's memory. Both are in bytes. Before reuse, the memory must be overwritten with zeroes. This
+	// would take too long if the memory were larger.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
 
 // linearMemory is the memory of a guest. It reserves an address range in which the memory can grow without being moved.
-// The operating system provides memory only for the part of the range that was used. The range is not on Go's heap, so
-// the garbage collector does not scan it.
+// The operating system provides memory only for the part of the range that guests have used. The range is not on Go's
+// heap, so the garbage collector does not scan it.
 type linearMemory struct {
 	addressRange
 	// used is the current size of the guest's memory, in bytes.
@@ -59,8 +59,8 @@ func (s *sparePool) take(most int64) *linearMemory {
 	return &linearMemory{addressRange: addressRange{bytes: all}, pool: s}
 }
 
-// put adds a range, whose bytes must all be zero, to the pool. If the ranges in the pool are larger than maxSpares
-// together, put releases the oldest ones.
+// put adds a range to the pool. All bytes of the range must be zero. If the total size of the ranges exceeds maxSpares,
+// put releases the oldest ranges.
 func (s *sparePool) put(p addressRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

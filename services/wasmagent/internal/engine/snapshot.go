@@ -22,9 +22,9 @@ var ErrSnapshot = errors.New("the snapshot can't be restored")
 // snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header (4 bytes,
 // little-endian), the header, and the memory. The memory is compressed with DEFLATE (RFC 1951).
 //
-// Only the differences from the module's initial memory are stored, because most of a guest's memory never changes.
-// They consist of one bit for each block, least significant bit first, and of the blocks that differ. A bit is 1 if the
-// block differs.
+// Only the differences from the module's initial memory are stored, because most of a guest's memory never changes. The
+// differences are encoded as one bit for each block, least significant bit first, followed by the blocks that differ. A
+// bit is 1 if its block differs.
 type snapshotHeader struct {
 	// Version is the version of the format, which is 2.
 	Version int `json:"version"`
@@ -62,7 +62,7 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changedBlocks returns one bit for each block of the memory, which is 1 if the block differs from the image.
+// changedBlocks returns one bit for each block of the memory. The bit is 1 if the block differs from the image.
 func (m image) changedBlocks(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
@@ -79,7 +79,7 @@ func (m image) changedBlocks(memory []byte) []byte {
 
 func block(memory []byte, i int) []byte { return memory[i*blockSize:][:blockSize] }
 
-// blocks returns the blocks of the memory for which bits contains a 1.
+// blocks returns the blocks of the memory whose bit in bits is 1.
 func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range len(bits) * 8 {

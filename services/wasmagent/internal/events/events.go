@@ -1,5 +1,5 @@
 // Package events links the events of an agent's journal into a hash chain. Each event contains the hash of the previous
-// event, so that [Check] detects an event that was changed, moved or removed. Package agent uses the package.
+// event. [Check] therefore detects events that were changed, moved or removed. Package agent uses the package.
 package events
 
 import (
@@ -18,15 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// hashVersion is the first part of the input of every event's hash. It identifies the version of the format.
+// hashVersion is the first part of the hash input for every event. It identifies the version of the format.
 const hashVersion = "sluice-agent-event-1"
 
 // maxListedEnvelope limits the size, in bytes, of an envelope in a list of events. The list omits larger envelopes, and
 // contains only their digests.
 const maxListedEnvelope = 16 << 10
 
-// ErrChain means that an event does not follow the previous event, or that an event was changed. Compare it with
-// errors.Is.
+// ErrChain means that an event does not follow the previous event, or that an event was changed. Compare errors with
+// ErrChain by errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
 // EmptyHead returns the head of an empty journal, which is the position before the first event.
@@ -85,8 +85,8 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 	return headAfter(head, e), nil
 }
 
-// hasUnknownFields reports whether a message has unknown fields. Such a message is refused, because the hash does not
-// cover unknown fields.
+// hasUnknownFields reports whether a message has unknown fields. Check refuses such a message, because the hash does
+// not cover unknown fields.
 func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }

@@ -1,5 +1,5 @@
-// Package files implements an agent's virtual file system. The files are text files in memory that are addressed by
-// path. Their size and number are limited. Package agent uses the package.
+// Package files implements an agent's virtual file system. The files are text files in memory. Each file has a path.
+// The total size and the number of the files are limited. Package agent uses the package.
 package files
 
 import (
@@ -27,7 +27,7 @@ var (
 	// ErrNotFound means that the file does not exist.
 	ErrNotFound = errors.New("there is no such file")
 	// ErrTextNotFound means that the file does not contain the string to replace. ErrAmbiguous means that the file
-	// contains it more than once.
+	// contains the string more than once.
 	ErrTextNotFound = errors.New("the text to replace is not in the file")
 	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
 	// ErrLineRange means that an offset or limit is negative.
@@ -88,8 +88,9 @@ func Path(text string) (string, error) {
 	return clean, nil
 }
 
-// Read returns lines of a file, beginning at the line with the number offset, counted from 0. If limit is 0, it returns
-// all remaining lines, and otherwise at most limit lines. It returns [ErrPath], [ErrNotFound] or [ErrLineRange].
+// Read returns lines of a file, beginning at the line with the number offset, counted from 0. If limit is 0, Read
+// returns all remaining lines. Otherwise it returns at most limit lines. It returns [ErrPath], [ErrNotFound] or
+// [ErrLineRange].
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -164,7 +165,7 @@ func (f *Files) Edit(name, oldText, newText string, all bool, now time.Time) (st
 		return "", 0, fmt.Errorf("%s: %w", name, ErrTextNotFound)
 	case n > 1 && !all:
 		return "", 0, fmt.Errorf("%s: %w", name, ErrAmbiguous)
-	// The size is checked before the new content is created, because a short edit may produce very long content.
+	// Check the size before the new content is created, because a short edit can produce very long content.
 	case len(e.content)+n*(len(newText)-len(oldText)) > f.bounds.Bytes:
 		return "", 0, fmt.Errorf("%s: %w: all files together have at most %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
@@ -201,8 +202,8 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folderPrefix returns the prefix that the paths of all files in a directory have in common. For the names "" and ".",
-// the prefix is empty.
+// folderPrefix returns the common prefix of the paths of all files in a directory. For the names "" and ".", the prefix
+// is empty.
 func folderPrefix(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
@@ -228,7 +229,7 @@ func (f *Files) All() iter.Seq[Content] {
 	}
 }
 
-// Restore adds a file that was stored before, even if the file exceeds the limits.
+// Restore adds a file that was read from the store, even if the file exceeds the limits.
 func (f *Files) Restore(name, content string, modified time.Time) {
 	if old, exists := f.all[name]; exists {
 		f.bytes -= len(name) + len(old.content)

@@ -63,7 +63,7 @@ func Container(p Parts) ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
-// section encodes the parts of one kind. It returns nil if there are none.
+// section encodes the parts of one kind. It returns nil if there are no parts.
 func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, parts []T) ([]byte, error) {
 	if len(parts) == 0 {
 		return nil, nil

@@ -23,14 +23,15 @@ const (
 	// maxTemplates limits how many templates a tenant may add, and maxPerPrincipal limits how many a principal may add.
 	maxTemplates    = 1000
 	maxPerPrincipal = 200
-	// maxBytes limits the size of the JSON of all added templates together, maxTenantBytes that of a tenant's
-	// templates, and maxBytesPerPrincipal that of a principal's templates. maxTemplate limits the size of the JSON of
-	// one template. All sizes are in bytes.
+	// These limits apply to the size of the templates' JSON, in bytes. maxBytes is the limit for all added templates
+	// together. maxTenantBytes is the limit for the templates of one tenant, and maxBytesPerPrincipal is the limit for the
+	// templates of one principal. maxTemplate is the limit for one template.
 	maxBytes             = 256 << 20
 	maxTenantBytes       = 64 << 20
 	maxBytesPerPrincipal = 8 << 20
 	maxTemplate          = 2 << 20
-	// maxActiveTemplates limits for how many principals of a tenant the active template is remembered.
+	// maxActiveTemplates limits how many active templates the gallery remembers per tenant. Each principal has at most one
+	// active template.
 	maxActiveTemplates = 1000
 )
 
@@ -49,14 +50,14 @@ var (
 	ErrTemplateInvalid = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
 	// ErrBuiltin means that the template is built in and can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
-	// ErrOwner means that another principal has added the template, so that the caller can't remove it.
+	// ErrOwner means that the caller can't remove the template, because another principal has added it.
 	ErrOwner = errors.New("another principal added the template: only that principal or an operator can remove it")
 	// ErrQuarantined means that an operator must accept the template before it can be used.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
-	// ErrNoneActive means that the principal has no active template. One reason is that the principal has not created
-	// an agent from a template yet. Another reason is that the active template was removed.
+	// ErrNoneActive means that the principal has no active template. Either the principal has not created an agent from a
+	// template yet, or the active template was removed.
 	ErrNoneActive = errors.New("no template is active: create an agent from one first")
 	// ErrCategory means that the category does not exist.
 	ErrCategory = errors.New("there is no such category")
@@ -129,8 +130,8 @@ type activeTemplate struct {
 const serverPlaceholder = "agents"
 
 // New returns a gallery with the built-in templates and the templates in the given store. server is the name of the MCP
-// server through which agents reach the wasmagent service. If it is empty, New omits the templates that need this
-// server.
+// server through which agents reach the wasmagent service. If server is empty, New omits the templates that need this
+// MCP server.
 func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")
@@ -179,7 +180,7 @@ func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if version <= g.versions[tenantID] {
-		return nil // there is no change, or another call has already read it
+		return nil // there is no change, or another call has already read the change
 	}
 	if in := g.tenants[tenantID]; in != nil {
 		g.bytes -= in.bytes
@@ -244,7 +245,7 @@ func (g *Gallery) Added(tenantID string) []*wasmagentv1.Template {
 	return out
 }
 
-// Get returns a template that a tenant can see, or [ErrUnknown] if there is none with this id.
+// Get returns the template with the given id, if the tenant can see it. Otherwise it returns [ErrUnknown].
 func (g *Gallery) Get(tenantID, id string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -265,7 +266,7 @@ func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source states who has added a template, and how.
+// Source describes who has added a template, and how.
 type Source int
 
 const (
@@ -421,7 +422,7 @@ func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateCo
 	return active.id, nil
 }
 
-// Categories returns, for each category, how many templates a tenant can see.
+// Categories maps each category to the number of its templates that a tenant can see.
 func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(tenantID) {
@@ -431,7 +432,7 @@ func (g *Gallery) Categories(tenantID string) map[string]int32 {
 }
 
 // InCategory returns the templates of a category that a tenant can see, sorted by id. It returns [ErrCategory] if there
-// are none.
+// are no such templates.
 func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template, error) {
 	all := slices.DeleteFunc(g.List(tenantID), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
 	if len(all) == 0 {

@@ -16,8 +16,8 @@ import (
 
 const maxTemplatesRead = 1000
 
-// ErrInvalid means that the input is not a valid array of templates. The error that wraps it contains the position of
-// the fault.
+// ErrInvalid means that the input is not a valid array of templates. The error that wraps ErrInvalid contains the
+// position in the input.
 var ErrInvalid = errors.New("is not an array of templates")
 
 // Read parses a JSON array of templates. It returns an error that wraps [ErrInvalid] if the array is invalid, for

@@ -59,7 +59,7 @@ const programsDir = "SLUICE_TEST_PROGRAMS"
 // programDir is the temporary directory of the worker program, or empty if it has not been created.
 var programDir string
 
-// program builds the worker program. It builds it without the race detector, because compiling a guest with the race
+// program builds the worker program. It does not use the race detector, because compiling a guest with the race
 // detector takes half a minute.
 var program = sync.OnceValues(func() (string, error) {
 	dir := os.Getenv(programsDir)
@@ -99,8 +99,8 @@ var cache = sync.OnceValues(func() (_ string, err error) {
 	return cacheDir, err
 })
 
-// Cache returns the directory in which tests store compiled modules. All packages that `make test` tests share it.
-// Otherwise [Main] removes the directory.
+// Cache returns the directory in which tests store compiled modules. During `make test`, all packages share the
+// directory. Otherwise, [Main] removes it.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir, err := cache()

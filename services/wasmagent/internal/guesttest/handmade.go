@@ -30,12 +30,13 @@ func Concat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer returns the instruction that pushes the result of a step, which consists of the address and the size of an
+// Answer returns the instruction that pushes the result of a step. The result contains the address and the size of an
 // envelope.
 func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
-// HandMade describes a guest that is encoded by hand. It contains the code of alloc and step, sections that replace the
-// default sections, and additional functions. The guest of the zero value answers each step with two zero bytes.
+// HandMade describes a guest that is encoded by hand. Alloc and Step contain the code of the functions alloc and step.
+// Memory, Imports and Data are the contents of the memory, import and data sections. More contains the code of
+// additional functions. The zero value describes a guest that returns two zero bytes in each step.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
@@ -92,8 +93,8 @@ func (h HandMade) Module() []byte {
 	return out
 }
 
-// Import returns an import section with one WASI function. kind is the index of the function's type in the list at
-// [HandMade.Module].
+// Import returns an import section with one WASI function. kind is the index of the function's type in the list of
+// types in the comment on [HandMade.Module].
 func Import(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
 	return append(append(append(out, byte(len(name))), name...), 0, kind)

@@ -10,20 +10,22 @@ import (
 
 const changeFormat = "sluice-agent-stored-1"
 
-// ErrChange means that a change is invalid, or that it does not fit the previous list. Compare it with errors.Is.
+// ErrChange means that a change is invalid, or that it can't be applied to the previous list. Compare errors with
+// ErrChange by errors.Is.
 var ErrChange = errors.New("the change can't be applied to the previous list")
 
-// Basis states to which list a change is applied.
+// Basis determines the list to which a change is applied.
 type Basis string
 
 const (
-	// BasisPrevious stands for the list that results from all previous changes in the journal.
+	// BasisPrevious means that the change is applied to the list that results from all previous changes in the journal.
 	BasisPrevious Basis = ""
-	// BasisCreated stands for the empty list of an agent that was just created. A change with this basis lists all
-	// parts of the agent.
+	// BasisCreated means that the change is applied to an empty list, because the agent was just created. A change with
+	// this basis lists all parts of the agent.
 	BasisCreated Basis = "made"
-	// BasisFound stands for the empty list of an agent whose journal was begun by a release that did not record lists.
-	// A change with this basis lists all parts of the agent. The journal does not record how these parts were created.
+	// BasisFound means that the change is applied to an empty list, because an earlier release that did not record changes
+	// created the agent. A change with this basis lists all parts of the agent. The journal does not record how these
+	// parts were created.
 	BasisFound Basis = "found"
 )
 
@@ -35,7 +37,7 @@ type change struct {
 	// digits.
 	State  string `json:"state"`
 	Record string `json:"record"`
-	// The fields below are the differences from the previous list. A nil value in a map means that the part was
+	// The fields below contain the differences from the previous list. A nil value in a map means that the part was
 	// removed.
 	Files    map[string]*string `json:"files,omitempty"`
 	Todos    []splice           `json:"todos,omitempty"`
@@ -84,9 +86,9 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that change an old list into a new list. The splices leave the common beginning of
-// both lists unchanged, remove the entries directly after it, and add the new entries at the end. They are short if a
-// conversation still has its instructions but has lost its oldest messages.
+// listChange returns the splices that change an old list into a new list. The splices leave the common prefix of both
+// lists unchanged, remove entries directly after the prefix, and add new entries at the end. This keeps the splices
+// short if a conversation has dropped its oldest messages but still begins with the instructions.
 func listChange(oldList, newList []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0

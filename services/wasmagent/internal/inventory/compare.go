@@ -9,9 +9,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare compares this list, which was computed from a journal, with the list of the stored parts. It returns the
-// first difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
-// record fields and guest fields. It ignores record fields with the given names.
+// Compare compares this list with the list of the stored parts. This list must have been computed from a journal. It
+// returns the first difference, or nil if the lists are equal. It compares files in the order of their paths, then
+// todos, messages, record fields and guest fields. It ignores the record fields in ignored.
 func (i *Inventory) Compare(stored *Inventory, ignored ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d
@@ -90,7 +90,7 @@ func orNothing(value string) string {
 	return value
 }
 
-// NotCovered returns the names of the parts with values whose creation the journal does not record.
+// NotCovered returns the names of the parts that contain a value whose creation the journal does not record.
 func (i *Inventory) NotCovered() (out []string) {
 	isFound := func(e entry) bool { return e.found }
 	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }
@@ -111,6 +111,6 @@ func (i *Inventory) NotCovered() (out []string) {
 // Parts returns the names of all parts of an agent, as [Inventory.NotCovered] uses them.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// MatchesRecord reports whether the list was computed from the record with the given digest, which is the SHA-256 of
-// the record's JSON in hexadecimal digits.
+// MatchesRecord reports whether the list was computed from the record with the given digest. The digest is the SHA-256
+// of the record's JSON in hexadecimal digits.
 func (i *Inventory) MatchesRecord(record string) bool { return i.digest == record }

@@ -1,6 +1,6 @@
 // Package inventory lists the digests of an agent's stored parts. Whenever an agent is stored, its journal records how
-// the list has changed. The journal's hash chain therefore covers every stored part, and a check can find out which
-// part another process has changed. Package agent uses the package.
+// the list has changed. The journal's hash chain therefore covers every stored part. A check can find out which part
+// was changed outside of this service. Package agent uses the package.
 package inventory
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// maxValue limits the length, in bytes, of a record field's JSON that the list contains in full. For longer JSON, the
-// list contains the digest instead.
+// maxValue limits the length, in bytes, of a record field's JSON in the list. If the JSON is longer, the list contains
+// its digest instead.
 const maxValue = 96
 
-// ErrRecord means that a record or a state can't be listed, because this program would never store such content.
-// Compare it with errors.Is.
+// ErrRecord means that a record or a state can't be listed. This program never stores such content. Compare errors with
+// ErrRecord by errors.Is.
 var ErrRecord = errors.New("its content is not valid")
 
 // Inventory is a list of the stored parts of an agent. The zero value is the empty list.
@@ -40,8 +40,8 @@ type Inventory struct {
 	digest string
 }
 
-// An entry describes a stored value. The entry of a number, or of a record field with short JSON, contains the value
-// itself. All other entries contain the value's digest.
+// An entry describes a stored value. If the value is a number or a record field with short JSON, the entry contains the
+// value itself. Otherwise, the entry contains the value's digest.
 type entry struct {
 	value string
 	// found is true if the value was stored before the journal began to list values, so that the journal does not

@@ -1,6 +1,6 @@
-// Package manifest checks tool calls and questions to models against the manifest and the grants of an agent.
-// Everything that no right allows is denied. In addition, the policy service evaluates each call when the gateway
-// receives it. Package agent uses the package.
+// Package manifest checks tool calls and questions to models against the manifest and the grants of an agent. A call is
+// denied unless a right allows it. In addition, the policy service evaluates each call when the gateway receives the
+// call. Package agent uses the package.
 package manifest
 
 import (
@@ -23,13 +23,13 @@ import (
 const (
 	// maxName limits the length of a tool or server name in a manifest, in bytes.
 	maxName = 128
-	// MaxConditions limits how many conditions a manifest and its grants may have together.
+	// MaxConditions limits the total number of conditions in a manifest and its grants.
 	MaxConditions = 64
-	// maxArguments limits the size, in bytes, of arguments to which conditions can be applied. Larger arguments satisfy
-	// no condition. The limit is necessary because each condition searches all arguments, which takes time.
+	// maxArguments limits the size, in bytes, of arguments to which conditions can be applied. Larger arguments satisfy no
+	// condition. The limit bounds the time for checking conditions, because each condition searches all arguments.
 	maxArguments = 64 << 10
 	// maxNumber limits the length of a number in a comparison, in bytes. The absolute value of the number's decimal
-	// exponent must be less than maxExponent. As a float64, a number with a larger exponent would be infinite or zero.
+	// exponent must be less than maxExponent. A number with a larger exponent would be infinite or zero as a float64.
 	maxNumber   = 64
 	maxExponent = 400
 )
@@ -47,7 +47,7 @@ var (
 type Rights struct{ parts []part }
 
 // part is the manifest or a grant. For a grant, id is the grant's id, and until is when the grant expires. For the
-// manifest, both are zero.
+// manifest, both have the zero value.
 type part struct {
 	id       string
 	manifest *wasmagentv1.Manifest
@@ -150,8 +150,8 @@ type ModelMatch struct {
 // IsUnbounded reports whether the right limits neither the tokens nor the cost.
 func (f ModelMatch) IsUnbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
-// MatchModel returns the rights that allow questions to a model, which is written as `provider:name`. It returns an
-// error that wraps [ErrNotAllowed] if there are none.
+// MatchModel returns the rights that allow questions to a model. The model has the form `provider:name`. MatchModel
+// returns an error that wraps [ErrNotAllowed] if no right allows the model.
 func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
 	var found []ModelMatch
 	for _, p := range r.unexpired(now) {
@@ -188,7 +188,7 @@ func dollarsToNanos(text string) int64 {
 	return d.Coeff.Int64()
 }
 
-// matches reports whether a glob matches a whole name. In a glob, `*` matches any sequence of characters.
+// matches reports whether a glob matches the whole name. In a glob, `*` matches any sequence of characters.
 func matches(glob, name string) bool {
 	first, rest, some := strings.Cut(glob, "*")
 	if !some {
@@ -222,8 +222,8 @@ func conditionsHold(conditions []*wasmagentv1.ArgumentCondition, arguments []byt
 	return true
 }
 
-// conditionHolds reports whether a value satisfies a condition. A missing value or a value of the wrong type does not
-// satisfy it.
+// conditionHolds reports whether a value satisfies a condition. A missing value, or a value of the wrong type, does not
+// satisfy a condition.
 func conditionHolds(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
 		if value.Kind() != '0' {
@@ -271,8 +271,8 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 }
 
 // memberOf returns the member of an object, or the element of an array, to which a token of a JSON Pointer refers. It
-// returns nil if there is none. It also returns nil if the object has another member whose name differs only in case,
-// because the server may use that member instead.
+// returns nil if there is no such member or element. It also returns nil if the object has another member whose name
+// differs only in case, because the server might use the other member.
 func memberOf(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

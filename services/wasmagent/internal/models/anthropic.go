@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// anthropicURL is the base URL of the provider's API. anthropicVersion is the version of the API that requests
-	// name.
+	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version in the header of requests.
 	anthropicURL     = "https://api.anthropic.com/"
 	anthropicVersion = "2023-06-01"
 )
@@ -170,7 +169,7 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addText appends a piece of text to a block. The pieces of different blocks may arrive in any order.
+// addText appends a piece of text to a block. The pieces of different blocks can arrive in any order.
 func (a *anthropicAnswer) addText(block int, text string) {
 	if text != "" {
 		a.blocks[block].text.WriteString(text)

@@ -79,7 +79,7 @@ type answerBlock struct {
 	text, input    strings.Builder
 }
 
-// isErrorEvent reports whether an event is an error event. The APIs of both providers send an error event if they fail
+// isErrorEvent reports whether an event is an error event. Both kinds of providers send an error event if they fail
 // after the stream has begun.
 func isErrorEvent(event []byte) bool {
 	if !bytes.Contains(event, []byte(`"error"`)) { // so that most events are parsed only once

@@ -24,31 +24,31 @@ var (
 	ErrAuth = errors.New("the provider of the model does not accept the key that is configured for it under agents.providers")
 	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer began.
 	ErrUnreachable = errors.New("the provider of the model can't be reached")
-	// ErrInterrupted means that the answer ended before it was complete. The provider may charge for it.
+	// ErrInterrupted means that the stream ended before the answer was complete. The provider may charge for the answer.
 	ErrInterrupted = errors.New("the model's answer broke off in the middle")
-	// ErrMalformed means that the answer does not follow the provider's API. The provider may charge for it.
+	// ErrMalformed means that the answer does not follow the provider's API. The provider may charge for the answer.
 	ErrMalformed = errors.New("the model's answer is malformed")
 )
 
 // maxMessageBytes limits the length of the provider's message in an error, in bytes.
 const maxMessageBytes = 300
 
-// FailureError states why a question has no answer. It wraps its Kind.
+// FailureError describes why a question has failed. It wraps its Kind.
 type FailureError struct {
 	Kind error
 	// Status is the HTTP status of the provider's response, or 0 if there was no response.
 	Status int
-	// Message is the provider's message. It may be empty. It never contains the API key.
+	// Message is the provider's message. It can be empty. It never contains the API key.
 	Message string
 	// Tries is how often the question was sent.
 	Tries int
 	// RetryAfter is the delay that the provider has requested, or 0 if the provider has requested none.
 	RetryAfter time.Duration
-	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] returns the tokens
-	// and the cost, which are counted or estimated.
+	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] also returns the
+	// counted or estimated tokens and the cost.
 	MayBeCharged bool
 
-	// isRetryable is true if the question may be sent again.
+	// isRetryable is true if the question can be sent again.
 	isRetryable bool
 }
 
@@ -73,14 +73,15 @@ func (f *FailureError) Error() string {
 // Unwrap returns the kind.
 func (f *FailureError) Unwrap() error { return f.Kind }
 
-// errorObject is the error object in the APIs of both providers.
+// errorObject is the error object in the APIs of both kinds of providers.
 type errorObject struct {
 	Type    string `json:"type"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is none.
+// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error
+// object.
 func parseErrorObject(text []byte) errorObject {
 	var body struct {
 		Error any `json:"error"`
@@ -112,8 +113,8 @@ func oneLine(message string) string {
 	return text
 }
 
-// quotaCodes contains the error codes that providers send with status 429 if the account has no credit left, so that
-// retries are useless.
+// quotaCodes contains the error codes that providers send with status 429 if the account has no credit left. Retries
+// are useless in this case.
 var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {

@@ -27,7 +27,7 @@ const (
 	maxStreamBytes = 16 << 20
 	// defaultTokens limits the number of tokens in an answer if neither the question nor the configuration limits it.
 	defaultTokens = 8192
-	// bytesPerToken is how many bytes a token is assumed to have when tokens are estimated.
+	// bytesPerToken is the assumed size of a token in estimates, in bytes.
 	bytesPerToken = 4
 	// defaultAnswerTime limits how long a provider may take until its answer begins, unless the configuration sets
 	// another limit.
@@ -38,7 +38,7 @@ const (
 var (
 	// ErrNotConfigured means that no provider is configured for the model.
 	ErrNotConfigured = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
-	// ErrTruncated means that the answer is incomplete because it has reached the limit for its tokens.
+	// ErrTruncated means that the answer is incomplete because it has reached its token limit.
 	ErrTruncated = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
 	// ErrLarge means that the answer is larger than the limit in bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
@@ -65,9 +65,9 @@ type driver interface {
 type Provider struct {
 	// Kind is `openai` or `anthropic`. `openai` is for any server that implements OpenAI's Chat Completions API.
 	Kind string
-	// URL is the base URL of the API. If it is empty, the standard URL of the kind is used.
+	// URL is the base URL of the API. If URL is empty, the standard URL of the kind is used.
 	URL string
-	// Key is the secret key of the API. It may be empty.
+	// Key is the secret API key. It can be empty.
 	Key string
 	// MaxTokens limits the number of tokens in an answer if the question sets no limit. 0 means 8,192.
 	MaxTokens int
@@ -80,8 +80,7 @@ type Provider struct {
 // Price is the price of a model, in US dollars per million tokens. Input and Output are decimal numbers, such as 0.25.
 type Price struct{ Input, Output string }
 
-// minScrubbedKey is the length, in bytes, from which a provider's key is removed from answers. Shorter keys are not
-// removed.
+// minScrubbedKey is the minimum length, in bytes, of keys that are removed from answers.
 const minScrubbedKey = 16
 
 // Models is the set of configured models. It is safe for concurrent use.
@@ -90,8 +89,8 @@ type Models struct {
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Redactor
 	// errorScrubbers removes keys from the error messages of providers, including keys that are shorter than
-	// minScrubbedKey. Answers may contain short keys, because a short key may be a placeholder for a local model and
-	// also an ordinary word.
+	// minScrubbedKey. Short keys are not removed from answers, because a short key can be an ordinary word that is a
+	// placeholder for a local model.
 	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
@@ -162,7 +161,7 @@ func Dollars(nanos int64) string {
 // Nanos converts a decimal number of dollars to billionths of a dollar. It is the inverse of [Dollars].
 func Nanos(dollars string) (int64, error) { return parseDollars(dollars) }
 
-// Has reports whether a provider is configured for the model, which is written as `provider:name`.
+// Has reports whether a provider is configured for the model. The model has the form `provider:name`.
 func (m *Models) Has(model string) bool {
 	provider, name, ok := strings.Cut(model, ":")
 	return ok && name != "" && m.drivers[provider] != nil
@@ -178,8 +177,8 @@ func (m *Models) HasPrice(model string) bool {
 // retry. A question is sent again only if no answer has begun.
 //
 // Ask returns [ErrNotConfigured], a [*FailureError], [ErrTruncated], [ErrLarge], or the context's error. If Ask fails,
-// the returned Answer contains the tokens and the cost for which the provider may charge, which are counted or
-// estimated. They are zero if the provider has refused the question.
+// the returned Answer contains the tokens and the cost for which the provider may charge. The tokens are reported by
+// the provider or estimated. They are zero if the provider has refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -226,7 +225,8 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 	return answer, err
 }
 
-// askOnce calls a driver once. If the driver panics because of the provider's answer, only this question fails.
+// askOnce calls a driver once. If the driver panics, for example because of the provider's answer, only this question
+// fails.
 func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -248,8 +248,8 @@ func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, s
 	answer.Nanos = costOf(answer.Input, cost.input) + costOf(answer.Output, cost.output)
 }
 
-// EstimateMaximum estimates how many tokens a question uses at most, and what it costs at most. It returns them in the
-// fields Input, Output and Nanos. The estimate is zero for the built-in model.
+// EstimateMaximum estimates the maximum number of tokens and the maximum cost of a question. It returns the estimates
+// in the fields Input, Output and Nanos. The estimate is zero for the built-in model.
 func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
@@ -264,7 +264,8 @@ func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// costOf returns the cost of a number of tokens, rounded up, from the price of a million tokens.
+// costOf returns the cost of a number of tokens, rounded up. million is the price of a million tokens. The cost and the
+// price are in billionths of a US dollar.
 func costOf(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))

@@ -191,7 +191,7 @@ const maxCalls = 1000
 
 func openAIMessageOf(m *wasmagentv1.ModelMessage) openAIMessage {
 	out := openAIMessage{Role: "user", Content: &m.Content}
-	switch m.GetRole() { //nolint:exhaustive // the contract admits no other role
+	switch m.GetRole() { //nolint:exhaustive // the proto file allows no other role
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM:
 		out.Role = "system"
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL:

@@ -17,7 +17,7 @@ const (
 	// DefaultBackoff is the default of Backoff in [Retry]. The delay doubles with each further try, up to maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxRetryAfter is the longest delay that a provider may request. If it requests a longer delay, the question
+	// maxRetryAfter is the longest delay that a provider may request. If a provider requests a longer delay, the question
 	// fails.
 	maxRetryAfter = 5 * time.Minute
 )
@@ -32,10 +32,10 @@ type Retry struct {
 	Backoff time.Duration
 }
 
-// wait returns the delay after a number of attempts. The backoff doubles with each attempt. If the provider requests a
-// delay, the result is that delay plus a random time of up to a quarter of the backoff. Otherwise, the result is the
-// backoff minus a random time of up to half of the backoff. Because of the random time, callers that were refused at
-// the same time do not all retry at the same time.
+// wait returns the delay after the given number of attempts. The backoff doubles with each attempt. If the provider
+// requests a delay, the result is that delay plus a random time of up to a quarter of the backoff. Otherwise, the
+// result is the backoff minus a random time of up to half of the backoff. Because of the random time, callers that were
+// refused at the same time do not all retry at the same time.
 func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(attempts-1))), maxBackoff)
 	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
@@ -50,7 +50,7 @@ func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for attempts := 1; ; attempts++ {
 		err := once()
-		f, failed := err.(*FailureError) //nolint:errorlint // drivers do not wrap it
+		f, failed := err.(*FailureError) //nolint:errorlint // drivers do not wrap this error
 		if !failed {
 			return err
 		}
@@ -79,9 +79,9 @@ func (f *FailureError) shortText() string {
 	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
 }
 
-// retryAfter returns the delay that a response requests, or 0 if it requests none. It reads Retry-After (RFC 9110,
-// section 10.2.3), OpenAI's fields Retry-After-Ms and X-Ratelimit-Reset, and Anthropic's Anthropic-Ratelimit fields. If
-// the delay is too long for a Duration, retryAfter returns the longest Duration.
+// retryAfter returns the delay that a response requests, or 0 if the response requests none. It reads Retry-After (RFC
+// 9110, section 10.2.3), OpenAI's fields Retry-After-Ms and X-Ratelimit-Reset, and Anthropic's Anthropic-Ratelimit
+// fields. If the delay is too long for a Duration, retryAfter returns the longest Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := parseUnits(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -117,8 +117,8 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// parseUnits parses a number of units, which may have a fractional part. It returns false if the text is not a number,
-// or if the number is negative.
+// parseUnits parses a number of units. The number can have a fractional part. It returns false if the text is not a
+// number, or if the number is negative.
 func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {

@@ -14,8 +14,7 @@ import (
 // maxErrorBody limits how many bytes of the body of an error response are read.
 const maxErrorBody = 16 << 10
 
-// transport returns the HTTP transport for requests to providers. Its argument is the timeout for the header of a
-// response.
+// transport returns the HTTP transport for requests to providers. answer is the timeout for the header of a response.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,

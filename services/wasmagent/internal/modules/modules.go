@@ -1,6 +1,6 @@
-// Package modules provides the modules of guests. These are the shipped modules, which `make build` embeds into the
-// program, and the modules that the configuration lists. Agents can run no other modules. The wasmagent service uses
-// the package.
+// Package modules provides the WebAssembly modules of guests. Agents can run the shipped modules, which `make build`
+// embeds into the program, and the modules that the configuration lists. Agents can't run other modules. The wasmagent
+// service uses the package.
 package modules
 
 import (
@@ -60,7 +60,7 @@ var shipped = sync.OnceValue(func() map[string]string {
 	return digests
 })
 
-// errFound is the error with which the callback of eachShipped ends the iteration early.
+// errFound is the error that the callback of eachShipped returns to end the iteration early.
 var errFound = errors.New("the guest was found")
 
 // readShipped returns the module of a shipped guest.

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// tempPrefix is the prefix of the names of incomplete files. If a crash leaves such a file, it is listed and deleted
-// like an object.
+// tempPrefix is the prefix of the names of incomplete files. If a crash leaves such a file behind, the file is listed
+// and deleted like an object.
 const tempPrefix = ".writing-"
 
 // folder is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and the
@@ -42,7 +42,7 @@ func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	if !ok || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
-	for range 10 { // try again, because another call may remove the subdirectory together with its last object
+	for range 10 { // try again, because another call can remove the subdirectory when it deletes the last object
 		if err = f.write(dir, name, data); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -61,11 +61,11 @@ func (f folder) write(dir, name string, data []byte) error {
 		err = f.root.Rename(part, filepath.Join(dir, name))
 	}
 	if err != nil {
-		_ = f.root.Remove(part) // if this fails, the file is deleted together with the objects
+		_ = f.root.Remove(part) // if this fails, the file is deleted later, like an object
 		return err
 	}
-	// The bucket's directory is synced, too, because the subdirectory may be new. Even if it is not new, the process
-	// that created it may have crashed before it synced the bucket's directory.
+	// The bucket's directory is synced, too, because the subdirectory might be new. Even if the subdirectory is not new,
+	// the process that created it might have crashed before it synced the bucket's directory.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
@@ -125,7 +125,7 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 // Close implements [Bucket].
 func (f folder) Close() error { return f.root.Close() }
 
-// Delete implements [Bucket]. When it has deleted the last object in a subdirectory, it also removes the subdirectory.
+// Delete implements [Bucket]. If key was the last object in a subdirectory, Delete also removes the subdirectory.
 func (f folder) Delete(_ context.Context, key string) error {
 	if err := f.root.Remove(filepath.FromSlash(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -1,5 +1,5 @@
-// Package objects stores objects in a directory or in an S3 bucket. Each object has a key. Package store uses this
-// package to store the states of agents.
+// Package objects stores objects in a directory or in an S3 bucket. An object is a byte string with a key. Package
+// store uses this package to store the states of agents.
 package objects
 
 import (
@@ -16,8 +16,8 @@ import (
 )
 
 // Open returns the bucket with the given URL. The URL is either s3://NAME?region=REGION, as described at [OpenS3], or
-// file:///PATH for a directory. Several processes may share a directory. The directory must exist, because it may be a
-// mount point. If the URL has the option create_dir=true, Open creates the directory.
+// file:///PATH for a directory. Several processes can share a directory. The directory must exist, because it might be
+// a mount point that is not mounted. If the URL has the option create_dir=true, Open creates the directory.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {

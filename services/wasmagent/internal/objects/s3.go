@@ -24,8 +24,8 @@ const maxTries = 3
 
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// credentialChain gets credentials from the first of several providers that has some. If no provider has credentials,
-// it returns an error, because the client would otherwise send unsigned requests. credentialChain implements
+// credentialChain gets credentials from the first provider that has credentials. If no provider has credentials, it
+// returns an error. Otherwise the client would send unsigned requests. credentialChain implements
 // [credentials.Provider]. Its methods are not called concurrently.
 type credentialChain struct {
 	providers []credentials.Provider
@@ -119,7 +119,8 @@ func OpenS3(text string) (Bucket, error) {
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
 	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
-		// The client would otherwise send empty objects without Content-Length, which some stores require.
+		// Without this option, the client sends empty objects without the header Content-Length. Some object stores require
+		// this header.
 		DisableContentSha256: len(data) == 0,
 	})
 	return err
@@ -134,8 +135,8 @@ func (b bucket) Read(ctx context.Context, key string) (io.ReadCloser, error) {
 	return data, err
 }
 
-// isMissing reports whether an error means that the object does not exist. It returns false if the bucket does not
-// exist.
+// isMissing reports whether an error means that the object does not exist. It returns false if the bucket itself does
+// not exist.
 func isMissing(err error) bool {
 	answer := minio.ToErrorResponse(err)
 	return answer.Code == minio.NoSuchKey || answer.StatusCode == http.StatusNotFound && answer.Code != minio.NoSuchBucket

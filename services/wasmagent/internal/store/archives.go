@@ -50,7 +50,7 @@ func (e PartOrderError) Error() string {
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
 // ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal digits. IsImport is true for an archive
-// that is being imported, and false for one that was exported.
+// that is being imported, and false for an archive that was exported.
 type ArchiveKey struct {
 	Owner    principal.Key
 	Digest   string
@@ -70,15 +70,15 @@ type Archive struct {
 }
 
 // PutArchive stores an exported archive. If the owner already has the maximum number of archives, PutArchive first
-// removes the exported archive for which the owner's last request is oldest. It returns [ErrArchivesFull] if it can't
-// remove one.
+// removes the owner's least recently requested exported archive. It returns [ErrArchivesFull] if that is not
+// sufficient.
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		into, err = findArchive(ctx, tx, key, int64(len(text)))
 		return err
 	})
-	for err == nil && into.Stored < into.Size { // short transactions, so that other callers need not wait
+	for err == nil && into.Stored < into.Size { // short transactions, so that other callers do not have to wait
 		part := text[into.Stored:min(into.Stored+archivePartSize, into.Size)]
 		err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addPart(ctx, tx, into, part) })
 		into.Stored += int64(len(part))
@@ -111,7 +111,7 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 
 // AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive, in bytes.
 // When the archive is complete, AddArchivePart returns the whole archive in content, unless an agent was already
-// created from it. It returns [ErrArchivesFull], [ErrPartInvalid] or [ErrPartOrder].
+// created from the archive. It returns [ErrArchivesFull], [ErrPartInvalid] or [ErrPartOrder].
 func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (archive Archive, content []byte, err error) {
 	if offset+int64(len(part)) > size {
 		return archive, nil, ErrPartInvalid
@@ -210,18 +210,18 @@ func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int6
 	return out, err
 }
 
-// lookUpArchive returns an archive, or nil if it does not exist.
+// lookUpArchive returns an archive, or nil if the archive does not exist.
 func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archive, error) {
 	out := new(Archive)
 	err := tx.QueryRowContext(ctx, "SELECT id, size, have, made, origin FROM archives WHERE tenant = $1 AND person = $2 AND digest = $3 AND comes = $4", key.args()...).
 		Scan(&out.id, &out.Size, &out.Stored, &out.AgentID, &out.ExportedID)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil //nolint:nilnil // nil if there is none
+		return nil, nil //nolint:nilnil // nil if the archive does not exist
 	}
 	return out, err
 }
 
-// makeArchiveSpace makes sure that the owner can store one more archive. It returns [ErrArchivesFull] if that is not
+// makeArchiveSpace makes sure that the owner can store one more archive. It returns [ErrArchivesFull] if this is not
 // possible.
 func makeArchiveSpace(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
@@ -278,7 +278,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, 
 	return content, err
 }
 
-// hasBytes reports whether the bytes of an archive at an offset are equal to want.
+// hasBytes reports whether the stored bytes of an archive that begin at an offset are equal to want.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -292,8 +292,8 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 
 // ArchiveKeys returns the private key that signs this installation's archives, and the public keys that verify all
 // archives that the installation has signed so far. own is the key of this process. The first process of an
-// installation stores its own key as the signing key. If own may have signed archives before, known must be true, so
-// that ArchiveKeys stores the public key of own as well.
+// installation stores its own key as the signing key. If own might have signed archives before, the caller must set
+// known. ArchiveKeys then stores the public key of own as well.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

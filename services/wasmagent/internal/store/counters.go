@@ -20,8 +20,8 @@ const (
 	Cost   = "cost"
 )
 
-// A Budget is the key of the counters that an agent shares with all its copies. Copies are forks of the agent, and
-// agents that were imported from its archives.
+// A Budget is the key of the counters that an agent shares with all its copies. A copy is a fork of the agent, or an
+// agent that was imported from an archive of the agent.
 type Budget struct {
 	Tenant string
 	// JournalID is the id of the original agent. The journal of each copy begins with the creation of that agent.
@@ -86,8 +86,8 @@ func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	})
 }
 
-// A ModelUse contains the tokens and the cost of a question to a model. They are counted against the first right in
-// Matches that is not used up.
+// A ModelUse contains the tokens and the cost of a question to a model. The tokens and the cost are counted against the
+// first right in Matches that is not used up.
 type ModelUse struct {
 	Budget
 	Matches       []manifest.ModelMatch
@@ -121,10 +121,10 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []m
 			return &match, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // nil if there is none
+	return nil, nil //nolint:nilnil // nil if all rights are used up
 }
 
-// CountModelUse counts the tokens and the cost of questions. A question may exceed the limit of its right, because the
+// CountModelUse counts the tokens and the cost of questions. A question can exceed the limit of its right, because the
 // tokens are known only after the answer.
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -155,11 +155,11 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is how many days counters are stored after their last use, once the agent and all its copies have been
-// removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
+// After an agent and all its copies have been removed, their counters are stored for counterDays days after the last
+// use. If an archive of the agent is imported within these days, the imported agent continues the counters.
 const counterDays = 7
 
-// RemoveUnusedCounters removes the counters of removed agents that have not been used for counterDays.
+// RemoveUnusedCounters removes counters of removed agents if the counters have not been used for counterDays days.
 func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1

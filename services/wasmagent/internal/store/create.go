@@ -14,10 +14,10 @@ import (
 
 // AgentLimits limits how many agents may exist.
 type AgentLimits struct {
-	// Total limits how many agents may exist in total. PerPerson limits how many of them may belong to one person.
+	// Total limits how many agents may exist in total. PerPerson limits how many agents may belong to one person.
 	Total, PerPerson int
-	// Descendants limits, for each agent in the new agent's delegation chain, how many descendants that agent may have.
-	// The keys are the subjects of these agents.
+	// Descendants maps the subject of each agent in the new agent's delegation chain to the maximum number of descendants
+	// of that agent.
 	Descendants map[string]int
 }
 
@@ -28,7 +28,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)
 	if err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return limits.check(ctx, tx, caller) }); err != nil {
-		return 0, err // the limits are checked before the state is written
+		return 0, err // the limits are checked first, so that no state is written for a refused agent
 	}
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
@@ -38,7 +38,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := limits.check(ctx, tx, caller); err != nil { // other agents may have been created since the first check
+		if err := limits.check(ctx, tx, caller); err != nil { // other agents might have been created since the first check
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
@@ -61,7 +61,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 		}
 		return appendEvents(ctx, tx, c.ID, c.FirstPosition, c.Events)
 	})
-	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrUnavailable, the agent may have been stored
+	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrUnavailable, the agent might have been stored
 		err = errors.Join(err, s.states.removeExcept(ctx, c.ID, nil))
 	}
 	return made, err

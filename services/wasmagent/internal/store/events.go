@@ -26,8 +26,7 @@ func appendEvents(ctx context.Context, tx *sqlstore.Tx, id string, first int64, 
 	return nil
 }
 
-// packEvent returns the stored form of an event, which consists of the SHA-256 of the encoded message and the message
-// itself.
+// packEvent returns the stored form of an event: the SHA-256 of the encoded message, followed by the encoded message.
 func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	text, err := proto.Marshal(e)
 	if err != nil {
@@ -37,8 +36,8 @@ func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	return append(sum[:], text...), nil
 }
 
-// unpackEvent decodes the stored form of an event. If the stored form is damaged, unpackEvent returns an empty event,
-// which the check of the hash chain refuses.
+// unpackEvent decodes the stored form of an event. If the stored form is damaged, unpackEvent returns an empty event.
+// The check of the hash chain refuses empty events.
 func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	e := new(wasmstorev1.StoredEvent)
 	if len(text) < sha256.Size || sha256.Sum256(text[sha256.Size:]) != [sha256.Size]byte(text) || proto.Unmarshal(text[sha256.Size:], e) != nil {
@@ -47,9 +46,8 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns the events of an agent's journal after a position. It returns no more events than limit. Together they
-// have no more bytes than bytes, except if the first event alone is larger. more reports whether there are further
-// events.
+// Events returns the events of an agent's journal after a position. It returns at most limit events. Their total size
+// does not exceed bytes, unless the first event alone is larger. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// CountDescendants returns how many agents have the principal in their delegation chain, at any depth.
+// CountDescendants returns the number of agents that have the principal anywhere in their delegation chain.
 func (s *Store) CountDescendants(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = countDescendants(ctx, tx, tenant, subject)
@@ -29,12 +29,12 @@ func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject stri
 type Filter struct {
 	Tenant string
 	// Principal selects the agents that this principal has created, and the agents whose delegation chain contains the
-	// principal. If it is nil, all agents of the tenant are selected.
+	// principal. If Principal is nil, all agents of the tenant are selected.
 	Principal *identityv1.Principal
-	// States selects the agents that are in one of these states. If there are none, all agents that are not terminated
+	// States selects the agents that are in one of these states. If States is empty, all agents that are not terminated
 	// are selected.
 	States []wasmagentv1.AgentState
-	// Before is the position of the last agent on the previous page. If it is 0, the first page is selected.
+	// Before is the position of the last agent on the previous page. If Before is 0, the first page is selected.
 	Before int64
 	Limit  int
 }
@@ -88,7 +88,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// AbandonedTurns returns the ids of the agents with an unfinished turn that no other process is running.
+// AbandonedTurns returns the ids of agents that have an unfinished turn that no other process is running.
 func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.leaseParams(tx)

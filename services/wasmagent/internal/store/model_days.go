@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Amount is an amount of model usage. It consists of a number of tokens, and of a cost in billionths of a US dollar.
+// Amount is an amount of model usage: a number of tokens, and a cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
 // ReserveDay adds an amount to a person's model usage on a day, unless the usage has already reached the limit. The
@@ -35,7 +35,7 @@ func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64,
 	return used, ok, err
 }
 
-// AddDay adds an amount, which may be negative, to a person's model usage on a day.
+// AddDay adds an amount to a person's model usage on a day. The amount can be negative.
 func (s *Store) AddDay(ctx context.Context, person principal.Key, day int64, amount Amount) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, person, day, amount) })
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// moduleDays is how many days an unused module is stored. They are counted from the last day on which the module
+	// moduleDays is the number of days for which an unused module is stored, counted from the last day on which the module
 	// was the current module of its guest.
 	moduleDays = 7
 	// modulePage is how many agents are read at a time to find the modules in use.
@@ -41,8 +41,8 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns the module with the given digest, and the name of the guest whose current or earlier module it is. It
-// returns [ErrModuleUnknown] if the module is not stored.
+// Module returns the module with the given digest, and the name of the guest to which the module belongs. It returns
+// [ErrModuleUnknown] if the module is not stored.
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -60,7 +60,7 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the name of the guest whose current or earlier module has the given digest. It returns
+// ModuleGuest returns the name of the guest to which the module with the given digest belongs. It returns
 // [ErrModuleUnknown] if the module is not stored.
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -19,8 +19,8 @@ func (s *Store) TerminateDamaged(ctx context.Context, id string, until time.Time
 	})
 }
 
-// maxRemovedEvents limits how many events one transaction removes. The number is small because other calls must wait
-// for the transaction.
+// maxRemovedEvents limits how many events one transaction removes. The limit is low because other calls must wait for
+// the transaction.
 const maxRemovedEvents = 500
 
 // RemoveAgent removes an agent that has ended, including its journal and its states. If onlyExpired is true,

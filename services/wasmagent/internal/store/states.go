@@ -20,12 +20,12 @@ import (
 // maxState limits the size of an encoded state, in bytes.
 const maxState = 128 << 20
 
-// recentAge is how old an unused state must be before it is removed. A newer state may belong to a change that is not
-// committed yet.
+// recentAge is how old an unused state must be before it is removed. A more recent state might belong to a change that
+// is not committed yet.
 const recentAge = 10 * time.Minute
 
-// states stores the states of agents in a directory or in a bucket. The key of a state consists of the agent's id and
-// the name of the state.
+// states stores the states of agents in a directory or an object store. The key of a state consists of the agent's id
+// and the name of the state.
 type states struct{ objects.Bucket }
 
 // openStates opens the bucket with the given URL. If the URL is empty, it opens the given directory.
@@ -53,7 +53,8 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put stores a state and returns its name. Names are unique, so that removing an old state can't remove a new one.
+// put stores a state and returns its name. Names are unique, so that removing an old state never removes a new state
+// with the same content.
 func (s states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	if err := s.Write(ctx, id+"/"+name, text); err != nil {
@@ -85,8 +86,9 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent, except the states with the given names. If names are given, it does not
-// remove recent states either, because another process may be about to commit a record that refers to one of them.
+// removeExcept removes the states of an agent, except the states with the given names. If excepted is not empty,
+// removeExcept also keeps recent states, because another process might be about to commit a record that refers to a
+// recent state.
 func (s states) removeExcept(ctx context.Context, id string, excepted map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {
@@ -104,7 +106,7 @@ func (s states) removeExcept(ctx context.Context, id string, excepted map[string
 
 // remove removes a state of an agent. It ignores errors.
 func (s states) remove(ctx context.Context, id, name string) {
-	_ = s.Delete(ctx, id+"/"+name) // if this fails, the state is removed together with the agent
+	_ = s.Delete(ctx, id+"/"+name) // if this fails, the state is removed later, at the latest together with the agent
 }
 
 // unavailableError adds [ErrUnavailable] to an error from the bucket.

@@ -1,6 +1,6 @@
-// Package store stores agents. Records, journals and the counters of used rights are stored in SQLite or PostgreSQL.
-// States are stored in a directory or an object store. A change is stored completely or not at all. An acknowledged
-// change survives a crash. The wasmagent service uses the package.
+// Package store stores agents. Records, journals and the counters for the use of rights are stored in SQLite or
+// PostgreSQL. States are stored in a directory or an object store. A change is stored completely or not at all. An
+// acknowledged change survives a crash. The wasmagent service uses the package.
 package store
 
 import (
@@ -23,8 +23,7 @@ var migrationFiles embed.FS
 
 // The methods of a store return these errors. Compare them with [errors.Is].
 var (
-	// ErrUnavailable means that the store can't be reached or did not answer. The change may or may not have been
-	// stored.
+	// ErrUnavailable means that the store can't be reached or did not answer. A change may or may not have been stored.
 	ErrUnavailable = sqlstore.ErrUnavailable
 	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
@@ -42,7 +41,7 @@ var (
 type Config struct {
 	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite file.
 	Source, File string
-	// Bucket is the URL of a bucket for states, for example s3://NAME. If it is empty, states are stored in the
+	// Bucket is the URL of a bucket for states, for example s3://NAME. If Bucket is empty, states are stored in the
 	// directory Folder.
 	Bucket, Folder string
 	// Holder identifies this process among the processes that share the store. It is required.
@@ -87,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
-// Turn states whether an agent has a running turn, and of which kind.
+// Turn describes whether an agent has a running turn, and whether the turn's caller waits for the result.
 type Turn int64
 
 const (
@@ -101,8 +100,8 @@ const (
 	DetachedTurn
 )
 
-// Lease is how long a process may run a turn without renewing its lease on the turn. If it does not renew the lease
-// within this time, other processes conclude that the process has ended.
+// Lease is how long a process may run a turn without renewing its lease on the turn. If the process does not renew the
+// lease within this time, other processes conclude that the process has ended.
 const Lease = 15 * time.Second
 
 // Row is a stored agent.
@@ -117,8 +116,8 @@ type Row struct {
 	HeldElsewhere bool
 }
 
-// A Change is a change to an agent. It is stored completely or not at all. If the row has a different Version, storing
-// the change fails with [ErrStale]. Events must directly follow the end of the journal.
+// A Change is a change to an agent. It is stored completely or not at all. If the version of the row is not Version,
+// storing the change fails with [ErrStale]. The events must directly follow the end of the journal.
 type Change struct {
 	ID      string
 	Version int64
@@ -247,7 +246,7 @@ func scan(from scanner) (*Row, error) {
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// leaseParams returns the parameters of queries that find the turns of other processes. A turn belongs to another
+// leaseParams returns the parameters for queries that find the turns of other processes. A turn belongs to another
 // process if the lease on the turn has a different holder and has not expired.
 func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 	if !s.IsShared { // no other process uses the file, so all leases of other holders have ended
@@ -256,7 +255,7 @@ func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 	return s.holder, sqlstore.Micros(tx.Now)
 }
 
-// Get returns an agent, or [ErrUnknown] if there is none with this id.
+// Get returns the agent with the given id, or [ErrUnknown] if there is no such agent.
 func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		row, err = s.get(ctx, tx, id)
@@ -303,7 +302,7 @@ func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1
 }
 
 // RemoveUnusedStates removes the states to which neither the agent's record nor a snapshot refers. A crash can leave
-// such states.
+// such states behind.
 func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {

@@ -48,9 +48,9 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids is already used,
-// so that nothing was stored. If untrusted is true, AddTemplates quarantines each template whose id an operator has
-// accepted before.
+// AddTemplates stores new templates of a tenant, either all or none. If one of the ids is already used, AddTemplates
+// stores nothing, and exists is true. If untrusted is true, AddTemplates quarantines each template whose id an operator
+// has accepted before.
 func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error) {
 	errTaken := errors.New("the template exists")
 	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {

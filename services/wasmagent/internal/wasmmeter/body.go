@@ -14,9 +14,9 @@ type bodyWriter struct {
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units of stackUnit bytes.
 	frame int64
-	// savedGlobals describes the globals in which locals are saved. They follow the fuel global. Each element is the
-	// index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are added
-	// only when a function needs them, because the engine reloads all globals after each call.
+	// savedGlobals describes the globals in which locals are saved. These globals come after the fuel global. Each element
+	// is the index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are
+	// added only when a function needs them, because the engine reloads all globals after each call.
 	savedGlobals []int
 	numbers      [len(savedKinds)][]uint32
 	// code is the code of the body before charges are added. marks contains the positions in code at which control flow
@@ -24,8 +24,8 @@ type bodyWriter struct {
 	code  []byte
 	marks []flowMark
 	// needsTemps is true if the function needs the temporary locals. usesStack is true if the function calls other
-	// functions or has loops, because loops call the refill function. values is the highest number of values in the
-	// function's frame in addition to the locals. These values are the parameters and results of calls and blocks, and
+	// functions or has loops, because loops call the refill function. values is an upper bound for the number of values in
+	// the function's frame in addition to the locals. These values are the parameters and results of calls and blocks, and
 	// a copy of the locals for each loop.
 	needsTemps, usesStack bool
 	values                int64
@@ -45,11 +45,12 @@ type flowMark struct {
 	op byte
 	// takesValues is true if op begins a loop with parameters.
 	takesValues bool
-	cost        int64
+	// cost is the fuel for the instructions between this mark and the next mark.
+	cost int64
 }
 
-// A chargePoint is a position in the code at which fuel is charged. A point with the op opReturn charges nothing. It is
-// directly before a return, and pushes the budget as the last result.
+// A chargePoint is a position in the code at which fuel is charged. A point with the op opReturn charges nothing. Its
+// code is directly before a return, and pushes the budget as the last result.
 type chargePoint struct {
 	flowMark
 	// checksFuel is true if the point checks whether there is enough fuel. savedLocals is the set of locals that are
@@ -61,7 +62,7 @@ type chargePoint struct {
 const (
 	// entry is the op of the mark at the beginning of a function, where there is no instruction.
 	entry = 0xff
-	// unreachable takes the place of the index of a charge point in code that can't be reached.
+	// unreachable is used instead of the index of a charge point in code that can't be reached.
 	unreachable = -1
 )
 
@@ -133,7 +134,7 @@ func (b *bodyWriter) putBody(i int, minSeparate int64) ([]byte, error) {
 		out = append(out, b.code[at:p.at]...)
 		out = b.putCharge(out, p)
 		at = p.at
-		if err := checkLength(out); err != nil { // checked early, because a few bytes of a loop may become hundreds of bytes
+		if err := checkLength(out); err != nil { // checked early, because a few bytes of a loop can become hundreds of bytes
 			return nil, err
 		}
 	}
@@ -235,8 +236,8 @@ func asMalformed(err error) error {
 
 // placePoints chooses the points at which costs are charged. call is the cost of calling the function. The cost of the
 // code between two marks is charged at the beginning of that code or at an earlier point. An earlier point can be used
-// if every execution of the code passes that point exactly once. Examples are a point before a branch and a point
-// before a block.
+// if the earlier point is passed exactly once for each execution of the code. Examples are a point before a branch and
+// a point before a block.
 //
 // Each loop has a charge point that checks the fuel. The beginning of a function also has a charge point, which checks
 // the fuel unless the function begins with a loop.
@@ -312,7 +313,7 @@ func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	return append(b.putCheck(append(out, opLoop, 0x40), code, spent, p.savedLocals), opEnd)
 }
 
-// putSubtraction writes code that subtracts a cost from the budget. The caller passes the code that pushes the cost.
+// putSubtraction writes code that subtracts a cost from the budget. cost is code that pushes the cost.
 func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 	return append(append(putU32(append(out, opLocalGet), b.budget), cost...), opI64Sub)
 }
@@ -323,8 +324,8 @@ func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 //
 // If a value is needed after a call, the engine stores that value in memory throughout the whole function, which would
 // slow down every iteration of the loop. Therefore, the code copies the locals that the loop changes to globals before
-// the call, and restores these locals after the call. As a result, no value must survive the call. The engine places
-// this rarely executed code last, and allocates registers for the rest of the function first.
+// the call, and restores these locals after the call. The engine then does not have to preserve any value during the
+// call. The engine places this rarely executed code last, and allocates registers for the rest of the function first.
 func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byte {
 	out = putU32(append(b.putSubtraction(out, cost), opLocalTee), b.budget)
 	if spent == fuelSpent { // the sign bit can be checked with a comparison
@@ -341,8 +342,8 @@ func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byt
 	return append(out, opBr, 1, opEnd)
 }
 
-// putByteCharge writes code that charges for a number of bytes. The number is on top of the operand stack, and stays
-// there.
+// putByteCharge writes code that charges for a number of bytes. The number is on top of the operand stack. The code
+// does not remove it.
 func (b *bodyWriter) putByteCharge(out []byte) []byte {
 	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
 	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)

@@ -7,9 +7,9 @@ import (
 
 // The budget is a single number that contains the remaining fuel and the remaining stack. Each function of the guest
 // takes the budget as an additional last parameter, and returns it as an additional last result. The engine can
-// therefore keep the budget in a register and need not load it from memory after each call. Functions that the guest
-// imports or exports do not have this parameter. Each of them has a wrapper, which moves the fuel between the budget
-// and a global.
+// therefore keep the budget in a register, and does not have to load it from memory after each call. Functions that the
+// guest imports or exports do not have this parameter. Each of them has a wrapper, which moves the fuel between the
+// budget and a global.
 const (
 	// stackBits is how many low bits of the budget contain the remaining stack, in units of stackUnit bytes. The
 	// highest of these bits is set if the stack is used up. The bits above them contain the remaining fuel as a signed
@@ -89,7 +89,7 @@ func (l layout) putTypes(out []byte) []byte {
 func (l layout) refill() uint32 { return l.imports() }
 
 // guestIndex returns the index with which the guest's code calls a function. For an import, this is the index of the
-// wrapper. For a function of the guest, it is the index of the function itself.
+// wrapper. For a function of the guest, this is the index of the function itself.
 func (l layout) guestIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return 1 + uint32(len(l.m.typeOf)) + f
@@ -100,7 +100,7 @@ func (l layout) guestIndex(f uint32) uint32 {
 func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
 // hostIndex returns the index with which a function is called without the budget. For an import, this is the index of
-// the import itself. For a function of the guest, it is the index of the wrapper for calls by the host.
+// the import itself. For a function of the guest, this is the index of the wrapper for calls by the host.
 func (l layout) hostIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return f
@@ -124,8 +124,8 @@ func (l layout) putFunctions(out []byte) []byte {
 	return out
 }
 
-// putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs, so a guest that traps is
-// charged for all the fuel that it has received.
+// putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs. Therefore, a guest that
+// traps is charged for all the fuel that it has received.
 func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)
@@ -159,13 +159,13 @@ func (l layout) putTakeFuel(out []byte) []byte {
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// putFuel writes code that pushes the fuel from the budget, which is in the given local variable.
+// putFuel writes code that pushes the fuel in the budget. The budget is in the given local variable.
 func (l layout) putFuel(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// putSetFuel writes code that pops fuel from the operand stack and stores it in the budget, which is in the given local
-// variable.
+// putSetFuel writes code that pops an amount of fuel, and pushes the budget in the given local variable with this
+// amount of fuel.
 func (l layout) putSetFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))

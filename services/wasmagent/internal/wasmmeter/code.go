@@ -56,7 +56,8 @@ const (
 
 type scope struct {
 	layout
-	// locals is the number of the function's locals, including its parameters. params is the number of its parameters.
+	// locals is the number of the function's locals, including the parameters. params is the number of the function's
+	// parameters.
 	locals, params uint32
 }
 
@@ -64,7 +65,7 @@ type instruction struct {
 	op byte
 	// sub is the second opcode of opBulk and opVector.
 	sub uint32
-	// values is how many parameters and results a call or a block has together. For a block, it is at least 1.
+	// values is the total number of parameters and results of a call or a block. For a block, values is at least 1.
 	values int
 	local  uint32
 	number uint32
@@ -142,7 +143,7 @@ func (s scope) variableOperands(r *reader, i *instruction, out []byte) []byte {
 }
 
 // otherOperands reads the operands of an instruction that does not refer to blocks, functions or variables. It appends
-// them to out unchanged.
+// the operands to out unchanged.
 func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	switch op := i.op; {
 	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
@@ -173,8 +174,8 @@ func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	}
 }
 
-// shiftedLocal returns the index that a local of the guest has in the metered function, where the budget is an
-// additional parameter.
+// shiftedLocal returns the index of a guest's local in the metered function. The index can differ, because the metered
+// function has the budget as an additional parameter.
 func (s scope) shiftedLocal(local uint32) uint32 {
 	if local >= s.params {
 		return local + addedParams
@@ -223,7 +224,8 @@ func bulk(r *reader, sub uint32, out []byte) []byte {
 	case sub == opMemoryFill:
 		return r.memoryIndex(out)
 	}
-	// These instructions drop segments or change tables, which snapshots do not contain.
+	// All other instructions drop segments or change tables. They are refused, because snapshots contain neither segments
+	// nor tables.
 	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrUnsupported, sub))
 	return out
 }

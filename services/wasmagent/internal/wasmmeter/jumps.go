@@ -1,21 +1,21 @@
 package wasmmeter
 
-// Go's compiler turns a function into one loop, which this file calls a dispatcher. At its beginning, the loop selects
-// the next part of the code by the number in a local. A jump to another part sets the number and branches to the
-// beginning of the loop. Without special treatment, each jump would be charged for the selection and would check the
-// fuel.
+// Go's compiler turns a function into one loop, which this file calls a dispatcher. At the beginning of the loop, the
+// code uses the number in a local to select the next part of the code. A jump to another part sets the number and
+// branches to the beginning of the loop. Without special treatment, each jump would be charged for the selection and
+// would check the fuel.
 //
 // This file replaces a jump with a direct branch to the part if the number is a constant and the part comes later in
 // the code. The direct branch skips the selection and has the same result. A direct branch never goes back, so each
-// iteration of a loop still checks the fuel. It goes to the end of an open block, so it is charged like every other
-// forward branch.
+// iteration of a loop still checks the fuel. A direct branch goes to the end of an open block, so it is charged like
+// every other forward branch.
 //
 // Jumps between parts can form a loop. A jump into the middle of such a loop is not replaced, because the direct branch
 // would be a second entry into the loop. In each iteration, the engine would then have to move the values that the loop
 // keeps in registers.
 
-// A dispatcher is a loop that selects the next part of its code by a number. The beginning of the loop opens one block
-// for each part. Each part begins after the end of its block.
+// A dispatcher is a loop that uses a number to select the next part of its code. The beginning of the loop opens one
+// block for each part. Each part begins after the end of its block.
 type dispatcher struct {
 	id int
 	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that the
@@ -34,9 +34,10 @@ type jumps struct {
 	// in around. Otherwise, it is none.
 	frames []int
 	around []dispatcher
-	// back and loops have an element for each part of each dispatcher. An element of back is the last part from which a
-	// jump goes back to the part, or none if there is no such jump. After all code has been read, partLoops computes
-	// loops from back. An element of loops is the first part of the innermost loop that contains the part.
+	// back and loops have an element for each part of each dispatcher. The element of back for a part is the last part
+	// from which a jump goes back to it, or none if there is no such jump. After all code has been read, partLoops
+	// computes loops from back. The element of loops for a part is the first part of the innermost loop that contains the
+	// part.
 	back, loops [][]int
 	next        int
 	lastInstructions
@@ -54,7 +55,7 @@ type lastInstructions struct {
 	local                 uint32
 }
 
-// none takes the place of an index if there is no block, part or dispatcher.
+// none is used instead of an index if there is no block, part or dispatcher.
 const none = -1
 
 // begin prepares for reading a function. In the first pass, loops is nil. In the second pass, loops is the result of
@@ -91,7 +92,7 @@ func (j *jumps) follow(i *instruction) {
 			j.around[n].part = max(j.around[n].part, j.around[n].inner-ended)
 		}
 	case opLocalGet:
-		if previous.loopStart != none && !previous.readsLocal { // further values would stay on the stack
+		if previous.loopStart != none && !previous.readsLocal { // a second value would stay on the operand stack
 			j.loopStart, j.readsLocal, j.local = previous.loopStart, true, i.local
 		}
 	case opBrTable:

@@ -23,7 +23,7 @@ const (
 	maxMetered = 48 << 20
 	maxNesting = 16_384
 	maxTargets = 65_536
-	// maxPages limits the initial memory of a guest, in pages. It is equal to 256 MiB. The limit of an instance may be
+	// maxPages limits the initial memory of a guest, in pages. This is equal to 256 MiB. The limit for an instance can be
 	// lower.
 	maxPages = 4096
 )

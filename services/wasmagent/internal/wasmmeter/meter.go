@@ -20,8 +20,8 @@ const (
 	// with an absolute value below 2^46.
 	RefillName = "refill"
 	// FuelGlobal is the exported global that contains the remaining fuel, an i64. It is valid while the guest calls the
-	// host, and after the guest has returned. While the guest itself runs, the global is 0, so a guest that traps is
-	// charged for all the fuel that it has received.
+	// host, and after the guest has returned. While the guest itself runs, the global is 0. Therefore, a guest that traps
+	// is charged for all the fuel that it has received.
 	FuelGlobal = ownPrefix + "fuel"
 	// StackSpent is the argument of [RefillName] if the stack is used up. In that case, the refill function must not
 	// return.
@@ -32,9 +32,9 @@ const (
 )
 
 const (
-	// MaxStack is the size of the stack, in bytes. The use of the stack is not measured in the engine but computed. A
-	// function that calls other functions or has loops uses the maximum size of its frame, as this package computes it,
-	// until the function returns. A function that the host calls begins with an empty stack.
+	// MaxStack is the size of the stack, in bytes. This package computes the use of the stack, because it can't be
+	// measured in the engine. A function that calls other functions or has loops uses the computed maximum size of its
+	// frame until the function returns. A function that the host calls begins with an empty stack.
 	MaxStack = 4 << 20
 	// frameBytes is the fixed size of each frame. valueBytes is the size of each value in a frame. codeBytes is the
 	// space for intermediate values per byte of code. All sizes are in bytes.
@@ -43,8 +43,8 @@ const (
 
 // These are the rules for charging fuel.
 const (
-	// minSeparateCharge is the lowest cost for which the code after a branch is charged separately, at the beginning of
-	// that code. A lower cost is charged before the branch.
+	// If the code after a branch costs at least minSeparateCharge, its cost is charged at the beginning of that code. A
+	// lower cost is charged before the branch.
 	minSeparateCharge = 4
 	// bytesPerFuel is the base-2 logarithm of the number of bytes that can be filled or copied per unit of fuel.
 	// fuelPerPage is the base-2 logarithm of the fuel for each page by which the memory grows.
@@ -56,15 +56,15 @@ const (
 // additional units per page. If a branch skips fewer than minSeparateCharge instructions, the skipped instructions are
 // charged, too.
 //
-// Go's compiler turns each function into a loop that selects the next block of code by a number. Where possible,
-// Metered replaces jumps through this loop with direct branches, which cost nothing for the selection.
+// Go's compiler turns each function into a loop that uses a number to select the next block of code. Where possible,
+// Metered replaces jumps through this loop with direct branches. A direct branch costs nothing for the selection.
 //
 // Fuel is charged in advance, at the beginning of functions, loops and longer branches. The metered module calls
 // [RefillName] if the fuel is below zero at the beginning of a function or a loop, or before memory is filled or
 // copied. Functions that call other functions or have loops use stack while they run, up to [MaxStack].
 //
-// The same module with the same inputs always uses the same fuel, however large the refills are. The metered module
-// computes the same results as the original. Metered returns the errors of [Parse].
+// The same module with the same inputs always uses the same fuel, regardless of the size of the refills. The metered
+// module computes the same results as the original module. Metered returns the errors of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(minSeparateCharge) }
 
 func (m *Module) metered(minSeparate int64) ([]byte, error) {
@@ -161,7 +161,7 @@ func (m *Module) putData(out []byte) []byte {
 	return out
 }
 
-// ownExports returns the guest's exports, followed by the exports of the guest's mutable globals and of the fuel.
+// ownExports returns the guest's exports, followed by exports for the guest's mutable globals and for the fuel global.
 func (m *Module) ownExports(fuel uint32) []Export {
 	out := slices.Clone(m.Exports)
 	for i, g := range m.globals {
@@ -197,8 +197,8 @@ func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	}
 }
 
-// shiftedFunction returns the index of a function in the metered module, where one more import comes before the guest's
-// own functions.
+// shiftedFunction returns the index of a function in the metered module. The metered module has one more import before
+// the guest's own functions.
 func (w *writer) shiftedFunction(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1

@@ -1,5 +1,6 @@
-// Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It then
-// encodes the module again, with additional code that counts executed instructions. Package engine uses the package.
+// Package wasmmeter parses the WebAssembly module of a guest, and refuses modules with features that guests may not
+// use. It then encodes the module again, with additional code that counts executed instructions. Package engine uses
+// the package.
 //
 // Instructions are encoded from their parsed form and not copied, so that the engine can't interpret an instruction
 // differently from this package.
@@ -87,7 +88,7 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// dataCount is the number of data segments that the data count section states. The instruction memory.init requires
+	// dataCount is the number of data segments according to the data count section. The instruction memory.init requires
 	// this section. dataCount is nil if the module has no data count section.
 	dataCount *uint32
 }

@@ -189,8 +189,8 @@ func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	return s
 }
 
-// constant reads a constant expression, which must be a single number. It can't be the value of a global, because
-// guests can't import globals.
+// constant reads a constant expression, which must be a single number. The expression can't be the value of a global,
+// because guests can't import globals.
 func (r *reader) constant() (c constant) {
 	switch c.op = r.byte(); c.op {
 	case 0x41:
@@ -266,8 +266,8 @@ func (m *Module) export(r *reader) {
 	m.Exports = append(m.Exports, e)
 }
 
-// element reads an active segment, which fills a table when the module starts. Other kinds of segments are refused,
-// because they are useful only together with instructions that guests may not use.
+// element reads an active segment, which fills a table when the module starts. It refuses other kinds of segments,
+// because they are useful only with instructions that guests may not use.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:

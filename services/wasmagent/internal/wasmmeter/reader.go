@@ -37,7 +37,7 @@ func (r *reader) byte() byte {
 	return b
 }
 
-// bytes returns the next n bytes without copying them. The caller must not change them.
+// bytes returns the next n bytes without copying them. The caller must not change the bytes.
 func (r *reader) bytes(n uint32) []byte {
 	if uint64(n) > uint64(len(r.text)-r.at) {
 		r.fail(errTruncated)

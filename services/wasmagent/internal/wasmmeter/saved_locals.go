@@ -3,7 +3,7 @@ package wasmmeter
 import "math/bits"
 
 // maxSavedLocals limits how many locals a function saves in globals while it calls the refill function. maxSavedPerKind
-// limits how many of them may have the same kind. Only the first locals of a function are saved.
+// limits how many of these locals may have the same kind. Only the first locals of a function are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
 // savedKinds contains the kinds of locals that are saved, and their zero values.
@@ -19,12 +19,12 @@ var savedKinds = [...]struct {
 
 // localUses describes how a function uses its first locals. A set of locals has one bit for each local.
 type localUses struct {
-	// set contains the locals that were set in the current stretch of code, which is code into whose middle no branch
-	// goes. reads contains the locals that any stretch reads before it sets them. Only the values of these locals can
-	// be needed at the beginning of a loop. Saving other locals would waste time in each iteration.
+	// A stretch is a piece of code that branches can enter only at its beginning. set contains the locals that were set in
+	// the current stretch. reads contains the locals that any stretch reads before it sets them. Only the values of these
+	// locals can be needed at the beginning of a loop. Saving other locals would waste time in each iteration.
 	set, reads uint64
-	// open contains, for each open block, the innermost loop around the block's code, as an index in sets. sets
-	// contains, for each loop, the locals that the loop sets.
+	// open has an element for each open block. The element is the innermost loop that contains the block's code, as an
+	// index in sets, or noLoop. sets has an element for each loop, which contains the locals that the loop sets.
 	open []int
 	sets []uint64
 }
@@ -67,7 +67,8 @@ func (u *localUses) follow(i *instruction) {
 	}
 }
 
-// putMoves writes code that copies locals to the globals in which they are saved, or copies them back.
+// putMoves writes code that copies locals to the globals in which the locals are saved, or code that copies the globals
+// back.
 func (b *bodyWriter) putMoves(out []byte, locals uint64, from, to byte) []byte {
 	var taken [len(savedKinds)]int
 	for ; locals != 0; locals &= locals - 1 {

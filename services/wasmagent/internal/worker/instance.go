@@ -25,7 +25,7 @@ type Instance struct {
 	ended        atomic.Bool
 }
 
-// Start starts an instance, as [engine.Program.Start] does. It fails if the start takes longer than the given time.
+// Start starts an instance, like [engine.Program.Start]. It fails if the start takes longer than within.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -56,7 +56,7 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 	req.Instance = in.name
 	resp, err := p.client.StartInstance(ctx, req)
 	if err != nil {
-		if ctx.Err() != nil { // the worker may have started the instance
+		if ctx.Err() != nil { // the worker might have started the instance
 			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
 		} else {
 			in.uncount()
@@ -70,8 +70,8 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 	return in, resp.GetFuel(), nil
 }
 
-// Step sends the instance an envelope, as [engine.Instance.Step] does. It fails if the step takes longer than the given
-// time. It returns the errors of [engine.Instance.Step], [ErrWorkerLost] or [ErrBusy].
+// Step sends the instance an envelope, like [engine.Instance.Step]. It fails if the step takes longer than within. It
+// returns the errors of [engine.Instance.Step], [ErrWorkerLost] or [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
@@ -85,7 +85,7 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// LastDuration returns how long the newest step took in the worker. [Instance.Step] may take longer, because it pauses
+// LastDuration returns how long the newest step took in the worker. [Instance.Step] can take longer, because it pauses
 // after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
@@ -116,7 +116,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	return nil
 }
 
-// uncount decrements the number of instances of the instance's worker. Further calls do nothing.
+// uncount decrements the number of instances of the instance's worker. Only the first call has an effect.
 func (i *Instance) uncount() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)

@@ -28,8 +28,8 @@ type process struct {
 	stderrTail *tailWriter
 	// ended is a channel that is closed after the process has exited.
 	ended chan struct{}
-	// hasStartedInstance is true if the process has ever started an instance. instances is how many instances it has
-	// now.
+	// hasStartedInstance is true if the process has ever started an instance. instances is the number of instances in the
+	// process.
 	hasStartedInstance atomic.Bool
 	instances          atomic.Int64
 	// pausing is locked during a pause, so that only one instance pauses at a time.
@@ -129,12 +129,12 @@ func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	switch status.Code(err) { //nolint:exhaustive // other codes come from the worker
+	switch status.Code(err) { //nolint:exhaustive // errors with other codes are returned unchanged
 	case codes.Unavailable, codes.Canceled:
 		select {
 		case <-p.ended:
 			return fmt.Errorf("%w: %w", ErrWorkerLost, err)
-		case <-time.After(time.Second): // the worker may be about to end
+		case <-time.After(time.Second): // the process might be about to exit
 			if status.Code(err) == codes.Unavailable {
 				return fmt.Errorf("%w: %w", ErrWorkerLost, err)
 			}

@@ -27,14 +27,14 @@ const (
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
 	// capacityPollInterval is how often a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond
-	// maxStderr is how many bytes from the end of a worker's standard error output are logged.
+	// maxStderr is the number of bytes from the end of a worker's standard error output that are logged.
 	maxStderr = 8 << 10
 )
 
 // The methods of a [Supervisor] return these errors. Compare them with [errors.Is].
 var (
-	// ErrWorkerLost means that the worker process has exited, so that all its instances are lost. They can be restored
-	// from snapshots.
+	// ErrWorkerLost means that the worker process has exited, so that all its instances are lost. Instances can be
+	// restored from snapshots.
 	ErrWorkerLost = errors.New("the worker is gone")
 	// ErrModuleRefused means that the module is not a guest, or that it can't be compiled within the limits.
 	ErrModuleRefused = errors.New("the module is refused")
@@ -54,8 +54,8 @@ type Config struct {
 	Workers, Guests int
 	// Memory limits the memory of each worker, including its guests, in bytes.
 	Memory int64
-	// CompileTime limits how long the compilation of one module may take. CompileMemory limits how much memory it may
-	// use, in bytes. The compilation runs in a separate process.
+	// CompileTime limits how long the compilation of one module may take. CompileMemory limits how much memory the
+	// compilation may use, in bytes. The compilation runs in a separate process.
 	CompileTime   time.Duration
 	CompileMemory int64
 }
@@ -240,7 +240,7 @@ func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest strin
 	if module == nil {
 		return fmt.Errorf("the module %s was not compiled", digest)
 	}
-	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other calls wait for this, too
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other calls wait for this call, too
 	defer cancel()
 	if _, err := p.client.CompileProgram(own, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
 		return p.workerError(own, err)

@@ -47,7 +47,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// runWorker serves the connection that the process has inherited, until the supervisor closes it.
+// runWorker serves the connection that the process has inherited, until the supervisor closes the connection.
 func runWorker(cache, memory string) error {
 	most, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
@@ -63,8 +63,8 @@ func runWorker(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves one connection until it is closed. cache is the directory for compiled modules. If it is empty, compiled
-// modules are not cached.
+// Serve serves one connection until it is closed. cache is the directory for compiled modules. If cache is empty,
+// compiled modules are not cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
 	if err != nil {

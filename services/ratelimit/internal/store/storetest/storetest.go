@@ -12,16 +12,16 @@ import (
 
 // Harness describes the store to test.
 type Harness struct {
-	// New returns an empty store for one test, with a capacity of a million buckets and a million reservations. It cleans
-	// up with t.Cleanup.
+	// New returns an empty store for one test, with a capacity of a million buckets and a million reservations. New
+	// registers its cleanup with t.Cleanup.
 	New func(t *testing.T) store.Store
-	// Within runs one test in the environment that the store's clock needs, for example [synctest.Test]. If it is nil, the
-	// test is run directly.
+	// Within runs one test in the environment that the store's clock needs, for example [synctest.Test]. If Within is nil,
+	// the test is run directly.
 	Within func(t *testing.T, test func(*testing.T))
 	// Sleep waits until d has passed on the store's clock. The default is time.Sleep.
 	Sleep func(d time.Duration)
-	// Exact is true if the store's clock moves only in Sleep, and exactly by d. If it is false, tests that depend on exact
-	// times are skipped.
+	// Exact is true if the store's clock moves only in Sleep, and exactly by d. If Exact is false, tests that depend on
+	// exact times are skipped.
 	Exact bool
 	// Tick is the resolution of the store's clock, between 1 ns and 1 ms.
 	Tick time.Duration
