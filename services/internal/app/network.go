@@ -110,7 +110,7 @@ func probeTarget(addr string) (string, error) {
 }
 
 // probe returns an error if the service on this machine is not serving. For the gateway, it also returns an error if
-// MCP is not ready.
+// the MCP endpoint is not ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 // Credential identifies the caller of a request, for example a bearer token. It can be checked again while the request
 // is being processed. It is safe for concurrent use.
 type Credential interface {
-	// Check returns nil if the credential still identifies the caller, with the same rights. While it is unknown which
-	// credentials are valid, Check waits. It stops waiting when ctx is done or when the source of the credentials counts
-	// as unavailable.
+	// Check returns nil if the credential still identifies the caller, with the same rights. If this process does not know
+	// at the moment which credentials are valid, Check waits. It stops waiting when ctx is done or when the source of the
+	// credentials counts as unavailable.
 	Check(ctx context.Context) error
 	// IsValid reports whether the credential is known to still identify the caller, with the same rights. It does not
 	// wait.

@@ -32,7 +32,7 @@ const (
 	verifyTimeout = 250 * time.Millisecond
 	// newKeysTimeout limits how long a JWT with an unknown key waits for the new keys of its issuer.
 	newKeysTimeout = 2 * time.Second
-	// keysPause is the minimum time between two requests for the new keys of an issuer.
+	// keysPause is the minimum time between two requests for an issuer's new keys.
 	keysPause = 30 * time.Second
 )
 
@@ -51,9 +51,9 @@ type JWT struct {
 
 // jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
 //
-// Before a caller is identified, the work for the caller is limited: at most one JWT of an address is verified at a
-// time, the verifications for all addresses use at most a quarter of the processors, and the results are remembered.
-// Strangers can't displace the results of valid JWTs, because refused JWTs are remembered separately.
+// Clients can cause only a limited amount of work before they are identified. At most one JWT from each address is
+// verified at a time. The verifications for all addresses use at most a quarter of the processors. The results are
+// remembered. Refused JWTs are remembered separately, so they can't displace the results for valid JWTs.
 type jwts struct {
 	state atomic.Pointer[jwtState]
 	queue atomic.Pointer[fairqueue.Queue[string]]
@@ -64,8 +64,8 @@ type jwts struct {
 }
 
 // jwtState contains issuers, blocks, and the remembered results of verifications with these issuers and blocks. When
-// issuers, keys or blocks change, a new state without results replaces the state, because the result for the same JWT
-// may be different.
+// issuers, keys or blocks change, a new state without results replaces this state, because the same JWT can then have
+// another result.
 type jwtState struct {
 	// generation is the number of this state. JWTs contain the number instead of a reference to the state. While a
 	// caller's stream is open, such a reference would keep the caches of an old state in memory.

@@ -12,7 +12,7 @@ import (
 )
 
 // maxUnauthenticatedRead limits how many bytes one read from an unauthenticated client returns. The limit is low,
-// because the server parses all bytes of a read even if the connection has been closed meanwhile.
+// because the server parses all bytes of a read even if the connection is closed in the meantime.
 const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.

@@ -1,7 +1,7 @@
 package detect
 
-// A phone number has at most 15 digits (ITU-T E.164, section 6). Numbers with fewer than minPhoneDigits digits are not
-// searched for.
+// A phone number has at most 15 digits (ITU-T E.164, section 6). The search ignores numbers with fewer than
+// minPhoneDigits digits.
 const minPhoneDigits, maxPhoneDigits = 8, 15
 
 // countryCodes lists the assigned country codes of two and three digits, as ranges (ITU-T E.164, list of assigned

@@ -115,7 +115,7 @@ func (s *secretScan) read(r *secretRule, window span) (cut bool, err error) {
 			s.found = s.found[:known]
 			return true, nil
 		}
-		if (atStart || atEnd) && r.reach >= 0 { // the regex could take the edge of the window for the edge of a word
+		if (atStart || atEnd) && r.reach >= 0 { // the regex could mistake the edge of the window for the edge of a word
 			continue
 		}
 		m, secret := span{match[0] + window.start, match[1] + window.start}, r.secret(match)

@@ -67,7 +67,7 @@ func Detect(command []string) []string {
 	return found
 }
 
-// Line returns the line for a configuration file that makes the paths readable.
+// Line returns the line for a configuration file that makes the paths readable for a server.
 func Line(entries []string) string { return "sandbox: {home: [" + strings.Join(entries, ", ") + "]}" }
 
 // programOf returns the name of the program, or of the package that the program runs.

@@ -20,8 +20,8 @@ var files embed.FS
 // Prefix begins the server name of every client. The names of configured servers must not begin with it.
 const Prefix = "host-"
 
-// Other is the tool that stands for all tools of a client that are not defined here. Its arguments are the name and the
-// input of the actual tool.
+// Other is the name of a tool that represents every tool of a client that is not defined in this package. Its arguments
+// are the name and the input of the actual tool.
 const Other = "other"
 
 // Codex is the id of the client Codex. This client calls the hook a second time when it is about to ask its user for
@@ -37,7 +37,7 @@ func Clients() []string { return slices.Sorted(maps.Keys(names)) }
 // Name returns the name of a client in the form that is shown to people, or "" if the client has no hooks.
 func Name(client string) string { return names[client] }
 
-// ServerName returns the name of the server that stands for a client.
+// ServerName returns the name of the server that represents a client in policies and records.
 func ServerName(client string) string { return Prefix + client }
 
 // A Tool is a tool that is built into a client.

@@ -1,4 +1,4 @@
-// Package issuer verifies JWTs (RFC 7519) of configured issuers, and maps their claims to principals.
+// Package issuer verifies JWTs (RFC 7519) from configured issuers, and maps their claims to principals.
 //
 // For example, an issuer "corp" with the subject template `corp/{/sub}` and the groups claim `/roles` maps the claims
 // `{"sub":"ana","roles":["finance"]}` to the subject "corp/ana" with the group "finance".

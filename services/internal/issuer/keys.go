@@ -136,7 +136,8 @@ func curveAlgorithm(curve elliptic.Curve) string {
 	}
 }
 
-// fits reports whether the key can verify signatures of an algorithm. For example, an RSA key never verifies an HMAC.
+// fits reports whether the key can verify signatures that were made with an algorithm. For example, an RSA key never
+// verifies an HMAC.
 func (k key) fits(algorithm string) bool {
 	if k.algorithm != "" && k.algorithm != algorithm {
 		return false
