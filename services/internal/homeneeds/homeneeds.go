@@ -1,5 +1,5 @@
-// Package homeneeds knows which files in HOME well-known programs use to log in. A stdio server has a private HOME, so
-// it finds such a file only if the server's configuration lists the file in sandbox.home.
+// Package homeneeds lists the files in HOME with which well-known programs log in. A stdio server has a private HOME.
+// It finds such a file only if its configuration lists the file in sandbox.home.
 package homeneeds
 
 import (

@@ -156,8 +156,9 @@ type reader struct {
 	newest bool
 	// firstPrev is the field Prev of the oldest stored record.
 	firstPrev string
-	// oldest is the sequence number of the oldest record that must exist according to the records. before is the hash of
-	// the record that precedes this record. If no record contains this information, oldest is 0 and before is empty.
+	// oldest is the sequence number of the oldest record that must exist, according to the fields Oldest and Pruned of the
+	// records. before is the hash of the record before it, or empty if no record contains this hash. If no record has
+	// these fields, oldest is 0.
 	oldest int64
 	before string
 	// sealed contains the ends of the chain according to the signed heads.

@@ -24,9 +24,10 @@ const (
 	messageHead = 5
 )
 
-// wire is the stream that grpc-go uses for a call, below the level of messages. A grpc-go server has one maximum
-// message size for all methods, and checks it before any interceptor runs. In this package, each method has its own
-// maximum, and the caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
+// wire is grpc-go's internal stream for a call, which reads bytes instead of decoded messages. A grpc-go server has one
+// maximum message size for all methods, and checks it before any interceptor runs. In this package, each method has its
+// own maximum, and the caller's quota is checked before the message is read
+// (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
 	RecvCompress() string
@@ -102,7 +103,7 @@ func (in *incoming) readNext(m any) error {
 	return nil
 }
 
-// wireOf returns the stream of the call to which ctx belongs, below the level of messages.
+// wireOf returns grpc-go's internal stream for the call to which ctx belongs.
 func wireOf(ctx context.Context) (wire, error) {
 	at, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	if !ok {

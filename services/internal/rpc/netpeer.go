@@ -18,8 +18,8 @@ import (
 
 const (
 	// maxUnauthenticatedCalls limits how many unauthenticated calls a connection has at a time. unauthenticatedTimeout
-	// limits how long each of these calls takes until its answer was sent. Unauthenticated callers may call only the
-	// health service, and methods by which people get a credential.
+	// limits how long each of these calls can take, including the time to send its answer. Unauthenticated callers may
+	// call only the health service, and methods by which people get a credential.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
@@ -97,7 +97,7 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 
 // refuse counts a refused call. If the connection is unauthenticated and has too many refused calls, refuse closes it.
 func (v *netPeer) refuse() {
-	gosched.Yield() // let other goroutines run, because one connection can cause many refusals in a row
+	gosched.Yield() // let other goroutines run, because one connection can cause many refusals
 	if !v.conn.IsIdentified() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}

@@ -109,7 +109,7 @@ type Server struct {
 	err     error
 }
 
-// newValidator returns the validator of all servers in this process, because each constraint takes long to compile.
+// newValidator returns the validator that all servers in this process share, because compiling the constraints is slow.
 var newValidator = sync.OnceValues(func() (protovalidate.Validator, error) {
 	return protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
 })
@@ -312,8 +312,8 @@ func (s *Server) watchHealth(ctx context.Context) error {
 	}
 }
 
-// CheckHealth checks every service, updates the health service, and returns the errors by mesh role. The process as a
-// whole, whose name is empty, is reported as serving if all services are serving.
+// CheckHealth checks every service, updates the health service, and returns the errors by mesh role. The empty service
+// name means the whole process. It is reported as serving if all services are serving.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {
