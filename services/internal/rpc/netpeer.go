@@ -44,7 +44,7 @@ type netPeer struct {
 	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused
 	// is the number of refused calls while the connection was unauthenticated.
 	unauthenticatedCalls, refused atomic.Int32
-	// carriesCalls is true while a stream of the connection carries calls.
+	// carriesCalls is true while the connection has a shared stream for calls. See [Conn].
 	carriesCalls atomic.Bool
 }
 

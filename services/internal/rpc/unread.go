@@ -35,8 +35,8 @@ type answer struct {
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection over which the answer is sent. portion is what the call uses of the caller's quota, or nil
-	// for an unauthenticated caller.
+	// to is the connection over which the answer is sent. portion is the part of the caller's quota that the call uses, or
+	// nil for an unauthenticated caller.
 	to      *netPeer
 	portion *callUsage
 	size    int

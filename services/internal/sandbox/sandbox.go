@@ -60,8 +60,8 @@ type Rules struct {
 
 // Command is a program to start.
 type Command struct {
-	// Path is the program's file. Args contains the arguments; the first argument is the program's name. Env is the
-	// whole environment.
+	// Path is the program's file. Args contains the arguments, of which the first is the program's name. Env is the whole
+	// environment.
 	Path string
 	Args []string
 	Env  []string

@@ -39,7 +39,8 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 
 // These are timeouts of PostgreSQL, in milliseconds.
 //
-// silenceTimeout is how long a process may send nothing during a transaction. It equals postgresAnswerTimeout.
+// silenceTimeout is how long a process may send nothing during a transaction before PostgreSQL ends the transaction. It
+// equals postgresAnswerTimeout.
 //
 // lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. Therefore a
 // process that has lost its network connection blocks other processes only for a short time.

@@ -88,8 +88,8 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas;
-// without it, their counts would be mixed up. An operator may set the instance id.
+// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas.
+// Without it, the counts of several replicas would be mixed up. An operator may set the instance id.
 func (c *Config) process() (*resource.Resource, error) {
 	instance := resource.NewSchemaless(attribute.String("service.instance.id", uuid.NewString()))
 	named, err := resource.Merge(instance, resource.Environment())
