@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	replyTimeout = 2 * time.Minute // maximum wait for one response; the SDK's default timeout is 60 s
+	replyTimeout = 2 * time.Minute // maximum wait for one response, which is longer than the SDK's default timeout of 60 s
 	exitTimeout  = 5 * time.Second // maximum time in which the process must exit after its input was closed
 	longestLine  = 64 << 20        // size limit of one response, in bytes
 )

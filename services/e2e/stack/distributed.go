@@ -265,7 +265,7 @@ func (a *Distributed) IssueIdentity(t *testing.T, role authv1.Role) *pki.Identit
 }
 
 // DialWithCertificate returns a connection to a mesh service. The connection presents cert, or no certificate if cert
-// is nil. Calls fail at once while the service is unavailable.
+// is nil. Calls fail immediately while the service is unavailable.
 func (a *Distributed) DialWithCertificate(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.DialWithCredentials(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))

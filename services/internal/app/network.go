@@ -151,7 +151,7 @@ func (n *network) probeMCP(ctx context.Context) error {
 		return fmt.Errorf("probe MCP: %w", err)
 	}
 	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the certificate names the public host, not this machine; nothing secret is sent
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the certificate names the public host, not this machine, and nothing secret is sent
 	}}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)

@@ -34,8 +34,8 @@ func (InProcess) Check(context.Context) error { return nil }
 // IsValid implements [Credential].
 func (InProcess) IsValid() bool { return true }
 
-// ErrRightsChanged means that the principal of a token or a JWT has other rights than when the request was received,
-// for example another role, other groups or other servers.
+// ErrRightsChanged means that the principal of a token or a JWT has other rights than when the request was received.
+// For example, its role, its groups or its servers have changed.
 var ErrRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
 // BearerToken is a token that a client has presented. It implements [Credential].

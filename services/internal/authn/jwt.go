@@ -200,8 +200,8 @@ func (t *Tokens) IssuerURLs() []string {
 	return urls
 }
 
-// Authenticate returns the credential for a bearer token, which is a token of the mesh or a JWT, and the principal of
-// the credential. address is the address of the client that presents the bearer token. The error is that of
+// Authenticate returns the credential for a bearer token, and the principal of the credential. A bearer token is a
+// token of the mesh or a JWT. address is the address of the client that presents it. The error is that of
 // [Tokens.Bearer], an [*issuer.Refusal] or [ErrVerifyBusy]. If the error is [ErrTokensStale], the credential was valid
 // in the last confirmed set, or is nil.
 func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Credential, *identityv1.Principal, error) {

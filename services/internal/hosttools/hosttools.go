@@ -62,10 +62,10 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the name of an argument that the hook adds to a call that would change a protected file, or that
-// would read one of Sluice's own files with tokens or secrets. A protected file configures Sluice, the hook or a
-// client. The argument's value is the path of the file. If the arguments of a call do not show which file the call
-// affects, the hook also adds this argument, with a value that says so.
+// ProtectedFile is the name of an argument that the hook adds to some calls. It does so if a call would change a
+// protected file, or read one of Sluice's own files with tokens or secrets. A protected file configures Sluice, the
+// hook or a client. The argument's value is the path of the file. If the arguments of a call do not show which file the
+// call affects, the hook also adds this argument, with a value that says so.
 const ProtectedFile = "protected_file"
 
 // WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool contains the

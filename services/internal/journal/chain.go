@@ -16,7 +16,8 @@ import (
 // maxBuffer is the maximum size, in bytes, of a write buffer that a chain reuses for the next group of records.
 const maxBuffer = 1 << 20
 
-// chain is one of the journal's two hash chains of records, which are the chain of calls and the chain of refusals.
+// chain is one of the journal's two hash chains. One contains the records of calls, and the other contains the records
+// of refusals.
 type chain struct {
 	name      string
 	cfg       *Config

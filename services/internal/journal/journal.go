@@ -165,8 +165,8 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 }
 
 // Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
-// [ErrUnavailable], the record stays in memory, which has space for 32 MiB of records, and the journal refuses intents
-// until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
+// [ErrUnavailable], the record stays in memory, and the journal refuses intents until the record is written. The memory
+// has space for 32 MiB of records. Outcome writes the record even if ctx is done. It does not modify rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }

@@ -51,8 +51,8 @@ type link struct {
 }
 
 // appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body is
-// the record's JSON without the members that the chain adds. extra contains members that are inserted before the
-// members of body, each followed by a comma.
+// the record's JSON without the members that the chain adds. extra contains members, each followed by a comma, which
+// appendLine inserts before the members of body.
 func (l *link) appendLine(dst []byte, now time.Time, extra, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)

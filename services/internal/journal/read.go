@@ -187,8 +187,8 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// recordsOf returns the records of a decision that are in data, which contains the lines of the segment. needle is a
-// string that occurs in every line that holds a record of the decision.
+// recordsOf returns the records of a decision. data contains the lines of the segment. needle is a string that occurs
+// in the line of every record of the decision.
 func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
 	for {

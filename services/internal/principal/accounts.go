@@ -45,7 +45,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// AccountsOfKey returns the accounts of a caller of whom only the key is known.
+// AccountsOfKey returns the accounts of a caller that is known only by its key.
 func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who

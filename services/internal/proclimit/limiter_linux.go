@@ -212,8 +212,8 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkTotal returns an [ExceededError] if all groups together use at least seven eighths of their limit of tasks, or
-// their whole limit of memory, and no other group uses more than this group.
+// checkTotal returns an [ExceededError] if all groups together are near their common limit, and no other group uses
+// more than this group. The groups are near the limit if they use seven eighths of the tasks or all of the memory.
 func (g *Group) checkTotal() error {
 	var all, most usage
 	for other := range g.limiter.groups {

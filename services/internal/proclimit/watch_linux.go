@@ -60,7 +60,7 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes, which are the leader, the processes in its session, the processes that earlier
+// count finds the group's processes. These are the leader, the processes in its session, the processes that earlier
 // calls to count found, and all descendants of these processes.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)

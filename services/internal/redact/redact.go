@@ -110,8 +110,8 @@ func (s *Redactor) suspects(raw []byte) bool {
 		slices.ContainsFunc(s.secrets, func(secret string) bool { return bytes.Contains(raw, []byte(secret)) })
 }
 
-// secretAt returns the number of bytes at the beginning of text that spell a secret, or 0 if there is no secret. text
-// is inside a JSON string.
+// secretAt returns the number of bytes at the beginning of text that represent a secret, or 0 if there is no secret.
+// text is inside a JSON string.
 func (s *Redactor) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
 		if n := secretLen(text, secret); n > 0 {
@@ -134,9 +134,9 @@ func secretLen(text []byte, secret string) int {
 	return at
 }
 
-// nextChar returns the first character of text, which is inside a JSON string, and the number of bytes with which the
-// character is written, which is one byte or an escape. At the end of the string, and for an invalid escape, it returns
-// "" and 0.
+// nextChar returns the first character of text, and the number of bytes that represent the character. text is inside a
+// JSON string, so a character is a single byte or an escape. At the end of the string, and for an invalid escape,
+// nextChar returns "" and 0.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {

@@ -40,7 +40,7 @@ type incoming struct {
 	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
 	// most is the maximum size of a message, in bytes.
 	most int
-	// portion is what the call uses of the caller's quota. It is nil for an unauthenticated caller, and for calls
+	// portion is the part of the caller's quota that the call uses. It is nil for an unauthenticated caller, and for calls
 	// inside the process, whose clients limit their own streams.
 	portion *callUsage
 	// head is the buffer for the header of a message.
@@ -112,8 +112,8 @@ func wireOf(ctx context.Context) (wire, error) {
 	return at, nil
 }
 
-// errCompressed refuses compressed messages. The size of a compressed request is unknown until it is decompressed. gRPC
-// would also compress the response, so the counted size of the response would be wrong.
+// errCompressed refuses compressed messages. The size of a compressed request is unknown until the request is
+// decompressed. gRPC would also compress the response, so the counted size of the response would be wrong.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
 // refuseCompressed refuses a call whose header announces compressed messages.

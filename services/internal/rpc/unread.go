@@ -41,7 +41,7 @@ type answer struct {
 	portion *callUsage
 	size    int
 
-	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent, and read is the
+	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent. read is the
 	// value of to.unread.read at that time. left is the number of pieces that gRPC has not released yet.
 	since time.Time
 	read  int64
@@ -131,9 +131,9 @@ func send(ss grpc.ServerStream, m any) error {
 	return err
 }
 
-// isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
-// show this, because the context may be done while the stream is still open and holds the message. isClosed tries to
-// send the headers again. On an open stream, that fails with a code other than the codes for a closed stream.
+// isClosed reports whether gRPC has closed a stream on which a message was sent. The stream's context does not show
+// this, because it may be done while the stream is still open and holds the message. isClosed tries to send the headers
+// again. On an open stream, that fails with a code other than the codes for a closed stream.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded

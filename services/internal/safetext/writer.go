@@ -15,7 +15,7 @@ type Writer struct {
 	to io.Writer
 
 	mu      sync.Mutex
-	pending []byte // text to write next; between two writes it is the beginning of a character
+	pending []byte // text to write next, or the beginning of a character between two writes
 }
 
 // NewWriter returns a Writer that writes to the given writer, which may be a terminal.

@@ -36,7 +36,7 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 
 // rehide hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
 // editor replaces the file. If a path disappears while rehide hides it, rehide immediately checks all paths again. If a
-// path can no longer be hidden, or if the wake pipe is closed, the launcher exits, which also kills the program.
+// path can't be hidden again, or if the wake pipe is closed, the launcher exits, which also kills the program.
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {

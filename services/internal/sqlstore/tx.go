@@ -178,8 +178,9 @@ func queueFor(table string) string {
 }
 
 // wrapUnavailable wraps an error in [ErrUnavailable] if the error means that the store is unavailable. This is the case
-// if the store could not be reached, did not respond, is shutting down (class 57), has too many connections (class 53),
-// or has ended the transaction because this process sent nothing (25P03).
+// if the store could not be reached (class 08), did not respond, is shutting down (class 57) or has too many
+// connections (class 53). It is also the case if the store has ended the transaction because this process sent nothing
+// (25P03).
 func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err
