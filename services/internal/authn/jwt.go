@@ -234,7 +234,7 @@ func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error)
 	ctx, cancel := context.WithTimeout(ctx, newKeysTimeout)
 	defer cancel()
 	if t.isStale(time.Now()) {
-		return nil, ErrTokensStale // the new keys may exist, but can't be received
+		return nil, ErrTokensStale // the new keys might exist, but can't be received
 	}
 	digest, ok := ask.request(ctx, refusal.Issuer)
 	for ok && ctx.Err() == nil {
@@ -301,7 +301,7 @@ func (j *jwts) count(identity *issuer.Identity, refusal *issuer.Refusal) {
 	}
 }
 
-// remember remembers that a JWT is refused, unless the JWT is not valid yet, because it may soon become valid.
+// remember remembers that a JWT is refused, unless the JWT is not valid yet, because it might soon become valid.
 func (s *jwtState) remember(hash [sha256.Size]byte, refusal *issuer.Refusal, now time.Time) {
 	if refusal.Reason != issuer.NotYetValid {
 		s.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})

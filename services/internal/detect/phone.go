@@ -14,7 +14,7 @@ var countryCodes = [][2]int{
 	{970, 977}, {979, 979}, {992, 996}, {998, 998},
 }
 
-// findPhones finds phone numbers with `+` and a country code. Between two digits, there may be up to three separators,
+// findPhones finds phone numbers with `+` and a country code. Between two digits, there can be up to three separators,
 // which are spaces, `-`, `.` and parentheses.
 func findPhones(text string) (found []span) {
 	for i := 0; i < len(text); i++ {

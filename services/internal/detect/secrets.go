@@ -97,7 +97,7 @@ func (s *secretScan) flush(rule int) error {
 		if err != nil || !cut {
 			return err
 		}
-		window.end = len(s.text) // the match may be longer than the window
+		window.end = len(s.text) // the match can be longer than the window
 	}
 }
 

@@ -74,7 +74,7 @@ func ParseKeySet(raw []byte) ([]*identityv1.IssuerKey, error) {
 	if len(out) == 0 {
 		return nil, errors.New("the key set contains no key that can verify a signature")
 	}
-	slices.SortFunc(out, compareKeys) // an issuer may list its keys in a different order each time
+	slices.SortFunc(out, compareKeys) // an issuer might list its keys in a different order each time
 	return out, nil
 }
 

@@ -151,7 +151,7 @@ func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 }
 
 // Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
-// sent, although the record may exist. If ctx is already done, Intent writes nothing. A write that has begun is
+// sent, although the record might exist. If ctx is already done, Intent writes nothing. A write that has begun is
 // completed even if ctx is done in the meantime. If the call's principal, or a principal on whose behalf it acts, has
 // used its share of the capacity, nothing is written and the error is [ErrQuota]. Intent does not modify rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {

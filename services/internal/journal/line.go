@@ -112,7 +112,7 @@ func appendCRC(dst, text []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings may contain
+// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings can contain
 // arbitrary bytes. encodeBody modifies the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""

@@ -21,7 +21,7 @@ const (
 )
 
 // ErrQuota means that the records of a principal's calls already use the principal's share of the capacity. One more
-// call would displace records of other principals. The call may be accepted later, when older records have been
+// call would displace records of other principals. The call can be accepted later, when older records have been
 // removed.
 var ErrQuota = errors.New("the calls of this principal take more than their share of the journal")
 

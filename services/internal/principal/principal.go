@@ -57,7 +57,7 @@ func Person(p *identityv1.Principal) Key {
 // of the principal itself.
 func Owner(p *identityv1.Principal) Key {
 	chain := p.GetChain()
-	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent may be a workload
+	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent might be a workload
 		p, chain = chain[0], chain[1:]
 	}
 	if p.GetOwner() == "" {

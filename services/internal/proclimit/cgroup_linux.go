@@ -220,7 +220,7 @@ func (c *controller) moveAside() error {
 	return nil
 }
 
-// make creates a cgroup with limits. In version 2, the cgroup may already exist, because both controllers share it.
+// make creates a cgroup with limits. In version 2, the cgroup might already exist, because both controllers share it.
 func (c *controller) make(dir string, limits Limits) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && (c.version == 1 || !errors.Is(err, fs.ErrExist)) {
 		return err

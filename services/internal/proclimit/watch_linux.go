@@ -30,7 +30,7 @@ type table struct {
 	memory int64
 }
 
-// refresh reads the table again if it may be out of date. Otherwise refresh does nothing, because reading the table is
+// refresh reads the table again if it might be out of date. Otherwise refresh does nothing, because reading the table is
 // slow on a machine with many processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
@@ -157,7 +157,7 @@ func processes() map[int]process {
 	return out
 }
 
-// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain any characters. It ends with the
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field can contain any characters. It ends with the
 // last closing parenthesis.
 func parseStat(raw []byte) (p process, ok bool) {
 	end := bytes.LastIndexByte(raw, ')')

@@ -17,7 +17,7 @@ const (
 	// redacted replaces a secret. It needs no escaping in JSON.
 	redacted = "[redacted]"
 	// minLoggedLen is the minimum length in bytes of secrets that are removed from logs. minAnsweredLen is the minimum
-	// length of secrets that are removed from answers. Shorter secrets may occur in ordinary text, and answers must not
+	// length of secrets that are removed from answers. Shorter secrets can occur in ordinary text, and answers must not
 	// be changed by mistake.
 	minLoggedLen, minAnsweredLen = 6, 8
 )
@@ -35,7 +35,7 @@ type Redactor struct {
 }
 
 // New returns a Redactor that removes secrets from answers and logs. From logs, it also removes the values of the
-// environment variables in env, because they may be secrets.
+// environment variables in env, because they might be secrets.
 func New(env map[string]string, secrets []string) *Redactor {
 	var pairs []string
 	logged := linesOfMinLength(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLoggedLen)
@@ -51,7 +51,7 @@ func New(env map[string]string, secrets []string) *Redactor {
 }
 
 // linesOfMinLength returns the lines of the values that have at least the given length in bytes. Longer lines come
-// first, because one secret may contain another.
+// first, because one secret might contain another.
 func linesOfMinLength(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
@@ -101,7 +101,7 @@ func (s *Redactor) Answer(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// suspects reports whether JSON text may contain a secret, either literally or with escapes.
+// suspects reports whether JSON text might contain a secret, either literally or with escapes.
 func (s *Redactor) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false

@@ -155,7 +155,7 @@ func (in *incoming) release() {
 	}
 }
 
-// end releases the quota and prevents further charges to it. This is necessary because a handler may return while its
+// end releases the quota and prevents further charges to it. This is necessary because a handler can return while its
 // messages are still being read.
 func (in *incoming) end() {
 	in.mu.Lock()

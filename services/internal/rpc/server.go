@@ -65,7 +65,7 @@ type Service interface {
 	Register(grpc.ServiceRegistrar)
 }
 
-// A HealthChecker is a [Service] that may be temporarily unable to serve.
+// A HealthChecker is a [Service] that can be temporarily unable to serve.
 type HealthChecker interface {
 	// Health returns the reason why the service can't serve, or nil if it can. It is called every second and must return
 	// quickly.
@@ -280,7 +280,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, lis := range all {
 		group.Go(func() error {
-			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server may already have been stopped
+			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server might already have been stopped
 				return err
 			}
 			return nil

@@ -27,7 +27,7 @@ type plan struct {
 	// expected contains existing directories. Each of these is the nearest one above a missing path that must be hidden
 	// when the path is created.
 	expected []string
-	// watched contains paths that may later refer to a different file.
+	// watched contains paths that can later refer to a different file.
 	watched []watched
 	// replaceableLinks contains the links that the program could replace, on the paths to hidden files or programs.
 	// inSharedFolders contains hidden files and programs in directories to which a program may write. If such a file is

@@ -157,7 +157,7 @@ func startStarter(argv []string) (*os.File, error) {
 			return
 		}
 		_, _ = process.Wait()
-		select {} // children of an earlier starter may still run
+		select {} // children of an earlier starter might still run
 	}()
 	if err := <-started; err != nil {
 		return nil, errors.Join(err, ours.Close())

@@ -134,8 +134,8 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 
 // clock returns the store's time. It does not use the clock of this process, because replicas must agree on which
 // records have expired. The query also sets a timeout. If this process sends nothing for longer than the timeout,
-// PostgreSQL ends the transaction, so that a process that has lost its network connection does not keep its locks. The
-// timeout is not set when the connection is opened, because connection poolers refuse that.
+// PostgreSQL ends the transaction. Therefore a process that has lost its network connection does not keep its locks.
+// The timeout is not set when the connection is opened, because connection poolers refuse that.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
@@ -171,7 +171,7 @@ func collided(err error) bool {
 
 // queueFor returns SQL that waits for all transactions that write to a table. LOCK does not set the snapshot of the
 // transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier transactions. The idle timeout is set
-// before the wait, because the process may lose its connection during the wait.
+// before the wait, because the process might lose its connection during the wait.
 func queueFor(table string) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + silenceTimeout + "; SET LOCAL lock_timeout = " + lockTimeout +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"

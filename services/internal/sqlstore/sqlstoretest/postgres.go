@@ -56,7 +56,7 @@ func Main(m *testing.M) int {
 }
 
 // Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s
-// for connecting, because the machine may be busy. A test that makes the server unavailable must start its own server
+// for connecting, because the machine might be busy. A test that makes the server unavailable must start its own server
 // with [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
