@@ -30,8 +30,8 @@ type table struct {
 	memory int64
 }
 
-// refresh reads the table again if it might be out of date. Otherwise refresh does nothing, because reading the table is
-// slow on a machine with many processes.
+// refresh reads the table again if it might be out of date. Otherwise refresh does nothing, because reading the table
+// is slow on a machine with many processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
 	if time.Since(t.at) < tableAge && tasks-t.tasks < tableTasks && t.memory-memory < tableMemory {

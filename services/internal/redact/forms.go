@@ -62,8 +62,8 @@ type Stream struct {
 // Stream returns a stream that removes secrets from text and passes the remaining text to tell.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
-// Write adds a piece of text. If the end of the text might be the beginning of a secret, Write holds this end back until
-// the next piece.
+// Write adds a piece of text. If the end of the text might be the beginning of a secret, Write holds this end back
+// until the next piece.
 func (s *Stream) Write(piece string) {
 	text := s.redactor.Log(s.held + piece)
 	at := len(text) - s.redactor.begun(text)

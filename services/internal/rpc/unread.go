@@ -132,8 +132,8 @@ func send(ss grpc.ServerStream, m any) error {
 }
 
 // isClosed reports whether gRPC has closed a stream on which a message was sent. The stream's context does not show
-// this, because it might be done while the stream is still open and holds the message. isClosed tries to send the headers
-// again. On an open stream, that fails with a code other than the codes for a closed stream.
+// this, because it might be done while the stream is still open and holds the message. isClosed tries to send the
+// headers again. On an open stream, that fails with a code other than the codes for a closed stream.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
