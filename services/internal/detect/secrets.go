@@ -140,7 +140,7 @@ func (r *secretRule) secret(match []int) span {
 	return span{match[0], match[1]}
 }
 
-// counts reports whether a secret has the entropy that its rule requires and no allowlist excludes it.
+// counts reports whether a secret has the entropy that its rule requires, and is not excluded by an allowlist.
 func (s *secretScan) counts(r *secretRule, m, secret span) bool {
 	if secret.start == secret.end || r.entropy > 0 && entropy(s.text[secret.start:secret.end]) <= r.entropy {
 		return false

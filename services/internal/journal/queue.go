@@ -59,7 +59,7 @@ type queue struct {
 	leading bool
 	waiting []*entry
 	group   []*entry // the entries that the leader commits
-	// last is the time at which the last group was done.
+	// last is the time at which the last group was committed.
 	last time.Time
 }
 

@@ -68,8 +68,8 @@ func linesOfMinLength(values []string, length int) []string {
 // Log removes secrets from text that will be logged. It panics for the zero Redactor.
 func (s *Redactor) Log(text string) string { return s.log.Replace(text) }
 
-// Answer removes secrets, in any JSON spelling, from the strings in JSON text. A server may have been tricked into
-// returning its own secrets. The rest of the text is unchanged, so valid JSON stays valid, and invalid JSON stays
+// Answer removes secrets, in any JSON spelling, from the strings in JSON text. An attacker might have tricked a server
+// into returning its own secrets. The rest of the text is unchanged, so valid JSON stays valid, and invalid JSON stays
 // invalid.
 func (s *Redactor) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {

@@ -98,7 +98,7 @@ func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// runOnce runs fn in a transaction. Unless queue is empty, the transaction first executes this SQL.
+// runOnce runs fn in a transaction. If queue is not empty, it is SQL that the transaction executes before fn.
 func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	end, err := d.acquire(ctx)
 	if err != nil {
