@@ -34,7 +34,7 @@ func (InProcess) Check(context.Context) error { return nil }
 // IsValid implements [Credential].
 func (InProcess) IsValid() bool { return true }
 
-// ErrRightsChanged means that the principal of a token or a JWT has other rights than when the request was received.
+// ErrRightsChanged means that the rights of a token's or a JWT's principal have changed since the request was received.
 // For example, its role, its groups or its servers have changed.
 var ErrRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
