@@ -125,7 +125,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 // stop closes the process's input, so that it exits. It kills the process if it still runs after exitTimeout.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
-	_ = in.Close() // the process may have ended already
+	_ = in.Close() // the process might have ended already
 	overdue := time.AfterFunc(exitTimeout, func() { _ = cmd.Process.Kill() })
 	defer overdue.Stop()
 	<-read

@@ -110,8 +110,8 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// reservationTimes returns, for each session, the times at which the ratelimit service reserved calls, according to
-// that service's clock.
+// reservationTimes returns, for each session, the times at which the ratelimit service reserved the limit for calls.
+// The times are from that service's clock.
 func reservationTimes(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {

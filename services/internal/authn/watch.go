@@ -30,7 +30,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {
-			// A message that arrives late may have been sent before a revocation that is still on its way.
+			// A message that arrives late might have been sent before a revocation that is still on its way.
 			if now := time.Now(); max(now.Sub(last), now.Round(0).Sub(last.Round(0))) > maxTokenAge {
 				return errLate
 			}

@@ -25,7 +25,7 @@ func InUse(dir string) bool {
 		if filepath.Base(process) == strconv.Itoa(os.Getpid()) {
 			return false
 		}
-		cwd, err := os.Stat(filepath.Join(process, "cwd")) // in a sandbox, the directory may have another path
+		cwd, err := os.Stat(filepath.Join(process, "cwd")) // in a sandbox, the directory can have another path
 		return err == nil && os.SameFile(cwd, folder) || hasOpen(process, dir) || hasArgument(process, dir)
 	})
 }

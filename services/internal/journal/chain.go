@@ -109,7 +109,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 			c.items = append(c.items, item{body: e.body.Bytes(), accounts: e.accounts, mustSync: mustSync(e.rec.Kind, &e.rec)})
 		}
 	}
-	err := c.failure() // admit may have written records to make space
+	err := c.failure() // admit might have written records to make space
 	if err == nil && len(c.items) > 0 {
 		if err = c.write(c.items); err != nil {
 			err = c.fail(ctx, err)

@@ -21,7 +21,7 @@ import (
 const (
 	// maxBody is the maximum length, in bytes, of a record without the members that the chain adds.
 	maxBody = 256 << 10
-	// maxText is the maximum length of a string that a caller may have chosen. It is measured in bytes after JSON
+	// maxText is the maximum length of a string that a caller might have chosen. It is measured in bytes after JSON
 	// escaping.
 	maxText = 4 << 10
 	// maxRefusedText replaces maxText in refusals. It is lower because a caller can cause refusals at no cost.
@@ -147,7 +147,7 @@ func RefusalSize(rec *Record) int {
 	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
-// shortenTexts shortens strings that a caller may have made long, so that the record of a refusal is always small.
+// shortenTexts shortens strings that a caller might have made long, so that the record of a refusal is always small.
 func shortenTexts(rec *Record) {
 	most := maxText
 	if rec.Kind == KindRefusal {

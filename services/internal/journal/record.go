@@ -40,7 +40,7 @@ const (
 	ResultToolError ResultClass = "tool_error"
 	// ResultProtocolError means that the server responded with a JSON-RPC error.
 	ResultProtocolError ResultClass = "protocol_error"
-	// ResultUnknown means that no usable response was received. The call may have run.
+	// ResultUnknown means that no usable response was received. The call might have run.
 	ResultUnknown ResultClass = "unknown"
 	// ResultHostExecuted means that the gateway allowed the call and that the client itself executes it.
 	ResultHostExecuted ResultClass = "host_executed"

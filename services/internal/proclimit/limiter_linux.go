@@ -178,7 +178,7 @@ func (g *Group) Check() error {
 		g.usage.memory = 0 // the kernel also enforces the limit for all groups, and its count includes caches
 	}
 	switch {
-	case g.usage.tasks > g.limits.Tasks: // even with cgroups, because a program may have raised its limit
+	case g.usage.tasks > g.limits.Tasks: // even with cgroups, because a program might have raised its limit
 		return &ExceededError{Limit: Tasks, Max: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
 		return &ExceededError{Limit: Memory, Max: g.limits.Memory}

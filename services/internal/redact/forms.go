@@ -40,7 +40,7 @@ func Forms(secret string) []string {
 }
 
 // NewForAllForms returns a Redactor for text that people read. It removes every line of the values in all forms that
-// [Forms] returns, because a program or a server may have encoded a value.
+// [Forms] returns, because a program or a server might have encoded a value.
 func NewForAllForms(values []string) *Redactor {
 	var all []string
 	for _, line := range linesOfMinLength(values, minLoggedLen) {

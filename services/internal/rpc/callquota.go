@@ -116,7 +116,8 @@ func EndTurn(ctx context.Context) {
 	}
 }
 
-// finish ends a call. Before that, the bytes that were charged for the call's requests must be released.
+// finish ends a call. The caller must first release the bytes that were charged for the call's requests. See
+// [callUsage.chargeRequest].
 func (p *callUsage) finish() {
 	if p == nil {
 		return

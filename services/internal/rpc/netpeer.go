@@ -66,7 +66,7 @@ func (v *netPeer) role() (authn.Peer, bool, error) {
 	switch {
 	case v.notAfter.IsZero():
 		return authn.Peer{}, false, nil
-	case time.Now().After(v.notAfter): // the certificate may have expired since the handshake
+	case time.Now().After(v.notAfter): // the certificate might have expired since the handshake
 		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
 	default:
 		return v.from, v.roleErr == nil, v.roleErr

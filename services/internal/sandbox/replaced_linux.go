@@ -15,7 +15,7 @@ import (
 func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		// The loop repeats the search, because a directory may have been created before its parent directory was
+		// The loop repeats the search, because a directory might have been created before its parent directory was
 		// watched.
 		for dir, at := "", nearest(filepath.Dir(w.path)); at != dir; at = nearest(filepath.Dir(w.path)) {
 			if dir = at; seen[dir] || p.hides(dir) {
@@ -40,7 +40,7 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// Directories may have been created since the last check. watchFolders is called before the check, so that changes
+		// Directories might have been created since the last check. watchFolders is called before the check, so that changes
 		// during the check wake the launcher.
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)

@@ -195,7 +195,7 @@ func (r *Rules) Check() error {
 			return fmt.Errorf("read: %w", err)
 		}
 	}
-	for _, path := range r.Write { // a writable directory may contain hidden paths, because it may also contain a program
+	for _, path := range r.Write { // a writable directory can contain hidden paths, because it can also contain a program
 		if err := r.CheckAccess(path); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}

@@ -54,7 +54,7 @@ type startAnswer struct {
 	Error string
 }
 
-// start starts a launcher with the given files. It does not repeat a request that may have reached the starter.
+// start starts a launcher with the given files. It does not repeat a request that might have reached the starter.
 // Otherwise two launchers could read from the same pipe, and the launcher for which no caller waits could receive the
 // order.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {

@@ -55,7 +55,7 @@ type Telemetry struct {
 	Provider trace.TracerProvider
 	// Meters creates meters. If nothing is exported, the meters do nothing.
 	Meters metric.MeterProvider
-	// Propagator forwards only W3C Trace Context. It drops baggage, which untrusted clients may have set.
+	// Propagator forwards only W3C Trace Context. It drops baggage, which untrusted clients might have set.
 	Propagator propagation.TextMapPropagator
 
 	// flush contains a function for each exporter. Each function exports the exporter's remaining data and stops the
