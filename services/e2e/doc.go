@@ -1,5 +1,5 @@
 // Package e2e contains the end-to-end tests of the mesh, with real clients and servers on both sides of the real
-// gateway. A test that tries a security case names the case in its comment. docs/security-cases.md describes the cases.
+// gateway. A test of a security case names the case in its comment. docs/security-cases.md describes the cases.
 //
 // Each topic has a directory:
 //
@@ -17,8 +17,15 @@
 // The tests in compose, framing, hostile, limits and packages each need their own set-up. The tests in realclients need
 // clients from npm, which `make test-clients` installs.
 //
-// The other directories contain helpers: stack starts meshes and programs, rawmcp is a server that records bytes,
-// rawmesh is a mesh with that server, gosdk, npm and npmtest provide official clients and servers, rawh2 is an HTTP/2
-// client, network simulates an unreliable network, failpoint builds programs that block at a failpoint, and story has
-// scenarios that several packages run.
+// The other directories contain helpers:
+//
+//   - failpoint: programs that block at a failpoint
+//   - gosdk, npm and npmtest: official clients and servers
+//   - network: a proxy that simulates network faults
+//   - rawh2: an HTTP/2 client that can violate the protocol
+//   - rawmcp: a server that records the bytes that it receives
+//   - rawmesh: a mesh with that server
+//   - scripted: a fake model provider
+//   - stack: starts meshes and programs
+//   - story: scenarios that several packages run
 package e2e

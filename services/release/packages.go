@@ -143,7 +143,7 @@ func provenance(b build, files []digest) any {
 }
 
 // digestsOf returns the digests of the files in a directory, sorted by name. It omits the files that contain the
-// digests of all other files, because an earlier run may have left such files.
+// digests of all other files, because an earlier run might have left such files.
 func digestsOf(directory string) (digests []digest, err error) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {

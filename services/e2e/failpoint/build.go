@@ -103,7 +103,7 @@ func prune(cache string, before time.Time) error {
 // build builds the programs in a temporary directory and moves them to dir. Before it returns, it always removes the
 // temporary directory.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
-	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
+	if err := os.RemoveAll(unfinished); err != nil { // an earlier build might have been killed
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()

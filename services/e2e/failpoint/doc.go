@@ -1,5 +1,5 @@
-// Package failpoint builds programs that block at a failpoint that a test chooses, so that the test can kill them
-// there.
+// Package failpoint builds programs with failpoints. A test chooses a failpoint. The program blocks there, so that the
+// test can kill it.
 //
 // A failpoint is a comment in the code, `// gofail: var NAME struct{}`. It has no effect in released programs. The
 // package copies the source tree, uses gofail to convert the comments in the copy to code, and builds the copy. Builds

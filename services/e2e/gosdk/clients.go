@@ -71,8 +71,8 @@ func StreamingTransport(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: Bearer{Token: stack.AgentToken}}}
 }
 
-// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh. Clients that can connect to
-// servers only by starting programs do the same.
+// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh. Clients that can only start
+// programs connect in the same way.
 func StdioTransport(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "stdio", "--server", server)

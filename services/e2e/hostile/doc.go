@@ -1,5 +1,5 @@
-// Package hostile tests a mesh under attack. Agents, servers and unauthenticated clients make, all at once, the attacks
-// that could exhaust the machine or evict stored state. Periods of attack and of rest alternate. The test compares the
+// Package hostile tests a mesh under attack. Agents, servers and unauthenticated clients attack the mesh at the same
+// time, to exhaust the machine or to evict stored state. Periods of attack and of rest alternate. The test compares the
 // calls that one well-behaved agent makes during the attacks with its calls at rest.
 //
 // `make stress RUN=hostile` runs the test for an hour and also checks the latency. Under attack, the 99th percentile of

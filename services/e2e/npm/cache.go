@@ -103,7 +103,7 @@ func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string
 // complete. The caller must hold the lock.
 func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	unfinished := filepath.Join(c.dir, ".unfinished-"+string(s))
-	// A process that was killed while it installed or removed a set may have left these directories.
+	// A process that was killed while it installed or removed a set might have left these directories.
 	if err := errors.Join(os.RemoveAll(unfinished), os.RemoveAll(dir)); err != nil {
 		return fmt.Errorf("remove an unfinished install: %w", err)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	replyTimeout = 2 * time.Minute // maximum wait for one response; the SDK's default timeout is 60 s
+	replyTimeout = 2 * time.Minute // maximum wait for one response, which is longer than the SDK's default timeout of 60 s
 	exitTimeout  = 5 * time.Second // maximum time in which the process must exit after its input was closed
 	longestLine  = 64 << 20        // size limit of one response, in bytes
 )
@@ -125,7 +125,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 // stop closes the process's input, so that it exits. It kills the process if it still runs after exitTimeout.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
-	_ = in.Close() // the process may have ended already
+	_ = in.Close() // the process might have ended already
 	overdue := time.AfterFunc(exitTimeout, func() { _ = cmd.Process.Kill() })
 	defer overdue.Stop()
 	<-read

@@ -63,8 +63,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes a client library use the given features at an endpoint in one session, and returns a result for each
-// feature. name is a key of [Libraries]. The library must support all these features.
+// Library makes a client library use MCP features at an endpoint in one session, and returns a result for each feature.
+// name is a key of [Libraries]. The library must support all features in tries.
 func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -159,7 +159,7 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	return run("mcp", "list")
 }
 
-// members returns the value of a string member of each object in an array. list is the name of the array in raw, and
+// members returns the values of a string member in all objects of an array. list is the name of the array in raw, and
 // member is the name of the string member.
 func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
 	t.Helper()

@@ -109,7 +109,7 @@ func (m *Model) Env() []string {
 	}
 }
 
-// ServeHTTP answers a request of a client.
+// ServeHTTP answers a client's request.
 func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodConnect || r.URL.IsAbs() {
 		m.refuse(w, r)

@@ -114,7 +114,7 @@ func (a *Distributed) Start(t *testing.T, role authv1.Role) {
 		p.err = cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // the process may have ended already
+		_ = cmd.Process.Kill() // the process might have ended already
 		<-ended
 	})
 }
@@ -194,7 +194,7 @@ func (a *Distributed) await(t *testing.T, what string, holds func() bool, known 
 func (a *Distributed) Kill(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
-	_ = p.cmd.Process.Kill() // the process may have ended already
+	_ = p.cmd.Process.Kill() // the process might have ended already
 	<-p.ended
 }
 
@@ -265,7 +265,7 @@ func (a *Distributed) IssueIdentity(t *testing.T, role authv1.Role) *pki.Identit
 }
 
 // DialWithCertificate returns a connection to a mesh service. The connection presents cert, or no certificate if cert
-// is nil. Calls fail at once while the service is unavailable.
+// is nil. Calls fail immediately while the service is unavailable.
 func (a *Distributed) DialWithCertificate(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.DialWithCredentials(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))

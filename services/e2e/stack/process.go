@@ -209,7 +209,7 @@ func (p *Process) PeakMemory(t *testing.T) int {
 
 // Kill kills the process with SIGKILL, and waits until it has exited.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // the process may have ended already
+	_ = p.cmd.Process.Kill() // the process might have ended already
 	<-p.ended
 }
 

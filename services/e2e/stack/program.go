@@ -134,7 +134,7 @@ type CommandResult struct {
 func Run(t *testing.T, c Command) CommandResult {
 	t.Helper()
 	name := cmp.Or(c.Program, "sluice")
-	program := Program(t, name) // outside the timeout, because building may take longer than running
+	program := Program(t, name) // outside the timeout, because building can take longer than running
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, c.Args...)
@@ -148,7 +148,7 @@ func Run(t *testing.T, c Command) CommandResult {
 }
 
 // assignedAddrs contains the addresses that FreeAddr has returned in this process. FreeAddr returns each address only
-// once, because a test that has received an address may temporarily stop listening on it.
+// once, because a test that has received an address might temporarily stop listening on it.
 var assignedAddrs sync.Map
 
 // FreeAddr returns a free loopback address that no other test in this process has received. Its port is below the

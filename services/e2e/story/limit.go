@@ -99,7 +99,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d)
 	switch {
 	case err == nil && strings.HasSuffix(d.Code, "_unavailable") && d.Retryable:
-		return time.Second // a busy machine may refuse a call, which does not violate the limit
+		return time.Second // a busy machine might refuse a call, which does not violate the limit
 	case err != nil || d.Code != "rate_limited" || d.RetryAfterMs <= 0 || d.RetryAfterMs > limitWindow.Milliseconds():
 		t.Errorf("refused with %s: %v", reply.Result, err)
 		return time.Second
@@ -110,8 +110,8 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// reservationTimes returns, for each session, the times at which the ratelimit service reserved calls, according to
-// that service's clock.
+// reservationTimes returns, for each session, the times at which the ratelimit service reserved the limit for calls.
+// The times are from that service's clock.
 func reservationTimes(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {

@@ -42,9 +42,9 @@ func Env(name string) (string, bool) { return os.LookupEnv(name) }
 // Environ returns the environment variables of this process, for programs that it starts.
 func Environ() []string { return os.Environ() }
 
-// repeatedWithin is how long after the first signal a second signal counts as its repetition. A terminal sends Ctrl-C
-// to all processes of a command, and the launcher of the npm package also forwards it, so the program receives the
-// signal twice.
+// repeatedWithin is how long after the first signal further signals are ignored. On Ctrl-C, the terminal sends SIGINT
+// to every process of the command, and the launcher of the npm package forwards its own signal. The program therefore
+// receives two signals.
 const repeatedWithin = time.Second
 
 // Signals returns a context that is cancelled by SIGINT or SIGTERM. The signal handler is removed a second after the

@@ -110,7 +110,7 @@ func probeTarget(addr string) (string, error) {
 }
 
 // probe returns an error if the service on this machine is not serving. For the gateway, it also returns an error if
-// MCP is not ready.
+// the MCP endpoint is not ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -151,7 +151,7 @@ func (n *network) probeMCP(ctx context.Context) error {
 		return fmt.Errorf("probe MCP: %w", err)
 	}
 	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the certificate names the public host, not this machine; nothing secret is sent
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the certificate names the public host, not this machine, and nothing secret is sent
 	}}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)

@@ -50,7 +50,8 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// A Busier is a service that may have work for which the process must keep running even if no client is connected.
+// A Busier is a service that can have unfinished work. While there is such work, the process must keep running, even if
+// no client is connected.
 type Busier interface {
 	// Busy describes the work, or returns "" if there is none.
 	Busy(ctx context.Context) (string, error)

@@ -34,8 +34,8 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal is the timer that replaces the connection at renewAt, when the first of the other service's certificates
-	// expires.
+	// renewal replaces the connection at renewAt. That is the earliest time at which a certificate expires that the other
+	// service has presented.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool

@@ -23,8 +23,8 @@ const spareHeap = 32 << 20
 // On a machine with few processors, Tune raises GOMAXPROCS during long computations, so that the operating system
 // shares the processors between the goroutines. Go itself preempts a long computation only after 10 ms
 // (docs/decisions/0020-cooperative-scheduling.md). If a container limits processor time, Tune does not raise
-// GOMAXPROCS, because a higher value would use up the time early, and the kernel would throttle the process until the
-// next period.
+// GOMAXPROCS. A higher value would use up the time early, and the kernel would then throttle the process until the next
+// period.
 //
 // If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. The garbage
 // collector collects a small heap less often (docs/decisions/0030-performance.md).

@@ -22,8 +22,8 @@ const (
 	PrincipalKey = "sluice-principal"
 	// assertionLife is how long a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is how long a signer sends the same signed principal again. A principal that is sent is therefore
-	// valid for at least another 30 s.
+	// assertionReuse is how long a signer reuses a signed principal. A signed principal that a verifier receives is
+	// therefore valid for at least another 30 s.
 	assertionReuse = 30 * time.Second
 	// clockSkew is how far the clocks of two machines may differ.
 	clockSkew = 5 * time.Second
@@ -125,9 +125,9 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in a signed assertion. The signer is the peer at the other end of the connection. It
-// must have signed the assertion for the given audience. The result is shared and must not be modified. Every error
-// wraps [ErrAssertion].
+// Verify returns the principal in a signed assertion. signer is the peer at the other end of the connection, which must
+// have signed the assertion for the given audience. The result is shared and must not be modified. Every error wraps
+// [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {
@@ -179,8 +179,8 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, checkMaySign(signer.Role, p)
 }
 
-// principalChecks maps each mesh role that may act on behalf of other principals to a function. The function returns an
-// error if the role may not sign the given principal.
+// principalChecks contains the mesh roles that may act on behalf of other principals. The function for a role returns
+// an error if the role may not sign the given principal.
 var principalChecks = map[authv1.Role]func(*identityv1.Principal) error{
 	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // the gateway authenticates all principals
 	authv1.Role_ROLE_WASMAGENT: checkOwnAgent,

@@ -15,9 +15,9 @@ import (
 // Credential identifies the caller of a request, for example a bearer token. It can be checked again while the request
 // is being processed. It is safe for concurrent use.
 type Credential interface {
-	// Check returns nil if the credential still identifies the caller, with the same rights. While it is unknown which
-	// credentials are valid, Check waits. It stops waiting when ctx is done or when the source of the credentials counts
-	// as unavailable.
+	// Check returns nil if the credential still identifies the caller, with the same rights. If this process does not know
+	// at the moment which credentials are valid, Check waits. It stops waiting when ctx is done or when the source of the
+	// credentials counts as unavailable.
 	Check(ctx context.Context) error
 	// IsValid reports whether the credential is known to still identify the caller, with the same rights. It does not
 	// wait.
@@ -34,8 +34,8 @@ func (InProcess) Check(context.Context) error { return nil }
 // IsValid implements [Credential].
 func (InProcess) IsValid() bool { return true }
 
-// ErrRightsChanged means that the principal of a token or a JWT has other rights than when the request was received,
-// for example another role, other groups or other servers.
+// ErrRightsChanged means that the rights of a token's or a JWT's principal have changed since the request was received.
+// For example, its role, its groups or its servers have changed.
 var ErrRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
 // BearerToken is a token that a client has presented. It implements [Credential].

@@ -32,7 +32,7 @@ const (
 	verifyTimeout = 250 * time.Millisecond
 	// newKeysTimeout limits how long a JWT with an unknown key waits for the new keys of its issuer.
 	newKeysTimeout = 2 * time.Second
-	// keysPause is the minimum time between two requests for the new keys of an issuer.
+	// keysPause is the minimum time between two requests for an issuer's new keys.
 	keysPause = 30 * time.Second
 )
 
@@ -51,9 +51,9 @@ type JWT struct {
 
 // jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
 //
-// Before a caller is identified, the work for the caller is limited: at most one JWT of an address is verified at a
-// time, the verifications for all addresses use at most a quarter of the processors, and the results are remembered.
-// Strangers can't displace the results of valid JWTs, because refused JWTs are remembered separately.
+// Clients can cause only a limited amount of work before they are identified. At most one JWT from each address is
+// verified at a time. The verifications for all addresses use at most a quarter of the processors. The results are
+// remembered. Refused JWTs are remembered separately, so they can't displace the results for valid JWTs.
 type jwts struct {
 	state atomic.Pointer[jwtState]
 	queue atomic.Pointer[fairqueue.Queue[string]]
@@ -64,8 +64,8 @@ type jwts struct {
 }
 
 // jwtState contains issuers, blocks, and the remembered results of verifications with these issuers and blocks. When
-// issuers, keys or blocks change, a new state without results replaces the state, because the result for the same JWT
-// may be different.
+// issuers, keys or blocks change, a new state without results replaces this state, because the same JWT can then have
+// another result.
 type jwtState struct {
 	// generation is the number of this state. JWTs contain the number instead of a reference to the state. While a
 	// caller's stream is open, such a reference would keep the caches of an old state in memory.
@@ -200,8 +200,8 @@ func (t *Tokens) IssuerURLs() []string {
 	return urls
 }
 
-// Authenticate returns the credential for a bearer token, which is a token of the mesh or a JWT, and the principal of
-// the credential. address is the address of the client that presents the bearer token. The error is that of
+// Authenticate returns the credential for a bearer token, and the principal of the credential. A bearer token is a
+// token of the mesh or a JWT. address is the address of the client that presents it. The error is that of
 // [Tokens.Bearer], an [*issuer.Refusal] or [ErrVerifyBusy]. If the error is [ErrTokensStale], the credential was valid
 // in the last confirmed set, or is nil.
 func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Credential, *identityv1.Principal, error) {
@@ -234,7 +234,7 @@ func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error)
 	ctx, cancel := context.WithTimeout(ctx, newKeysTimeout)
 	defer cancel()
 	if t.isStale(time.Now()) {
-		return nil, ErrTokensStale // the new keys may exist, but can't be received
+		return nil, ErrTokensStale // the new keys might exist, but can't be received
 	}
 	digest, ok := ask.request(ctx, refusal.Issuer)
 	for ok && ctx.Err() == nil {
@@ -301,7 +301,7 @@ func (j *jwts) count(identity *issuer.Identity, refusal *issuer.Refusal) {
 	}
 }
 
-// remember remembers that a JWT is refused, unless the JWT is not valid yet, because it may soon become valid.
+// remember remembers that a JWT is refused, unless the JWT is not valid yet, because it might soon become valid.
 func (s *jwtState) remember(hash [sha256.Size]byte, refusal *issuer.Refusal, now time.Time) {
 	if refusal.Reason != issuer.NotYetValid {
 		s.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})

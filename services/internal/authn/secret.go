@@ -17,8 +17,8 @@ const (
 	sessionPrefix = secretPrefix + "s_"
 	// digits are the digits of base 62.
 	digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	// randomDigits is the number of random digits of a secret. These digits encode 256 bits. checkDigits is the number
-	// of digits of the checksum.
+	// randomDigits is the number of random digits in a secret. These digits encode 256 bits. checkDigits is the number of
+	// digits of the checksum.
 	randomDigits = 43
 	checkDigits  = 6
 )

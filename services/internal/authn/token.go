@@ -40,8 +40,8 @@ const (
 	// maxTokenAge is how long a set of tokens from the identity service stays in use after its last confirmation. After
 	// that, no token is accepted.
 	maxTokenAge = time.Second
-	// sourceTimeout is how long the source of the tokens counts as busy after its last confirmation. Callers wait for a
-	// busy source. After that, the source counts as unavailable.
+	// sourceTimeout is how long callers wait if the source of the tokens does not confirm the set. If the last
+	// confirmation is older, the source counts as unavailable.
 	sourceTimeout = 2 * time.Second
 )
 
@@ -166,7 +166,7 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 	return nil
 }
 
-// addPrevious adds the previous secret of a token, which stays valid for some time after the secret was replaced.
+// addPrevious adds the previous secret of a token. After its replacement, a secret stays valid for some time.
 func (s *tokenSet) addPrevious(current *token, p *identityv1.PreviousSecret, before *tokenSet) error {
 	previous := &token{name: current.name, expires: p.GetExpires().AsTime(), ended: current.ended}
 	previous.bearer = BearerToken{Principal: current.bearer.Principal, tokens: current.bearer.tokens}
@@ -286,9 +286,9 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	return token.Principal, err
 }
 
-// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid. That is
-// not known until the first set is received, and while the source of the tokens is busy. LookupFresh does not wait for
-// a token that the last confirmed set does not contain.
+// LookupFresh is like [Tokens.Lookup], but waits at most 2 s if this process does not know whether the token is valid.
+// This is the case before the first set is received, and while the source of the tokens is late with its confirmation.
+// LookupFresh does not wait for a token that the last confirmed set does not contain.
 func (t *Tokens) LookupFresh(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	p, err := t.Lookup(secret)
 	if !errors.Is(err, ErrTokensStale) || p == nil && t.HasSet() {
@@ -349,7 +349,7 @@ func (t *Tokens) isStale(now time.Time) bool {
 	if confirmedAt == nil {
 		return false
 	}
-	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
+	// The monotonic clock can stop while the machine sleeps, so the wall clock is compared, too.
 	return max(now.Sub(*confirmedAt), now.Round(0).Sub(confirmedAt.Round(0))) > maxTokenAge
 }
 

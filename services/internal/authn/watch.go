@@ -19,8 +19,8 @@ var errLate = errors.New("the stream was interrupted for longer than a second")
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
 // WatchTokens updates tokens from the identity service until ctx is done, and acknowledges each set. The set becomes
-// stale while the identity service is unavailable. WatchTokens calls reconnect if the service has sent no message for
-// 2 s, because another replica may have a connection to the database.
+// stale while the identity service is unavailable. WatchTokens calls reconnect if the service has sent no message for 2
+// s, because another replica of the service might still reach the database.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger, reconnect func()) error {
 	known, lost, last := false, false, time.Now()
 	used := make(chan *identityv1.AcknowledgeTokensRequest, 1)
@@ -30,7 +30,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {
-			// A message that arrives late may have been sent before a revocation that is still on its way.
+			// A message that arrives late might have been sent before a revocation that is still on its way.
 			if now := time.Now(); max(now.Sub(last), now.Round(0).Sub(last.Round(0))) > maxTokenAge {
 				return errLate
 			}

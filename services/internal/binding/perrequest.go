@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxNumbering is the maximum length, in bytes, of a string or number that may differ between repetitions of a call.
+// maxNumbering is the maximum length, in bytes, of a string or number that can differ between repetitions of a call.
 // The length of a string does not include its escapes and quotes.
 const maxNumbering = 128
 
@@ -49,7 +49,7 @@ func isNumbering(value jsontext.Value) bool {
 }
 
 // isNameAndVersion reports whether a value is an object whose only members are name and version, both short strings.
-// Either member may be missing.
+// Either member can be missing.
 func isNameAndVersion(value jsontext.Value) bool {
 	var has map[string]jsontext.Value
 	if value.Kind() != '{' || json.Unmarshal(value, &has) != nil {

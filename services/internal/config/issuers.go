@@ -416,7 +416,7 @@ func (i *Issuer) namesItself() bool {
 	return issuer.HasPrefix(i.Subject, i.Name+"/") && (i.Owner == "" || issuer.HasPrefix(i.Owner, i.Name+"/"))
 }
 
-// IsSubjectOfIssuer reports whether a subject begins like the subjects of an issuer.
+// IsSubjectOfIssuer reports whether a subject begins with the fixed part of an issuer's subject template.
 func (f *File) IsSubjectOfIssuer(subject string) bool {
 	return slices.ContainsFunc(f.Auth.Issuers, func(i Issuer) bool {
 		prefix, _, _ := strings.Cut(i.Subject, "{")

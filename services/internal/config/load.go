@@ -167,7 +167,7 @@ func (v variables) override(part reflect.Value, path string, env Env) error {
 			continue
 		}
 		if !isScalar(field) {
-			continue // only the file sets these keys; cluster software uses variables with these names for other purposes
+			continue // only the file sets these keys, because cluster software uses variables with these names
 		}
 		if err := setScalar(field, text); err != nil {
 			return fmt.Errorf("the environment variable %s: %w", name, err)

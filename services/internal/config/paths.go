@@ -21,7 +21,7 @@ func (f *File) SecretPaths() []string {
 	return f.absolutePaths(paths)
 }
 
-// inStore is the entry of `policies` that means that the documents are in the store of the policy service.
+// inStore is an entry of `policies`. It means that the policy documents are in the policy service's store.
 const inStore = "store"
 
 // PoliciesInStore reports whether the policy documents are in the store of the policy service instead of in files.

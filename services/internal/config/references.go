@@ -14,8 +14,7 @@ import (
 var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|keychain|plain):[A-Za-z_./~][^}]*\}`)
 
 // refuseReference reports a problem if a value that is used verbatim contains a reference. It returns true if the value
-// contains no reference. The parameter advice describes what to write instead; REF in advice is replaced with the
-// reference.
+// contains no reference. advice describes what to write instead. REF in advice is replaced with the reference.
 func (p *problems) refuseReference(path, text, advice string) bool {
 	ref := unresolvedReference.FindString(text)
 	if ref != "" {

@@ -15,8 +15,8 @@ func (f *File) AddToken(t Token) {
 }
 
 // Reloader returns a function that reads the file again. The function must not be called concurrently. It parses the
-// content only if the content has changed. The parameter read is a function that returns the content of the file; if it
-// is nil, the returned function reads the file itself. Reloader returns nil if f was not read from a file.
+// content only if the content has changed. read returns the content of the file. If read is nil, the returned function
+// reads the file itself. Reloader returns nil if f was not read from a file.
 func (f *File) Reloader(read func() ([]byte, error), env Env) func() (*File, error) {
 	if f.path == "" {
 		return nil

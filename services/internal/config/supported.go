@@ -2,8 +2,8 @@ package config
 
 import "fmt"
 
-// unsupportedKeys contains keys that only other versions support. The value says what to do instead. Such keys are
-// refused by name, because it would be misleading to accept a setting and ignore it.
+// unsupportedKeys maps keys that only other versions support to advice. These keys are errors, because it would be
+// misleading to accept a setting and ignore it.
 var unsupportedKeys = map[string]string{
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",

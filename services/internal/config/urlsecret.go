@@ -65,7 +65,7 @@ func URLSecrets(text string) []string {
 }
 
 // ShownURL returns a URL in a form that is safe for messages. It omits the user, the query and the fragment, because
-// each may contain a credential. The argument need not be a valid URL.
+// each might contain a credential. The argument need not be a valid URL.
 func ShownURL(text string) string {
 	text, _, _ = strings.Cut(text, "#")
 	text, _, hasQuery := strings.Cut(text, "?")

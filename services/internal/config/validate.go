@@ -236,8 +236,8 @@ func (p *problems) checkBetween(path string, d, least, most time.Duration) {
 	}
 }
 
-// checkHold checks the time for which a call that needs an approval is held open. If the time is 0, the client
-// immediately receives a ticket, which is a result that says that the approval is pending.
+// checkHold checks how long a call that needs an approval is held open. If the time is 0, the client immediately
+// receives a result with a ticket for the pending approval.
 func (p *problems) checkHold(path string, d time.Duration) {
 	if d != 0 {
 		p.checkBetween(path, d, time.Second, maxHold)

@@ -12,7 +12,7 @@ import (
 )
 
 // maxUnauthenticatedRead limits how many bytes one read from an unauthenticated client returns. The limit is low,
-// because the server parses all bytes of a read even if the connection has been closed meanwhile.
+// because the server parses all bytes of a read even if the connection is closed in the meantime.
 const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -80,7 +80,7 @@ func (c *Conn) expire() {
 }
 
 // hasSentData reports whether the client has sent data, including data that the server has not read yet. If there are
-// many new connections, it may take some time until the server reads from each of them.
+// many new connections, it can take some time until the server reads from all of them.
 func (c *Conn) hasSentData() bool {
 	if !c.sentData.Load() && hasUnreadData(c.Conn) {
 		c.sentData.Store(true)

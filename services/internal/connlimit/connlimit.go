@@ -98,10 +98,10 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 		}
 		return c
 	}
-	if least, turned := l.countUnauthenticated(c); least != nil {
-		_ = least.Close() // the client receives no message
-		if turned > 0 {
-			l.log.WarnContext(context.Background(), "unauthenticated connections were closed to make space for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
+	if evicted, toLog := l.countUnauthenticated(c); evicted != nil {
+		_ = evicted.Close() // the client receives no message
+		if toLog > 0 {
+			l.log.WarnContext(context.Background(), "unauthenticated connections were closed to make space for others", "count", toLog, "newest", addr.String(), "address", l.Addr().String())
 		}
 	}
 	return c
@@ -120,35 +120,35 @@ func (l *Listener) countProxied(c *Conn) bool {
 }
 
 // countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed to make
-// room, or nil. It also returns the number of closed connections that the caller must log now, or 0.
-func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
+// room, or nil. toLog is the number of closed connections that the caller must log now, or 0.
+func (l *Listener) countUnauthenticated(c *Conn) (evicted *Conn, toLog int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.perAddress[c.prefix] >= l.limits.MaxPerAddress:
-		least = l.oldestOf(c.prefix)
+		evicted = l.oldestOf(c.prefix)
 	case l.unauthenticated.Len() >= l.limits.MaxUnauthenticated:
-		least = l.oldestOf(l.fullestAddress())
+		evicted = l.oldestOf(l.fullestAddress())
 	}
-	if least != nil {
-		l.uncount(least)
-		turned = l.countClosed(time.Now())
+	if evicted != nil {
+		l.uncount(evicted)
+		toLog = l.countClosed(time.Now())
 	}
 	c.element = l.unauthenticated.PushBack(c)
 	l.perAddress[c.prefix]++
 	c.identifyTimer = time.AfterFunc(l.limits.IdentifyTimeout, c.expire)
-	return least, turned
+	return evicted, toLog
 }
 
 // countClosed counts a closed connection. It returns the number of closed connections to log now, or 0 if nothing
 // should be logged.
-func (l *Listener) countClosed(now time.Time) (say int) {
+func (l *Listener) countClosed(now time.Time) (toLog int) {
 	l.closedCount++
 	if now.Sub(l.loggedAt) < logInterval {
 		return 0
 	}
-	say, l.closedCount, l.loggedAt = l.closedCount, 0, now
-	return say
+	toLog, l.closedCount, l.loggedAt = l.closedCount, 0, now
+	return toLog
 }
 
 // oldestOf returns the connection from an address that must be closed first. That is the oldest connection on which the

@@ -50,7 +50,7 @@ func (d *Dir) Path(elem ...string) string {
 func (d *Dir) Close() error { return d.lock.Unlock() }
 
 // RemoveAll is like [os.RemoveAll], but also works if another program has removed this process's permissions on
-// directories inside dir. It does not follow links.
+// directories inside dir. It does not follow symbolic links.
 func RemoveAll(dir string) error {
 	parent, err := os.OpenRoot(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// InUse reports whether another process uses a directory. A process uses it if the process's working directory, program
-// or one of its open files is in the directory, or if an argument of its command is a path in the directory. For
-// processes of other users, InUse checks only the arguments.
+// InUse reports whether another process uses a directory. That is so if the process's working directory, its program or
+// one of its open files is in the directory. It is also so if an argument of the process's command is a path in the
+// directory. For processes of other users, InUse checks only the arguments.
 func InUse(dir string) bool {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -25,7 +25,7 @@ func InUse(dir string) bool {
 		if filepath.Base(process) == strconv.Itoa(os.Getpid()) {
 			return false
 		}
-		cwd, err := os.Stat(filepath.Join(process, "cwd")) // in a sandbox, the directory may have another path
+		cwd, err := os.Stat(filepath.Join(process, "cwd")) // in a sandbox, the directory can have another path
 		return err == nil && os.SameFile(cwd, folder) || hasOpen(process, dir) || hasArgument(process, dir)
 	})
 }

@@ -102,8 +102,8 @@ type Search struct {
 }
 
 // Find returns what the detectors of the set find in a text, sorted and without overlaps. Hits that overlap are merged
-// into one hit with the name of the detector that comes first in [Names]. The error is [ErrTooLarge] or nil. If there
-// is an error, any part of the text may contain further hits.
+// into one hit with the name of the detector that comes first in [Names]. The error is [ErrTooLarge] or nil. If Find
+// returns an error, it has not found all hits in the text.
 func (s *Search) Find(text string) ([]Hit, error) {
 	if s.set.IsEmpty() || text == "" {
 		return nil, nil

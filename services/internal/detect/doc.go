@@ -11,12 +11,12 @@
 //
 // The rules for secrets are in rules/gitleaks.toml, which is the unchanged configuration of gitleaks v8.30.1, under the
 // MIT licence in rules/LICENSE. Rules that need the path of a file are not used, because a message has no path. The
-// other rules apply as in gitleaks. A rule is tried only if the text contains one of the rule's keywords, and a match
+// other rules apply as in gitleaks. A rule is tried only if the text contains one of the rule's keywords. A match
 // counts only if its entropy is high enough and no allowlist excludes it.
 //
-// A text is searched as it is. If it contains characters outside ASCII or JSON escapes, it is also searched with
-// escapes resolved, with invisible characters removed, and with digits and letters of other widths and scripts replaced
-// with ASCII. A secret that is divided between two texts is not found.
+// A text is searched unchanged. If it contains JSON escapes or characters outside ASCII, it is also searched in a
+// normalized form. In this form, escapes are resolved, and invisible characters are removed. Digits and letters of
+// other widths and scripts are replaced with ASCII. A secret that is divided between two texts is not found.
 //
 // [MaxText] and [MaxWork] limit the time of a search. All functions are safe for concurrent use. However, a [Search]
 // must be used by only one goroutine.

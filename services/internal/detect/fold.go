@@ -9,8 +9,8 @@ import (
 )
 
 // fold returns a text in a normalized form. Invisible characters are removed, and JSON escapes are resolved. Decimal
-// digits of all scripts and the full-width forms of ASCII are replaced with ASCII, and all kinds of dashes and spaces
-// are replaced with `-` and a space. offsets[i] is the offset that byte i of the result has in the original text, and
+// digits of all scripts and the full-width forms of ASCII are replaced with ASCII. Dashes and spaces of all kinds are
+// replaced with `-` and a space. Byte i of the result has the offset offsets[i] in the original text, and
 // offsets[len(result)] is the length of the original text. offsets is nil if nothing is replaced or removed.
 func fold(text string) (folded string, offsets []int) {
 	first := 0
@@ -109,8 +109,8 @@ func foldRune(r rune) (with rune, keep bool) {
 	return r, true
 }
 
-// digitOf returns the value of a decimal digit. In Unicode, the ten digits of a script have consecutive code points,
-// and the ranges of package unicode consist of whole groups of ten.
+// digitOf returns the value of a decimal digit. In Unicode, the ten digits of a script have consecutive code points.
+// Each range in package unicode consists of one or more such groups of ten.
 func digitOf(r rune) rune {
 	for _, group := range unicode.Nd.R16 {
 		if rune(group.Lo) <= r && r <= rune(group.Hi) {

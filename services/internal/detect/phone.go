@@ -1,7 +1,7 @@
 package detect
 
-// A phone number has at most 15 digits (ITU-T E.164, section 6). Numbers with fewer than minPhoneDigits digits are not
-// searched for.
+// A phone number has at most 15 digits (ITU-T E.164, section 6). The search ignores numbers with fewer than
+// minPhoneDigits digits.
 const minPhoneDigits, maxPhoneDigits = 8, 15
 
 // countryCodes lists the assigned country codes of two and three digits, as ranges (ITU-T E.164, list of assigned
@@ -14,7 +14,7 @@ var countryCodes = [][2]int{
 	{970, 977}, {979, 979}, {992, 996}, {998, 998},
 }
 
-// findPhones finds phone numbers with `+` and a country code. Between two digits, there may be up to three separators,
+// findPhones finds phone numbers with `+` and a country code. Between two digits, there can be up to three separators,
 // which are spaces, `-`, `.` and parentheses.
 func findPhones(text string) (found []span) {
 	for i := 0; i < len(text); i++ {

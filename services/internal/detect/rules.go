@@ -77,7 +77,7 @@ type allowlist struct {
 	all bool
 }
 
-// gitleaks returns the rules. It panics if the embedded file is invalid; a test ensures that the file is valid.
+// gitleaks returns the rules. It panics if the embedded file is invalid, which a test rules out.
 var gitleaks = sync.OnceValue(func() *ruleSet {
 	rules, err := readRules(gitleaksConfig)
 	if err != nil {

@@ -97,7 +97,7 @@ func (s *secretScan) flush(rule int) error {
 		if err != nil || !cut {
 			return err
 		}
-		window.end = len(s.text) // the match may be longer than the window
+		window.end = len(s.text) // the match can be longer than the window
 	}
 }
 
@@ -115,7 +115,7 @@ func (s *secretScan) read(r *secretRule, window span) (cut bool, err error) {
 			s.found = s.found[:known]
 			return true, nil
 		}
-		if (atStart || atEnd) && r.reach >= 0 { // the regex could take the edge of the window for the edge of a word
+		if (atStart || atEnd) && r.reach >= 0 { // the regex could mistake the edge of the window for the edge of a word
 			continue
 		}
 		m, secret := span{match[0] + window.start, match[1] + window.start}, r.secret(match)
@@ -140,7 +140,7 @@ func (r *secretRule) secret(match []int) span {
 	return span{match[0], match[1]}
 }
 
-// counts reports whether a secret has the entropy that its rule requires and no allowlist excludes it.
+// counts reports whether a secret has the entropy that its rule requires, and is not excluded by an allowlist.
 func (s *secretScan) counts(r *secretRule, m, secret span) bool {
 	if secret.start == secret.end || r.entropy > 0 && entropy(s.text[secret.start:secret.end]) <= r.entropy {
 		return false

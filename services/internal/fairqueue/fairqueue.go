@@ -63,7 +63,8 @@ func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
 // NewForProcessor returns a fair queue for work that keeps a processor busy. All owners together may use half of the
 // processors. One owner may use half of these, but at least one processor. An owner may use a processor for only half
-// of the time, so after a slice of more than a millisecond the owner waits for as long as the slice took, at most 1 s.
+// of the time. Therefore, after a slice of more than a millisecond, the owner waits for as long as the slice took, at
+// most 1 s.
 func NewForProcessor[K comparable]() *Queue[K] {
 	all := max(1, Processors()/2)
 	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}

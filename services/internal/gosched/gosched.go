@@ -21,7 +21,7 @@ const (
 )
 
 // Work is a computation that may use a processor for a long time. The runtime would preempt it only after 10 ms, and
-// other goroutines would wait meanwhile. Therefore Work yields the processor between its steps. The zero value is ready
+// other goroutines would have to wait. Therefore Work yields the processor between its steps. The zero value is ready
 // to use. A Work must be used by only one goroutine.
 type Work struct {
 	// Longest limits how long the work uses a processor before it yields. The default is 10 ms.
@@ -56,9 +56,9 @@ func (s *Work) Part() {
 }
 
 // Yield lets all other runnable goroutines run, including goroutines for which network data has arrived.
-// [runtime.Gosched] is not enough, because the runtime polls the network only if no goroutine is runnable, or after 10
-// ms, and the goroutine that calls Gosched is always runnable. Therefore Yield also waits until the runtime has polled
-// the network, by reading from a pipe that becomes readable immediately.
+// [runtime.Gosched] is not enough, because the goroutine that calls it stays runnable. While a goroutine is runnable,
+// the runtime polls the network only every 10 ms. Therefore Yield also waits until the runtime has polled the network.
+// It reads from a pipe that becomes readable immediately.
 func Yield() {
 	if poller == nil || !poller.wait() {
 		runtime.Gosched()

@@ -21,10 +21,10 @@ var maxProcs struct {
 }
 
 // RaiseMaxProcs makes long computations raise GOMAXPROCS to the given value until one second after they have ended.
-// With a higher GOMAXPROCS, two long computations can't occupy all threads, and the operating system shares the
-// processors between the threads, because it knows which threads have waited. GOMAXPROCS is not raised permanently,
-// because a higher value makes each call about 10 % more expensive. RaiseMaxProcs must be called at most once, when the
-// process starts.
+// With a higher GOMAXPROCS, two long computations can't occupy all threads. The operating system shares the processors
+// between the threads, because it knows which threads have waited. GOMAXPROCS is not raised permanently, because a
+// higher value makes each call about 10 % more expensive. RaiseMaxProcs must be called at most once, when the process
+// starts.
 func RaiseMaxProcs(value int) {
 	maxProcs.normal.Store(int32(runtime.GOMAXPROCS(0)))
 	maxProcs.raised.Store(int32(value))

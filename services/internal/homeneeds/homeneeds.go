@@ -1,5 +1,5 @@
-// Package homeneeds knows which files in HOME well-known programs use to log in. A stdio server has a private HOME, so
-// it finds such a file only if the server's configuration lists the file in sandbox.home.
+// Package homeneeds lists the files in HOME with which well-known programs log in. A stdio server has a private HOME.
+// It finds such a file only if its configuration lists the file in sandbox.home.
 package homeneeds
 
 import (
@@ -67,7 +67,7 @@ func Detect(command []string) []string {
 	return found
 }
 
-// Line returns the line for a configuration file that makes the paths readable.
+// Line returns the line for a configuration file that makes the paths readable for a server.
 func Line(entries []string) string { return "sandbox: {home: [" + strings.Join(entries, ", ") + "]}" }
 
 // programOf returns the name of the program, or of the package that the program runs.

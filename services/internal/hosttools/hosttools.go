@@ -20,8 +20,8 @@ var files embed.FS
 // Prefix begins the server name of every client. The names of configured servers must not begin with it.
 const Prefix = "host-"
 
-// Other is the tool that stands for all tools of a client that are not defined here. Its arguments are the name and the
-// input of the actual tool.
+// Other is the name of a tool that represents every tool of a client that is not defined in this package. Its arguments
+// are the name and the input of the actual tool.
 const Other = "other"
 
 // Codex is the id of the client Codex. This client calls the hook a second time when it is about to ask its user for
@@ -37,7 +37,7 @@ func Clients() []string { return slices.Sorted(maps.Keys(names)) }
 // Name returns the name of a client in the form that is shown to people, or "" if the client has no hooks.
 func Name(client string) string { return names[client] }
 
-// ServerName returns the name of the server that stands for a client.
+// ServerName returns the name of the server that represents a client in policies and records.
 func ServerName(client string) string { return Prefix + client }
 
 // A Tool is a tool that is built into a client.
@@ -62,10 +62,10 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the name of an argument that the hook adds to a call that would change a protected file, or that
-// would read one of Sluice's own files with tokens or secrets. A protected file configures Sluice, the hook or a
-// client. The argument's value is the path of the file. If the arguments of a call do not show which file the call
-// affects, the hook also adds this argument, with a value that says so.
+// ProtectedFile is the name of an argument that the hook adds to some calls. It does so if a call would change a
+// protected file, or read one of Sluice's own files with tokens or secrets. A protected file configures Sluice, the
+// hook or a client. The argument's value is the path of the file. If the arguments of a call do not show which file the
+// call affects, the hook also adds this argument, with a value that says so.
 const ProtectedFile = "protected_file"
 
 // WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool contains the

@@ -119,8 +119,8 @@ func (i *issuer) actorsOf(claims object) ([]actor, *Refusal) {
 	return out, nil
 }
 
-// actorOf returns the actor that a claim `act` identifies. The other claims within `act` do not identify an actor of
-// the issuer, so they have no effect (RFC 8693, section 4.1).
+// actorOf returns the actor that a claim `act` identifies. Only the claims `iss` and `sub` within `act` identify the
+// actor, so all other claims have no effect (RFC 8693, section 4.1).
 func (i *issuer) actorOf(act object, pointer string) (out actor, refusal *Refusal) {
 	if iss := act["iss"]; iss != nil && iss != i.url {
 		return actor{}, refuse(WrongClaim, "the token's claim %s/iss is not the issuer of the token", pointer)

@@ -10,7 +10,7 @@ import (
 type Step struct {
 	// Name is a word such as "audience".
 	Name string
-	// Text says what the step found. It may contain values of claims.
+	// Text says what the step found. It can contain values of claims.
 	Text string
 	// Refused is true for the step that refuses the token, which is the last one.
 	Refused bool

@@ -1,11 +1,11 @@
-// Package issuer verifies JWTs (RFC 7519) of configured issuers, and maps their claims to principals.
+// Package issuer verifies JWTs (RFC 7519) from configured issuers, and maps their claims to principals.
 //
 // For example, an issuer "corp" with the subject template `corp/{/sub}` and the groups claim `/roles` maps the claims
 // `{"sub":"ana","roles":["finance"]}` to the subject "corp/ana" with the group "finance".
 //
-// A token is refused if it has a claim of an unexpected type, a duplicate member, a header that refers to keys
-// elsewhere, or a confirmation key, which the mesh does not check. A token of an actor who acts for a person (RFC 8693)
-// is refused unless the issuer's configuration accepts delegation.
+// A token is refused if it has a claim of an unexpected type, a duplicate member, or a header that refers to keys
+// elsewhere. It is also refused if it has a confirmation key (claim `cnf`), because the mesh does not check such keys.
+// A token of an actor who acts for a person (RFC 8693) is refused unless the issuer's configuration accepts delegation.
 package issuer
 
 import (

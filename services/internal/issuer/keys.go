@@ -74,7 +74,7 @@ func ParseKeySet(raw []byte) ([]*identityv1.IssuerKey, error) {
 	if len(out) == 0 {
 		return nil, errors.New("the key set contains no key that can verify a signature")
 	}
-	slices.SortFunc(out, compareKeys) // an issuer may list its keys in a different order each time
+	slices.SortFunc(out, compareKeys) // an issuer might list its keys in a different order each time
 	return out, nil
 }
 
@@ -136,7 +136,8 @@ func curveAlgorithm(curve elliptic.Curve) string {
 	}
 }
 
-// fits reports whether the key can verify signatures of an algorithm. For example, an RSA key never verifies an HMAC.
+// fits reports whether the key can verify signatures that were made with an algorithm. For example, an RSA key never
+// verifies an HMAC.
 func (k key) fits(algorithm string) bool {
 	if k.algorithm != "" && k.algorithm != algorithm {
 		return false

@@ -131,7 +131,7 @@ func (r requirement) matches(text string) bool {
 	return slices.ContainsFunc(r.patterns, func(pattern string) bool { return matchPattern(pattern, text) })
 }
 
-// matchPattern reports whether the whole text matches a pattern, in which `*` stands for any text.
+// matchPattern reports whether the whole text matches a pattern, in which `*` matches any text.
 func matchPattern(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -219,8 +219,8 @@ func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *R
 // overageClaims are claims of Microsoft Entra ID that say that the token omits groups, because there are too many.
 var overageClaims = []string{"hasgroups", "_claim_names"}
 
-// setGroups sets the groups. It refuses a token whose list of groups is incomplete or can't be read, because a rule may
-// deny calls to the members of a missing group.
+// setGroups sets the groups. It refuses a token whose list of groups is incomplete or can't be read, because a rule
+// might deny a call to the members of a group that is missing from the list.
 func (i *issuer) setGroups(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	at := i.groups.claim
 	if at.pointer == "" {

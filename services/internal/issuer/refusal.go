@@ -7,8 +7,8 @@ type Reason string
 
 // These are the values of [Reason].
 const (
-	// Malformed means that the token is not a JWT that every parser reads alike, or that the mesh does not accept its
-	// header.
+	// Malformed means that the token is not a JWT, that two parsers could read it differently, or that the mesh does not
+	// accept its header.
 	Malformed Reason = "malformed"
 	// UnknownIssuer means that the claim `iss` names no configured issuer.
 	UnknownIssuer Reason = "unknown_issuer"

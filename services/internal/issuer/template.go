@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// template is text with placeholders for claims, such as `k8s/{/kubernetes.io/namespace}/{/sub}`. Different claims
-// never result in the same text, because a `/` follows each placeholder except the last, and only the claim of the last
-// placeholder may contain `/`.
+// template is text with placeholders for claims, such as `k8s/{/kubernetes.io/namespace}/{/sub}`. Different values of
+// the claims never result in the same text, because a `/` follows each placeholder except the last, and only the claim
+// of the last placeholder may contain `/`.
 type template struct {
 	// prefix is the text before the first placeholder.
 	prefix       string

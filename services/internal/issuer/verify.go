@@ -193,9 +193,9 @@ func IsServerName(name string) bool {
 	return name != "" && len(name) <= 32 && !strings.ContainsFunc(name, isOther)
 }
 
-// checkTimes returns the time at which the token expires (claim `exp`). It also refuses claims that bind the token to
-// something that the mesh does not check, which is a key of the sender (`cnf`, RFC 7800), an event (`events`, RFC
-// 8417), or, if the issuer's configuration does not accept delegation, an actor (`act`, RFC 8693).
+// checkTimes returns the time at which the token expires (claim `exp`). It also refuses claims whose meaning the mesh
+// does not check. These are `cnf` (a key of the sender, RFC 7800) and `events` (RFC 8417). Unless the issuer's
+// configuration accepts delegation, `act` (an actor, RFC 8693) is refused, too.
 func (i *issuer) checkTimes(claims object, now time.Time) (time.Time, *Refusal) {
 	for _, name := range []string{"cnf", "events"} {
 		if claims[name] != nil {

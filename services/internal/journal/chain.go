@@ -16,7 +16,8 @@ import (
 // maxBuffer is the maximum size, in bytes, of a write buffer that a chain reuses for the next group of records.
 const maxBuffer = 1 << 20
 
-// chain is one of the journal's two hash chains of records, which are the chain of calls and the chain of refusals.
+// chain is one of the journal's two hash chains. One contains the records of calls, and the other contains the records
+// of refusals.
 type chain struct {
 	name      string
 	cfg       *Config
@@ -108,7 +109,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 			c.items = append(c.items, item{body: e.body.Bytes(), accounts: e.accounts, mustSync: mustSync(e.rec.Kind, &e.rec)})
 		}
 	}
-	err := c.failure() // admit may have written records to make space
+	err := c.failure() // admit might have written records to make space
 	if err == nil && len(c.items) > 0 {
 		if err = c.write(c.items); err != nil {
 			err = c.fail(ctx, err)

@@ -151,9 +151,9 @@ func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 }
 
 // Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
-// sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is completed.
-// If the call's principal, or a principal on whose behalf it acts, has used its share of the capacity, nothing is
-// written and the error is [ErrQuota]. Intent does not modify rec.
+// sent, although the record might exist. If ctx is already done, Intent writes nothing. A write that has begun is
+// completed even if ctx is done in the meantime. If the call's principal, or a principal on whose behalf it acts, has
+// used its share of the capacity, nothing is written and the error is [ErrQuota]. Intent does not modify rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -165,8 +165,8 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 }
 
 // Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
-// [ErrUnavailable], the record stays in memory, which has space for 32 MiB of records, and the journal refuses intents
-// until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
+// [ErrUnavailable], the record stays in memory, and the journal refuses intents until the record is written. The memory
+// has space for 32 MiB of records. Outcome writes the record even if ctx is done. It does not modify rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
@@ -219,8 +219,8 @@ func (j *Journal) Healthy() error {
 }
 
 // Close writes the counts and records that are in memory, and closes the journal. It waits for writes that have begun.
-// After that, records are refused, and the sequences of watchers end. The error describes the records that could not be
-// written. Further calls return the same error.
+// After that, the journal refuses records, and the sequences from [Journal.Follow] end. The error describes the records
+// that could not be written. Further calls return the same error.
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		close(j.stop)

@@ -21,7 +21,7 @@ import (
 const (
 	// maxBody is the maximum length, in bytes, of a record without the members that the chain adds.
 	maxBody = 256 << 10
-	// maxText is the maximum length of a string that a caller may have chosen. It is measured in bytes after JSON
+	// maxText is the maximum length of a string that a caller might have chosen. It is measured in bytes after JSON
 	// escaping.
 	maxText = 4 << 10
 	// maxRefusedText replaces maxText in refusals. It is lower because a caller can cause refusals at no cost.
@@ -51,8 +51,8 @@ type link struct {
 }
 
 // appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body is
-// the record's JSON without the members that the chain adds. extra contains members that are inserted before the
-// members of body, each followed by a comma.
+// the record's JSON without the members that the chain adds. extra contains members, each followed by a comma, which
+// appendLine inserts before the members of body.
 func (l *link) appendLine(dst []byte, now time.Time, extra, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)
@@ -112,7 +112,7 @@ func appendCRC(dst, text []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings may contain
+// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings can contain
 // arbitrary bytes. encodeBody modifies the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
@@ -147,7 +147,7 @@ func RefusalSize(rec *Record) int {
 	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
-// shortenTexts shortens strings that a caller may have made long, so that the record of a refusal is always small.
+// shortenTexts shortens strings that a caller might have made long, so that the record of a refusal is always small.
 func shortenTexts(rec *Record) {
 	most := maxText
 	if rec.Kind == KindRefusal {

@@ -123,8 +123,8 @@ func (c *chain) recordMissing(ctx context.Context) {
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: missing})
 }
 
-// recordRewritten queues a record which says that the chain does not contain the record to which the head refers, but a
-// different one with the same sequence number.
+// recordRewritten queues a record about a rewritten chain. In such a chain, the record to which the head refers was
+// replaced with another record that has the same sequence number.
 func (c *chain) recordRewritten(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})

@@ -15,8 +15,8 @@ import (
 // maxPruned is the maximum number of removed segments that one record names.
 const maxPruned = 256
 
-// prune removes the oldest segments until the chain is within its retention. It counts the active segment as if it were
-// full. The caller must hold writeMu.
+// prune removes the oldest segments until the chain is within the limits of its retention. It counts the active segment
+// as if it were full. The caller must hold writeMu.
 func (c *chain) prune(ctx context.Context, now time.Time) {
 	for c.removeRecorded(ctx) == nil {
 		pruned := c.expired(now)

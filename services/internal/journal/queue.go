@@ -13,8 +13,8 @@ import (
 // maxGroup limits how many records are written and synced together.
 const maxGroup = 256
 
-// groupInterval is the minimum time that a single caller is assumed to need between two records. If less time passes
-// between two groups, there are assumed to be several callers.
+// groupInterval is the minimum time that a single caller needs between two records. If less time passes between two
+// groups, the queue assumes that there are several callers.
 const groupInterval = 100 * time.Microsecond
 
 // maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.
@@ -59,7 +59,7 @@ type queue struct {
 	leading bool
 	waiting []*entry
 	group   []*entry // the entries that the leader commits
-	// last is the time at which the last group was done.
+	// last is the time at which the last group was committed.
 	last time.Time
 }
 

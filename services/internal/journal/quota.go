@@ -21,7 +21,7 @@ const (
 )
 
 // ErrQuota means that the records of a principal's calls already use the principal's share of the capacity. One more
-// call would displace records of other principals. The call may be accepted later, when older records have been
+// call would displace records of other principals. The call can be accepted later, when older records have been
 // removed.
 var ErrQuota = errors.New("the calls of this principal take more than their share of the journal")
 
@@ -149,8 +149,8 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 // maxLineLen returns the maximum length of an entry's line.
 func maxLineLen(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
-// removeOldest removes the oldest segment if all its records are old enough that they may be removed to make space for
-// one principal's calls. It reports whether it removed the segment.
+// removeOldest removes the oldest segment if all its records are old enough to be removed for the calls of one
+// principal. It reports whether it removed the segment.
 func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	if c.removeRecorded(ctx) != nil {
 		return false

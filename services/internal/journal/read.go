@@ -21,7 +21,7 @@ type Filter func(*Record) bool
 func (f Filter) accepts(rec *Record) bool { return f == nil || f(rec) }
 
 // Tail returns the newest records that filter accepts, at most n from both chains together. They are ordered by the
-// time at which they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It
+// time at which they were written, oldest first. If filter accepts few records, Tail might read the whole journal. It
 // stops when ctx is done.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
@@ -82,7 +82,7 @@ type Listed struct {
 
 // Backward yields the records of both chains that are before a position and that filter accepts. They are ordered by
 // the time at which they were written, newest first. The order within each chain is preserved. If filter accepts few
-// records, Backward may read the whole journal. It stops when ctx is done.
+// records, Backward might read the whole journal. It stops when ctx is done.
 func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
@@ -187,8 +187,8 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// recordsOf returns the records of a decision that are in data, which contains the lines of the segment. needle is a
-// string that occurs in every line that holds a record of the decision.
+// recordsOf returns the records of a decision. data contains the lines of the segment. needle is a string that occurs
+// in the line of every record of the decision.
 func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
 	for {

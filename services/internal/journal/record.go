@@ -40,7 +40,7 @@ const (
 	ResultToolError ResultClass = "tool_error"
 	// ResultProtocolError means that the server responded with a JSON-RPC error.
 	ResultProtocolError ResultClass = "protocol_error"
-	// ResultUnknown means that no usable response was received. The call may have run.
+	// ResultUnknown means that no usable response was received. The call might have run.
 	ResultUnknown ResultClass = "unknown"
 	// ResultHostExecuted means that the gateway allowed the call and that the client itself executes it.
 	ResultHostExecuted ResultClass = "host_executed"
@@ -258,8 +258,8 @@ type Limit struct {
 	Burst int64 `json:"burst,omitzero"`
 	// Per contains the names of the keys by which buckets are separated.
 	Per []string `json:"per,omitempty"`
-	// Cap is true if this is the additional limit that applies to all sessions of a principal together when there is a
-	// limit per session.
+	// Cap is true if the limit applies to all sessions of a principal together. Such a limit accompanies a limit per
+	// session.
 	Cap bool `json:"cap,omitzero"`
 	// Cost is the amount that the call used, as a decimal number. An empty string means 1.
 	Cost string `json:"cost,omitzero"`

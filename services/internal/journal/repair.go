@@ -56,7 +56,7 @@ func withoutPath(err error) string {
 }
 
 // repair truncates the file to the end of the last good record. After a failed sync it also closes the segment, because
-// the system may have discarded pages that readers can still see.
+// the system might have discarded pages that readers can still see.
 func (c *chain) repair() error {
 	if c.file == nil {
 		return nil
@@ -64,7 +64,7 @@ func (c *chain) repair() error {
 	if err := c.file.Truncate(c.size); err != nil {
 		return fmt.Errorf("truncate an incomplete record: %w", err)
 	}
-	c.reserved = c.size // Truncate may have released the reserved space
+	c.reserved = c.size // Truncate might have released the reserved space
 	if !c.syncFailed {
 		return nil
 	}

@@ -52,7 +52,7 @@ func (c *chain) releaseReserve() {
 	c.reserved = 0
 }
 
-// checkSpace checks whether the disk is full. When it is no longer full, checkSpace reserves space again.
+// checkSpace checks whether the disk is full. If it was full and has space again, checkSpace reserves space.
 func (c *chain) checkSpace() {
 	full := freeSpace(c.cfg.Dir) < reserveBytes
 	if full == c.diskFull.Load() {

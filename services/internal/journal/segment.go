@@ -36,7 +36,7 @@ type segment struct {
 	last int64
 	// hash is the hash of the segment's last line. If the segment is empty, it is the hash of the line before the segment.
 	hash [sha256.Size]byte
-	// size is the number of bytes that are part of the chain. The file may contain more bytes.
+	// size is the number of bytes that are part of the chain. The file can contain more bytes.
 	size int64
 	// newest is the time at which the segment's last record was written.
 	newest time.Time

@@ -54,7 +54,7 @@ func (c *chain) syncOlder() error {
 	return datadir.SyncDir(c.cfg.Dir)
 }
 
-// syncSegment syncs a segment that is no longer active. It ignores a segment that does not exist, because
+// syncSegment syncs a segment that is not the active one. It ignores a segment that does not exist, because
 // [Journal.Check] reports it.
 func (c *chain) syncSegment(path string) error {
 	f, err := c.cfg.open(path, os.O_WRONLY|os.O_APPEND, 0)

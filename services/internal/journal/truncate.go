@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// minZeroBytes is the minimum number of consecutive zero bytes that are treated as a block that was not written because
-// of a power failure.
+// minZeroBytes is the minimum length of a sequence of zero bytes that counts as a block that was not written because of
+// a power failure.
 const minZeroBytes = 512
 
 // isIncomplete reports whether the bytes after a segment's last good line can be the result of a crash. A crash can

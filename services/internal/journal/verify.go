@@ -58,7 +58,7 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 }
 
 // wasPruned reports whether an open journal has removed segments during the check. In that case, the parts that were
-// read may contradict each other.
+// read might contradict each other.
 func wasPruned(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
@@ -73,7 +73,7 @@ func wasPruned(dir string, r *Report) bool {
 
 func verify(dir string, elsewhere []Head) (Report, error) {
 	var report Report
-	head, headErr := readHead(dir) // read the head before the chains, which may grow
+	head, headErr := readHead(dir) // read the head before the chains, which can grow
 	report.Head = head
 	heads := slices.Clone(elsewhere)
 	if head != nil {
@@ -152,12 +152,13 @@ func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 type reader struct {
 	at     link
 	report ChainReport
-	// newest is true while reader checks the last segment, whose end may be incomplete.
+	// newest is true while reader checks the last segment, whose end can be incomplete.
 	newest bool
 	// firstPrev is the field Prev of the oldest stored record.
 	firstPrev string
-	// oldest is the sequence number of the oldest record that must exist according to the records. before is the hash of
-	// the record that precedes this record. If no record contains this information, oldest is 0 and before is empty.
+	// oldest is the sequence number of the oldest record that must exist, according to the fields Oldest and Pruned of the
+	// records. before is the hash of the record before it, or empty if no record contains this hash. If no record has
+	// these fields, oldest is 0.
 	oldest int64
 	before string
 	// sealed contains the ends of the chain according to the signed heads.

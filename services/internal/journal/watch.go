@@ -141,8 +141,8 @@ func (j *Journal) Follow(ctx context.Context, n int, filter Filter, begin func()
 	}
 }
 
-// follow yields the watcher's new records, and then the error that ended the watcher. It skips the records that were
-// read before. seen maps each chain to the sequence number of its last such record.
+// follow yields the watcher's new records, and then the error that ended the watcher. It skips the records that were in
+// the segments when Follow was called. seen maps each chain to the sequence number of the last of these records.
 func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filter, yield func(Record, error) bool) {
 	for item := range w.lines {
 		if ctx.Err() != nil {

@@ -23,7 +23,7 @@ const (
 var (
 	// ErrNotFound means that the keychain has no entry with the given name.
 	ErrNotFound = errors.New("the keychain has no such entry")
-	// ErrNoAnswer means that the keychain did not respond before the context was done. It may be waiting until a person
+	// ErrNoAnswer means that the keychain did not respond before the context was done. It might be waiting until a person
 	// unlocks it.
 	ErrNoAnswer = errors.New("the keychain did not respond in time, it may be locked")
 )
@@ -40,7 +40,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Get returns the value of an entry. If the keychain is locked, the system may show a dialog, and Get waits until the
+// Get returns the value of an entry. If the keychain is locked, the system might show a dialog, and Get waits until the
 // dialog is answered or ctx is done.
 func Get(ctx context.Context, name string) (string, error) {
 	return use(ctx, func() (string, error) { return keyring.Get(service, name) })

@@ -13,7 +13,7 @@ type Account struct {
 
 	// Principal is true for the caller and for each principal in its delegation chain.
 	Principal bool
-	// Person is true for each person for whom the caller, or a principal in its delegation chain, works. A principal
+	// Person is true for the people for whom the caller and the principals in its delegation chain work. A principal
 	// without an owner counts as a person.
 	Person bool
 }
@@ -45,7 +45,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// AccountsOfKey returns the accounts of a caller of whom only the key is known.
+// AccountsOfKey returns the accounts of a caller that is known only by its key.
 func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who

@@ -51,12 +51,13 @@ func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
 }
 
-// Owner returns the key of the person whose accounts at servers a principal uses: the owner of an agent or, for an agent
-// of the mesh, the owner of the principal at the end of the chain of its creators. Unlike [Person], it returns the zero
-// key if no person is known, for example for workloads.
+// Owner returns the key of the person whose accounts at MCP servers a principal uses. This person is the principal's
+// owner. For an agent of the mesh, it is the owner of the principal at the end of the chain of the agent's creators.
+// Owner returns the zero key if no person is known, for example for a workload. In this case, [Person] returns the key
+// of the principal itself.
 func Owner(p *identityv1.Principal) Key {
 	chain := p.GetChain()
-	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent may be a workload
+	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent might be a workload
 		p, chain = chain[0], chain[1:]
 	}
 	if p.GetOwner() == "" {

@@ -21,8 +21,8 @@ const basePrefix = "sluice-"
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the cgroup (version 2) to which this process moves itself. The cgroup that it leaves can then contain
-// other cgroups.
+// mainGroup is the name of the cgroup (version 2) to which this process moves itself. After that, the process's
+// previous cgroup contains no processes, so controllers can be enabled for its child cgroups.
 const mainGroup = "sluice-main"
 
 // A controller is one of the kernel's cgroup controllers, `pids` or `memory`.
@@ -220,7 +220,7 @@ func (c *controller) moveAside() error {
 	return nil
 }
 
-// make creates a cgroup with limits. In version 2, the cgroup may already exist, because both controllers share it.
+// make creates a cgroup with limits. In version 2, the cgroup might already exist, because both controllers share it.
 func (c *controller) make(dir string, limits Limits) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && (c.version == 1 || !errors.Is(err, fs.ErrExist)) {
 		return err

@@ -178,7 +178,7 @@ func (g *Group) Check() error {
 		g.usage.memory = 0 // the kernel also enforces the limit for all groups, and its count includes caches
 	}
 	switch {
-	case g.usage.tasks > g.limits.Tasks: // even with cgroups, because a program may have raised its limit
+	case g.usage.tasks > g.limits.Tasks: // even with cgroups, because a program might have raised its limit
 		return &ExceededError{Limit: Tasks, Max: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
 		return &ExceededError{Limit: Memory, Max: g.limits.Memory}
@@ -212,8 +212,8 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkTotal returns an [ExceededError] if all groups together use at least seven eighths of their limit of tasks, or
-// their whole limit of memory, and no other group uses more than this group.
+// checkTotal returns an [ExceededError] if all groups together are near their common limit, and no other group uses
+// more than this group. The groups are near the limit if they use seven eighths of the tasks or all of the memory.
 func (g *Group) checkTotal() error {
 	var all, most usage
 	for other := range g.limiter.groups {

@@ -30,8 +30,8 @@ type table struct {
 	memory int64
 }
 
-// refresh reads the table again if it may be out of date. Otherwise refresh does nothing, because reading the table is
-// slow on a machine with many processes.
+// refresh reads the table again if it might be out of date. Otherwise refresh does nothing, because reading the table
+// is slow on a machine with many processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
 	if time.Since(t.at) < tableAge && tasks-t.tasks < tableTasks && t.memory-memory < tableMemory {
@@ -60,7 +60,7 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes, which are the leader, the processes in its session, the processes that earlier
+// count finds the group's processes. These are the leader, the processes in its session, the processes that earlier
 // calls to count found, and all descendants of these processes.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
@@ -157,7 +157,7 @@ func processes() map[int]process {
 	return out
 }
 
-// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain any characters. It ends with the
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field can contain any characters. It ends with the
 // last closing parenthesis.
 func parseStat(raw []byte) (p process, ok bool) {
 	end := bytes.LastIndexByte(raw, ')')

@@ -8,9 +8,9 @@ import "strings"
 const maxShown = 256
 
 // Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. It truncates long names, and it
-// omits the parts of a URI that may contain a secret, which are the query, the fragment and the user information.
+// omits the parts of a URI that might contain a secret, which are the query, the fragment and the user information.
 func Of(name string) string {
-	text := publicURI(name) // the name may be a URI
+	text := publicURI(name) // the name can be a URI
 	if len(text) <= maxShown {
 		return text
 	}

@@ -1,4 +1,4 @@
-// Package quota counts how much callers use of shared resources, for example processes, requests in flight or waiting
+// Package quota counts how much each caller uses of a shared resource, such as processes, requests in flight or waiting
 // calls. Usage is counted against the caller, against every principal in its delegation chain, and against the people
 // for whom these principals work. Therefore a caller can't use more by creating agents.
 package quota
@@ -17,8 +17,8 @@ import (
 var ErrFull = errors.New("the share is used up")
 
 // PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
-// principals that the person owns. It is higher because an operator may give a person several tokens. What agents use
-// is counted against the caller that created them. Some quotas use another factor.
+// principals that the person owns. It is higher because an operator may give a person several tokens. The usage of
+// agents is counted against the caller that created them. Some quotas use another factor.
 const PersonFactor = 4
 
 // Limits contains the maximum usage of one account. Both fields must be at least 1.

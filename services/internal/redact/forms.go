@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Forms returns a secret in all forms in which programs may print it. The secret may be unchanged, encoded for URLs,
-// encoded for JSON, in base64 at any offset, and in hexadecimal digits. It returns nil if the secret is shorter than 6
-// bytes, because such a string can occur in ordinary text.
+// Forms returns a secret in all forms in which programs might print it. A program can print a secret unchanged, encoded
+// for URLs, encoded for JSON, in base64 at any offset, or in hexadecimal digits. Forms returns nil if the secret is
+// shorter than 6 bytes, because such a string can occur in ordinary text.
 func Forms(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLoggedLen {
@@ -40,7 +40,7 @@ func Forms(secret string) []string {
 }
 
 // NewForAllForms returns a Redactor for text that people read. It removes every line of the values in all forms that
-// [Forms] returns, because a program or a server may have encoded a value.
+// [Forms] returns, because a program or a server might have encoded a value.
 func NewForAllForms(values []string) *Redactor {
 	var all []string
 	for _, line := range linesOfMinLength(values, minLoggedLen) {
@@ -62,8 +62,8 @@ type Stream struct {
 // Stream returns a stream that removes secrets from text and passes the remaining text to tell.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
-// Write adds a piece of text. If the end of the text may be the beginning of a secret, Write holds this end back until
-// the next piece.
+// Write adds a piece of text. If the end of the text might be the beginning of a secret, Write holds this end back
+// until the next piece.
 func (s *Stream) Write(piece string) {
 	text := s.redactor.Log(s.held + piece)
 	at := len(text) - s.redactor.begun(text)

@@ -17,7 +17,7 @@ const (
 	// redacted replaces a secret. It needs no escaping in JSON.
 	redacted = "[redacted]"
 	// minLoggedLen is the minimum length in bytes of secrets that are removed from logs. minAnsweredLen is the minimum
-	// length of secrets that are removed from answers. Shorter secrets may occur in ordinary text, and answers must not
+	// length of secrets that are removed from answers. Shorter secrets can occur in ordinary text, and answers must not
 	// be changed by mistake.
 	minLoggedLen, minAnsweredLen = 6, 8
 )
@@ -35,7 +35,7 @@ type Redactor struct {
 }
 
 // New returns a Redactor that removes secrets from answers and logs. From logs, it also removes the values of the
-// environment variables in env, because they may be secrets.
+// environment variables in env, because they might be secrets.
 func New(env map[string]string, secrets []string) *Redactor {
 	var pairs []string
 	logged := linesOfMinLength(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLoggedLen)
@@ -51,7 +51,7 @@ func New(env map[string]string, secrets []string) *Redactor {
 }
 
 // linesOfMinLength returns the lines of the values that have at least the given length in bytes. Longer lines come
-// first, because one secret may contain another.
+// first, because one secret might contain another.
 func linesOfMinLength(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
@@ -68,8 +68,8 @@ func linesOfMinLength(values []string, length int) []string {
 // Log removes secrets from text that will be logged. It panics for the zero Redactor.
 func (s *Redactor) Log(text string) string { return s.log.Replace(text) }
 
-// Answer removes secrets, in any JSON spelling, from the strings in JSON text. A server may have been tricked into
-// returning its own secrets. The rest of the text is unchanged, so valid JSON stays valid, and invalid JSON stays
+// Answer removes secrets, in any JSON spelling, from the strings in JSON text. An attacker might have tricked a server
+// into returning its own secrets. The rest of the text is unchanged, so valid JSON stays valid, and invalid JSON stays
 // invalid.
 func (s *Redactor) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {
@@ -101,7 +101,7 @@ func (s *Redactor) Answer(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// suspects reports whether JSON text may contain a secret, either literally or with escapes.
+// suspects reports whether JSON text might contain a secret, either literally or with escapes.
 func (s *Redactor) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false
@@ -110,8 +110,8 @@ func (s *Redactor) suspects(raw []byte) bool {
 		slices.ContainsFunc(s.secrets, func(secret string) bool { return bytes.Contains(raw, []byte(secret)) })
 }
 
-// secretAt returns the number of bytes at the beginning of text that spell a secret, or 0 if there is no secret. text
-// is inside a JSON string.
+// secretAt returns the number of bytes at the beginning of text that represent a secret, or 0 if there is no secret.
+// text is inside a JSON string.
 func (s *Redactor) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
 		if n := secretLen(text, secret); n > 0 {
@@ -134,9 +134,9 @@ func secretLen(text []byte, secret string) int {
 	return at
 }
 
-// nextChar returns the first character of text, which is inside a JSON string, and the number of bytes with which the
-// character is written, which is one byte or an escape. At the end of the string, and for an invalid escape, it returns
-// "" and 0.
+// nextChar returns the first character of text, and the number of bytes that represent the character. text is inside a
+// JSON string, so a character is a single byte or an escape. At the end of the string, and for an invalid escape,
+// nextChar returns "" and 0.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {

@@ -42,8 +42,8 @@ func (w quotaKey) String() string {
 	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
-// callQuotas contains the quotas of callers over the network. There is a quota for each caller, and one for all callers
-// together. It is safe for concurrent use.
+// callQuotas contains the quotas of callers that connect over the network. There is a quota for each caller, and one
+// for all callers together. It is safe for concurrent use.
 type callQuotas struct {
 	// calls and bytes are the limits for one caller. allBytes is the limit for the bytes of all callers together.
 	calls, bytes, allBytes int
@@ -66,7 +66,7 @@ func newCallQuotas(calls, bytes, allBytes int, turns *fairqueue.Queue[quotaKey])
 	return &callQuotas{calls: calls, bytes: bytes, allBytes: allBytes, queue: turns, usage: make(map[quotaKey]*callerUsage)}
 }
 
-// callUsage contains what one call uses of its caller's quota. It is nil for a call that is not counted.
+// callUsage is the part of a caller's quota that one call uses. It is nil for a call that is not counted.
 type callUsage struct {
 	quotas *callQuotas
 	key    quotaKey
@@ -116,7 +116,8 @@ func EndTurn(ctx context.Context) {
 	}
 }
 
-// finish ends a call. The bytes that were charged for the call's requests must have been released before.
+// finish ends a call. The caller must first release the bytes that were charged for the call's requests. See
+// [callUsage.chargeRequest].
 func (p *callUsage) finish() {
 	if p == nil {
 		return

@@ -23,7 +23,7 @@ import (
 const (
 	// reopenDelay is the time between the failure of a stream and the opening of a new stream.
 	reopenDelay = 250 * time.Millisecond
-	// hangTimeout is how long a stream can be without an answer before it is assumed to hang.
+	// hangTimeout is how long a stream can be without an answer before the client assumes that the server hangs.
 	hangTimeout = 100 * time.Millisecond
 )
 
@@ -198,7 +198,7 @@ type waiter struct {
 }
 
 // call sends a request over the stream and waits for its answer. If no answer to any request arrives on the stream
-// before the deadline of ctx, call closes the stream, because the server may hang while other replicas work.
+// before the deadline of ctx, call closes the stream. In this case, the server might hang while other replicas work.
 func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()

@@ -29,8 +29,8 @@ const clientDeadline = 10 * time.Second
 // that a restart of the service causes no errors.
 const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
-// identityConfig sends all calls to one replica of the identity service, because a service must acknowledge tokens, and
-// report unknown keys, at the replica from which it receives them.
+// identityConfig sends all calls to one replica of the identity service. A service must acknowledge tokens, and report
+// unknown keys, at the replica from which it receives the tokens.
 const identityConfig = `{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
 // ClientDeps are the dependencies of a connection. Each of them may be nil.

@@ -24,9 +24,10 @@ const (
 	messageHead = 5
 )
 
-// wire is the stream that grpc-go uses for a call, below the level of messages. A grpc-go server has one maximum
-// message size for all methods, and checks it before any interceptor runs. In this package, each method has its own
-// maximum, and the caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
+// wire is grpc-go's internal stream for a call, which reads bytes instead of decoded messages. A grpc-go server has one
+// maximum message size for all methods, and checks it before any interceptor runs. In this package, each method has its
+// own maximum, and the caller's quota is checked before the message is read
+// (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
 	RecvCompress() string
@@ -39,7 +40,7 @@ type incoming struct {
 	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
 	// most is the maximum size of a message, in bytes.
 	most int
-	// portion is what the call uses of the caller's quota. It is nil for an unauthenticated caller, and for calls
+	// portion is the part of the caller's quota that the call uses. It is nil for an unauthenticated caller, and for calls
 	// inside the process, whose clients limit their own streams.
 	portion *callUsage
 	// head is the buffer for the header of a message.
@@ -102,7 +103,7 @@ func (in *incoming) readNext(m any) error {
 	return nil
 }
 
-// wireOf returns the stream of the call to which ctx belongs, below the level of messages.
+// wireOf returns grpc-go's internal stream for the call to which ctx belongs.
 func wireOf(ctx context.Context) (wire, error) {
 	at, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	if !ok {
@@ -111,8 +112,8 @@ func wireOf(ctx context.Context) (wire, error) {
 	return at, nil
 }
 
-// errCompressed refuses compressed messages. The size of a compressed request is unknown until it is decompressed. gRPC
-// would also compress the response, so the counted size of the response would be wrong.
+// errCompressed refuses compressed messages. The size of a compressed request is unknown until the request is
+// decompressed. gRPC would also compress the response, so the counted size of the response would be wrong.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
 // refuseCompressed refuses a call whose header announces compressed messages.
@@ -154,7 +155,7 @@ func (in *incoming) release() {
 	}
 }
 
-// end releases the quota and prevents further charges to it. This is necessary because a handler may return while its
+// end releases the quota and prevents further charges to it. This is necessary because a handler can return while its
 // messages are still being read.
 func (in *incoming) end() {
 	in.mu.Lock()

@@ -40,7 +40,8 @@ type chain struct {
 	log      *slog.Logger
 	// stopping is closed when the server begins to stop.
 	stopping chan struct{}
-	// people counts the calls of people over the network. roles counts the calls of other services over the network.
+	// people limits the calls that people make over the network. roles limits the calls that other services make over the
+	// network.
 	people, roles *callQuotas
 	// buffers contains the buffers for encoded answers.
 	buffers buffers

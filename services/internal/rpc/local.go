@@ -66,7 +66,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	}, nil
 }
 
-// pipeListener accepts connections and adds the identity of the client to each of them.
+// pipeListener accepts connections and adds the client's identity to them.
 type pipeListener struct {
 	*bufconn.Listener
 	peer authn.Peer
@@ -110,9 +110,9 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	return err
 }
 
-// startSpan calls a stats handler for a call inside the process in the same way as gRPC does for a call over the
-// network, so that the same library creates the same spans. If the trace is not sampled, startSpan creates no span, but
-// the context still contains the trace.
+// startSpan calls a stats handler for a call inside the process, as gRPC does for a call over the network. Therefore
+// the same library creates the same spans for both. If the trace is not sampled, startSpan creates no span, but the
+// context still contains the trace.
 func startSpan(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}

@@ -18,8 +18,8 @@ import (
 
 const (
 	// maxUnauthenticatedCalls limits how many unauthenticated calls a connection has at a time. unauthenticatedTimeout
-	// limits how long each of these calls takes until its answer was sent. Unauthenticated callers may call only the
-	// health service, and methods by which people get a credential.
+	// limits how long each of these calls can take, including the time to send its answer. Unauthenticated callers may
+	// call only the health service, and methods by which people get a credential.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
@@ -44,7 +44,7 @@ type netPeer struct {
 	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused
 	// is the number of refused calls while the connection was unauthenticated.
 	unauthenticatedCalls, refused atomic.Int32
-	// carriesCalls is true while a stream of the connection carries calls.
+	// carriesCalls is true while the connection has a shared stream for calls. See [Conn].
 	carriesCalls atomic.Bool
 }
 
@@ -66,7 +66,7 @@ func (v *netPeer) role() (authn.Peer, bool, error) {
 	switch {
 	case v.notAfter.IsZero():
 		return authn.Peer{}, false, nil
-	case time.Now().After(v.notAfter): // the certificate may have expired since the handshake
+	case time.Now().After(v.notAfter): // the certificate might have expired since the handshake
 		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
 	default:
 		return v.from, v.roleErr == nil, v.roleErr
@@ -97,7 +97,7 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 
 // refuse counts a refused call. If the connection is unauthenticated and has too many refused calls, refuse closes it.
 func (v *netPeer) refuse() {
-	gosched.Yield() // let other goroutines run, because one connection can cause many refusals in a row
+	gosched.Yield() // let other goroutines run, because one connection can cause many refusals
 	if !v.conn.IsIdentified() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}

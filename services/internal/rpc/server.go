@@ -65,7 +65,7 @@ type Service interface {
 	Register(grpc.ServiceRegistrar)
 }
 
-// A HealthChecker is a [Service] that may be temporarily unable to serve.
+// A HealthChecker is a [Service] that can be temporarily unable to serve.
 type HealthChecker interface {
 	// Health returns the reason why the service can't serve, or nil if it can. It is called every second and must return
 	// quickly.
@@ -109,7 +109,7 @@ type Server struct {
 	err     error
 }
 
-// newValidator returns the validator of all servers in this process, because each constraint takes long to compile.
+// newValidator returns the validator that all servers in this process share, because compiling the constraints is slow.
 var newValidator = sync.OnceValues(func() (protovalidate.Validator, error) {
 	return protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
 })
@@ -280,7 +280,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, lis := range all {
 		group.Go(func() error {
-			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server may already have been stopped
+			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server might already have been stopped
 				return err
 			}
 			return nil
@@ -312,8 +312,8 @@ func (s *Server) watchHealth(ctx context.Context) error {
 	}
 }
 
-// CheckHealth checks every service, updates the health service, and returns the errors by mesh role. The process as a
-// whole, whose name is empty, is reported as serving if all services are serving.
+// CheckHealth checks every service, updates the health service, and returns the errors by mesh role. The empty service
+// name means the whole process. It is reported as serving if all services are serving.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {

@@ -35,13 +35,13 @@ type answer struct {
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection over which the answer is sent. portion is what the call uses of the caller's quota, or nil
-	// for an unauthenticated caller.
+	// to is the connection over which the answer is sent. portion is the part of the caller's quota that the call uses, or
+	// nil for an unauthenticated caller.
 	to      *netPeer
 	portion *callUsage
 	size    int
 
-	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent, and read is the
+	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent. read is the
 	// value of to.unread.read at that time. left is the number of pieces that gRPC has not released yet.
 	since time.Time
 	read  int64
@@ -96,7 +96,7 @@ func (a *answer) uncount() {
 	a.portion.releaseAnswer(a.size)
 }
 
-// cut splits text into pieces. The last piece may be up to twice as large as the others, because gRPC returns a piece
+// cut splits text into pieces. The last piece can be up to twice as large as the others, because gRPC returns a piece
 // to its pool only if the piece is large enough.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/pieceSize)
@@ -126,14 +126,14 @@ func (a *answer) Put(piece *[]byte) {
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
 	if a, ok := m.(*answer); ok && err == nil && isClosed(ss) {
-		a.to.unread.uncount(a) // if the stream has ended, gRPC may never release the answer
+		a.to.unread.uncount(a) // if the stream has ended, gRPC might never release the answer
 	}
 	return err
 }
 
-// isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
-// show this, because the context may be done while the stream is still open and holds the message. isClosed tries to
-// send the headers again. On an open stream, that fails with a code other than the codes for a closed stream.
+// isClosed reports whether gRPC has closed a stream on which a message was sent. The stream's context does not show
+// this, because it might be done while the stream is still open and holds the message. isClosed tries to send the
+// headers again. On an open stream, that fails with a code other than the codes for a closed stream.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded

@@ -63,7 +63,7 @@ func Quote(text string) string {
 }
 
 // Line returns text as one line that has no effect on a terminal. Unlike [Escape], it does not double backslashes,
-// because the text may already contain escapes. It also does not replace characters that are only invisible, because
+// because the text might already contain escapes. It also does not replace characters that are only invisible, because
 // people make no decision based on this text.
 func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
@@ -106,7 +106,7 @@ func eachLine(text string, escape func(line string) string) string {
 	return out.String()
 }
 
-// escapesOf returns the escapes that represent a character. It must be fast, because a call of 4 MiB may consist of
+// escapesOf returns the escapes that represent a character. It must be fast, because a call of 4 MiB can consist of
 // hidden characters only.
 func escapesOf(r rune) string {
 	if a, b := utf16.EncodeRune(r); a != unicode.ReplacementChar {

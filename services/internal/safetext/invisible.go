@@ -19,7 +19,7 @@ const (
 )
 
 // maxFlagTags is the maximum number of tag characters in the flag of a region, without the cancel tag. A region such as
-// `gbeng` needs five; one more is allowed.
+// `gbeng` needs five tags, so there is space for one more.
 const maxFlagTags = 6
 
 // joiningScripts lists the scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).

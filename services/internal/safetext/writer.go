@@ -15,10 +15,10 @@ type Writer struct {
 	to io.Writer
 
 	mu      sync.Mutex
-	pending []byte // text to write next; between two writes it is the beginning of a character
+	pending []byte // text to write next, or the beginning of a character between two writes
 }
 
-// NewWriter returns a Writer that writes to the given writer, which may be a terminal.
+// NewWriter returns a Writer that writes to the given writer, which can be a terminal.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
 // Write implements [io.Writer].
@@ -35,7 +35,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// controlsTerminal reports whether a character may control a terminal. Printable characters, line breaks and tabs do
+// controlsTerminal reports whether a character can control a terminal. Printable characters, line breaks and tabs do
 // not.
 func controlsTerminal(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 

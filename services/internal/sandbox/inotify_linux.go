@@ -28,7 +28,7 @@ const maxInotify = 32
 type inotifyHub struct {
 	mu       sync.Mutex
 	instance *os.File
-	// wakes contains the writing ends of the pipes of launchers that may still be running.
+	// wakes contains the writing ends of the pipes of launchers that might still be running.
 	wakes map[int]struct{}
 }
 

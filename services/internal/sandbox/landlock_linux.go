@@ -146,8 +146,8 @@ func (w *ruleSet) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether one Landlock rule for a whole directory is not enough, because some of its content must be
-// hidden, or because some of its content must be read-only or writable separately.
+// isAbove reports whether one Landlock rule for a whole directory is not enough. That is so if some of its content must
+// be hidden, or needs separate rules because it is read-only or writable.
 func (w *ruleSet) isAbove(dir string) bool {
 	inside := func(path string) bool { return isBelow(path, dir) && path != dir }
 	return dir != "/proc" && dir != "/sys" && (w.holdsHidden(dir) || slices.ContainsFunc(w.plan.programs, inside) ||

@@ -31,8 +31,8 @@ func (p *plan) pinLinks() {
 	p.replaceableLinks, p.links = slices.DeleteFunc(p.replaceableLinks, held), slices.DeleteFunc(p.links, held)
 }
 
-// pinLink mounts a link over itself, unless it is already a mount point. It returns nil if the path is missing or no
-// longer a link. In these cases, another path of the plan covers what has replaced the link.
+// pinLink mounts a link over itself, unless it is already a mount point. It returns nil if the path is missing or is
+// not a link. In these cases, another path of the plan covers what has replaced the link.
 func pinLink(link string) error {
 	info, err := os.Lstat(link)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&os.ModeSymlink == 0 || isMounted(link) {

@@ -37,7 +37,7 @@ func unescape(text string) string {
 }
 
 // aliases returns the other paths at which a file or directory is visible. A file system can be mounted at several
-// paths, as a whole or in part, and a mounted part may be inside the directory.
+// paths, as a whole or in part, and a mounted part can be inside the directory.
 func aliases(path string, all []mount) []string {
 	var home mount
 	for _, m := range all {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unusable contains the attributes that make the files of a mount unusable.
+// unusable contains the attributes of a mount that hides a path. They forbid writing, running programs and opening
+// devices.
 const unusable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
 // enterNamespaces applies the rules in the current namespaces. This process must be their first process. The returned

@@ -24,14 +24,14 @@ type plan struct {
 	above []string
 	// open contains paths that are accessible although they are inside a hidden directory.
 	open []opening
-	// expected contains the nearest existing directory above each missing path that must be hidden as soon as it is
-	// created.
+	// expected contains existing directories. Each of these is the nearest one above a missing path that must be hidden
+	// when the path is created.
 	expected []string
-	// watched contains paths that may later refer to a different file.
+	// watched contains paths that can later refer to a different file.
 	watched []watched
-	// replaceableLinks contains links that the program could replace and that are on the paths to hidden files or
-	// programs. inSharedFolders contains hidden files and programs in directories to which a program may write. If such
-	// a file is replaced, the new file is not protected for a short time.
+	// replaceableLinks contains the links that the program could replace, on the paths to hidden files or programs.
+	// inSharedFolders contains hidden files and programs in directories to which a program may write. If such a file is
+	// replaced, the new file is not protected for a short time.
 	replaceableLinks, inSharedFolders []string
 	// access contains the read-only paths, and the writable paths inside them. A directory comes before its content.
 	access []access
@@ -39,8 +39,8 @@ type plan struct {
 	links []string
 }
 
-// watched is a path that must be hidden or read-only, or a link on such a path. program is true for a path that must be
-// read-only, for example the path of a program. link is true for a link.
+// watched is a path that must be hidden or read-only, or a link on such a path. program is true if the path must be
+// read-only, like the path of a program. link is true if the path is a link.
 type watched struct {
 	path          string
 	program, link bool

@@ -81,7 +81,7 @@ func devices(asRoot bool) []string {
 	return out
 }
 
-// terminals returns the directory of terminals, in which people may type tokens.
+// terminals returns the directory of terminals, in which people might type tokens.
 func terminals() []string {
 	if info, err := os.Lstat("/dev/pts"); err != nil || !info.IsDir() {
 		return nil

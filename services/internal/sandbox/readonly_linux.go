@@ -111,9 +111,9 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld describes the gaps in the protection of read-only files and directories. For example, the program may be able
-// to replace a link to a read-only file. It may also create files next to such a file, for example a module that an
-// interpreter finds first.
+// notHeld describes the gaps in the protection of read-only files and directories. For example, the program might be
+// able to replace a link to a read-only file. It might also create files next to such a file, for example a module that
+// an interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {

@@ -15,7 +15,7 @@ import (
 func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		// The loop repeats the search, because a directory may have been created before its parent directory was
+		// The loop repeats the search, because a directory might have been created before its parent directory was
 		// watched.
 		for dir, at := "", nearest(filepath.Dir(w.path)); at != dir; at = nearest(filepath.Dir(w.path)) {
 			if dir = at; seen[dir] || p.hides(dir) {
@@ -36,11 +36,11 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 
 // rehide hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
 // editor replaces the file. If a path disappears while rehide hides it, rehide immediately checks all paths again. If a
-// path can no longer be hidden, or if the wake pipe is closed, the launcher exits, which also kills the program.
+// path can't be hidden again, or if the wake pipe is closed, the launcher exits, which also kills the program.
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// Directories may have been created since the last check. watchFolders is called before the check, so that changes
+		// Directories might have been created since the last check. watchFolders is called before the check, so that changes
 		// during the check wake the launcher.
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)

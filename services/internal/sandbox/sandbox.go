@@ -60,8 +60,8 @@ type Rules struct {
 
 // Command is a program to start.
 type Command struct {
-	// Path is the program's file. Args contains the arguments; the first argument is the program's name. Env is the
-	// whole environment.
+	// Path is the program's file. Args contains the arguments, of which the first is the program's name. Env is the whole
+	// environment.
 	Path string
 	Args []string
 	Env  []string
@@ -195,7 +195,7 @@ func (r *Rules) Check() error {
 			return fmt.Errorf("read: %w", err)
 		}
 	}
-	for _, path := range r.Write { // a writable directory may contain hidden paths, because it may also contain a program
+	for _, path := range r.Write { // a writable directory can contain hidden paths, because it can also contain a program
 		if err := r.CheckAccess(path); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}

@@ -26,7 +26,7 @@ type order struct {
 	Command Command
 	// Try makes the launcher write a report to standard output instead of starting the program.
 	Try bool
-	// AsRoot is true if this process may act on behalf of every user, as root may.
+	// AsRoot is the result of isRoot in the process that starts the launcher.
 	AsRoot bool
 }
 
@@ -157,7 +157,7 @@ func parseReport(text string) (r Report, err error) {
 	return r, nil
 }
 
-// isRoot reports whether this process may act on behalf of every user.
+// isRoot reports whether this process runs as root, and can change its user and group ids and access all files.
 func isRoot() bool {
 	const asAnyone = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

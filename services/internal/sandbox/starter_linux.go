@@ -26,11 +26,11 @@ const (
 	startTimeout = 10 * time.Second
 )
 
-// starter starts launchers in namespaces, from a small separate process. It uses a separate process because Go can't
-// share its memory with a new process in a new user namespace (no CLONE_VM). Therefore the kernel copies the page
-// tables of all memory, and every page that is written afterwards causes a fault. In a gateway with hundreds of MiB of
-// memory, this stopped all goroutines for up to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts
-// the separate process when it is first needed. starter is safe for concurrent use.
+// starter starts launchers in namespaces, from a small separate process. When Go starts a process in a new user
+// namespace, it can't use CLONE_VM, so the kernel copies the page tables of the whole parent process. After that, the
+// first write to each page causes a fault. In a gateway with hundreds of MiB of memory, this stopped all goroutines for
+// up to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first
+// needed. starter is safe for concurrent use.
 type starter struct {
 	mu sync.Mutex
 	// socket is connected to the separate process. It is nil if there is no such process.
@@ -54,9 +54,9 @@ type startAnswer struct {
 	Error string
 }
 
-// start starts a launcher with the given files. It does not repeat a request that may have reached the starter.
-// Otherwise two launchers could read from the same pipe, and the order could go to the launcher that no caller waits
-// for.
+// start starts a launcher with the given files. It does not repeat a request that might have reached the starter.
+// Otherwise two launchers could read from the same pipe, and the launcher for which no caller waits could receive the
+// order.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func startStarter(argv []string) (*os.File, error) {
 			return
 		}
 		_, _ = process.Wait()
-		select {} // children of an earlier starter may still run
+		select {} // children of an earlier starter might still run
 	}()
 	if err := <-started; err != nil {
 		return nil, errors.Join(err, ours.Close())

@@ -25,8 +25,8 @@ import (
 const domain = "sluice-decision-1\x00"
 
 // principalFormat names the format from which a principal's digest is computed. jwtFormat names the format that is used
-// if a JWT has identified the caller or a principal in its delegation chain. Other principals have the first format, so
-// that services of versions without JWTs compute the same digest.
+// if a JWT has identified the caller or a principal in its delegation chain. All other principals use the first format,
+// which versions without support for JWTs also use.
 const (
 	principalFormat = "sluice-principal-1"
 	jwtFormat       = "sluice-principal-2"
@@ -44,8 +44,8 @@ type Signer struct {
 }
 
 // NewSigner returns a signer. identity returns the key and the key's certificate chain in DER, beginning with the
-// service's own certificate. The chain is empty if verifiers know the key. The signer calls identity for each
-// signature, so that certificates can be renewed.
+// service's own certificate. The chain is empty if the verifiers already have the public key. The signer calls identity
+// for each signature, so that certificates can be renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
 }

@@ -19,7 +19,7 @@ const (
 	// the server does not respond.
 	connectTimeout = 2 * time.Second
 	// testAfter is how long a connection may be unused before it must be tested. pingTimeout is the timeout of the
-	// test. The timeout is short, because many connections may have been lost without notice, and callers wait for the
+	// test. The timeout is short, because many connections might have been lost without notice, and callers wait for the
 	// tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond

@@ -41,7 +41,7 @@ type Config struct {
 	// Migrations contains the goose migrations, as SQL files in its root directory.
 	Migrations fs.FS
 	// Queue is the name of a table in PostgreSQL. Transactions of [DB.Do] lock this table one after the other, so that
-	// they don't conflict. If Queue is empty, transactions may conflict and are then retried.
+	// they don't conflict. If Queue is empty, transactions can conflict and are then retried.
 	Queue string
 	// Log receives the messages of migrations.
 	Log *slog.Logger

@@ -39,7 +39,8 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 
 // These are timeouts of PostgreSQL, in milliseconds.
 //
-// silenceTimeout is how long a process may send nothing during a transaction. It equals postgresAnswerTimeout.
+// silenceTimeout is how long a process may send nothing during a transaction before PostgreSQL ends the transaction. It
+// equals postgresAnswerTimeout.
 //
 // lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. Therefore a
 // process that has lost its network connection blocks other processes only for a short time.
@@ -97,7 +98,7 @@ func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// runOnce runs fn in a transaction. Unless queue is empty, the transaction first executes this SQL.
+// runOnce runs fn in a transaction. If queue is not empty, it is SQL that the transaction executes before fn.
 func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	end, err := d.acquire(ctx)
 	if err != nil {
@@ -133,8 +134,8 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 
 // clock returns the store's time. It does not use the clock of this process, because replicas must agree on which
 // records have expired. The query also sets a timeout. If this process sends nothing for longer than the timeout,
-// PostgreSQL ends the transaction, so that a process that has lost its network connection does not keep its locks. The
-// timeout is not set when the connection is opened, because connection poolers refuse that.
+// PostgreSQL ends the transaction. Therefore a process that has lost its network connection does not keep its locks.
+// The timeout is not set when the connection is opened, because connection poolers refuse that.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
@@ -170,15 +171,16 @@ func collided(err error) bool {
 
 // queueFor returns SQL that waits for all transactions that write to a table. LOCK does not set the snapshot of the
 // transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier transactions. The idle timeout is set
-// before the wait, because the process may lose its connection during the wait.
+// before the wait, because the process might lose its connection during the wait.
 func queueFor(table string) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + silenceTimeout + "; SET LOCAL lock_timeout = " + lockTimeout +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
 // wrapUnavailable wraps an error in [ErrUnavailable] if the error means that the store is unavailable. This is the case
-// if the store could not be reached, did not respond, is shutting down (class 57), has too many connections (class 53),
-// or has ended the transaction because this process sent nothing (25P03).
+// if the store could not be reached (class 08), did not respond, is shutting down (class 57) or has too many
+// connections (class 53). It is also the case if the store has ended the transaction because this process sent nothing
+// (25P03).
 func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err

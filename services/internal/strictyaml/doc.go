@@ -5,8 +5,8 @@
 //
 // Values are read exactly. A string is a plain or quoted scalar that YAML 1.2 resolves to a string. Numbers, dates,
 // true and false must be quoted to be strings. Numbers are decimal, without leading zeros or underscores. A key without
-// a value is refused and not ignored, because a forgotten value may be a forgotten limit.
+// a value is refused and not ignored, because a forgotten value might be a forgotten limit.
 //
 // The message of a problem contains the value only if a number, a duration, true or false was expected. Other values
-// may be secrets and are not shown.
+// might be secrets and are not shown.
 package strictyaml

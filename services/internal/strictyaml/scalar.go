@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Only decimal numbers are accepted, because parsers disagree on other forms. For example, 010 may be 8 or 10.
+// Only decimal numbers are accepted, because parsers disagree on other forms. For example, 010 can mean 8 or 10.
 var (
 	wholeNumber   = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
 )
 
 // decodeText sets v to the value of a scalar if the scalar is a string. It reports whether the scalar is a string. The
-// message of a problem does not contain the value, because a string may be a secret.
+// message of a problem does not contain the value, because a string might be a secret.
 func (d *decoder) decodeText(at location, path *valuePath, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {

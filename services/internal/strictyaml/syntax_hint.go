@@ -9,7 +9,7 @@ import (
 )
 
 // syntaxHint returns a suggestion for correcting text that is not YAML, or "" if it knows none. The suggestion does not
-// quote the text, because the text may contain secrets.
+// quote the text, because the text might contain secrets.
 func syntaxHint(data []byte, e *yaml.LoadError) string {
 	at, before := around(data, e.Mark.Line, e.Mark.Column)
 	inValue := strings.TrimRight(before, " ")

@@ -41,8 +41,8 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 	return countGoroutines(provider)
 }
 
-// optionalExporter exports metrics to a collector that may accept only spans, as Jaeger does. In that case, it returns
-// only the first error, which is then logged.
+// optionalExporter exports metrics to a collector that might accept only spans, as Jaeger does. In that case, it
+// returns only the first error, which is then logged.
 type optionalExporter struct {
 	sdkmetric.Exporter
 

@@ -55,7 +55,7 @@ type Telemetry struct {
 	Provider trace.TracerProvider
 	// Meters creates meters. If nothing is exported, the meters do nothing.
 	Meters metric.MeterProvider
-	// Propagator forwards only W3C Trace Context. It drops baggage, which untrusted clients may have set.
+	// Propagator forwards only W3C Trace Context. It drops baggage, which untrusted clients might have set.
 	Propagator propagation.TextMapPropagator
 
 	// flush contains a function for each exporter. Each function exports the exporter's remaining data and stops the
@@ -88,8 +88,8 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas;
-// without it, their counts would be mixed up. An operator may set the instance id.
+// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas.
+// Without it, the counts of several replicas would be mixed up. An operator may set the instance id.
 func (c *Config) process() (*resource.Resource, error) {
 	instance := resource.NewSchemaless(attribute.String("service.instance.id", uuid.NewString()))
 	named, err := resource.Merge(instance, resource.Environment())

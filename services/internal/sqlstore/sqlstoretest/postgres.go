@@ -56,7 +56,7 @@ func Main(m *testing.M) int {
 }
 
 // Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s
-// for connecting, because the machine may be busy. A test that makes the server unavailable must start its own server
+// for connecting, because the machine might be busy. A test that makes the server unavailable must start its own server
 // with [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
@@ -178,7 +178,7 @@ func (s *Server) start() error {
 	}
 	return s.run("pg_ctl", "start", "--wait", "--timeout", strconv.Itoa(int(startTime.Seconds())), "--pgdata", s.data(),
 		"--log", filepath.Join(s.dir, "log"),
-		// Tests end this server, but not the machine. Therefore no data must be on disk before a commit is confirmed.
+		// Tests kill this server, but the machine keeps running. Therefore commits need not wait until their data is on disk.
 		"--options", "-c listen_addresses=127.0.0.1 -c port="+port+" -c unix_socket_directories='' -c max_connections=200"+
 			" -c fsync=off -c full_page_writes=off")
 }
