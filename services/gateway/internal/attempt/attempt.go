@@ -20,8 +20,8 @@ import (
 type Attempt struct {
 	*Call
 
-	// Sent is the message to send. It is the message that the client sent or, after an approval, the message that was
-	// approved.
+	// Sent is the message to send. This is the message that the client sent. If the call runs under an approval, it is the
+	// approved message.
 	Sent *jsonrpc.Message
 	// ID is the id of the decision. When the attempt claims an approval, it gets a new id, which is also the id of the
 	// claim.
@@ -31,7 +31,7 @@ type Attempt struct {
 	Definition []byte
 	// Decision is the last decision of the policy service, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Validity tells how long the decision allows the call to start.
+	// Validity is the period during which the decision allows the call to start.
 	Validity decisioncache.Validity
 	// Lease is the reservation of the call's limits, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
@@ -75,8 +75,8 @@ func (a Attempt) WithoutClaim() Attempt {
 	return a
 }
 
-// WithNewID returns a copy of the attempt with a new id. A call that continues after its claim was not made needs a new
-// id, because the journal already contains records of the claim with the old id.
+// WithNewID returns a copy of the attempt with a new id. A call that continues after a failed claim needs a new id,
+// because the journal already contains records of that claim with the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a

@@ -67,15 +67,14 @@ type epoch struct {
 }
 
 // personEntries contains the cached decisions for one person and that person's agents. If a decision depends on the
-// session, there is one entry for each session, and one more entry without a decision, which marks that the decision
-// depends on the session.
+// session, there is one entry for each session. A further entry without a decision marks this dependency.
 type personEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
 
-// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty, so that
-// every call is decided by the policy service.
+// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty, and the
+// gateway asks the policy service about every call.
 func New(deps Deps, off bool) (*Cache, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("decisioncache: every dependency is required")
@@ -208,8 +207,9 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	return nil
 }
 
-// insert adds an entry to a person's entries. If the person already has the maximum number of entries, the new entry
-// replaces an arbitrary one. The caller must hold the lock.
+// insert adds an entry to a person's entries. If the person already has the maximum number of entries, insert first
+// removes an arbitrary one of them. If the key is too long or the cache is full, insert does nothing. The caller must
+// hold the lock.
 func (e *epoch) insert(s *personEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {

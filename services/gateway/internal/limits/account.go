@@ -67,8 +67,8 @@ type account struct {
 	growing []*Memory
 }
 
-// available returns how many bytes of the account may be in use after the [Memory] has grown. The given number of bytes
-// in the quota is reserved for the Memory that began to grow first.
+// available returns how many bytes of the account may be in use after the [Memory] has grown. reserved is how many
+// bytes of the quota are reserved for the Memory that began to grow first.
 func (a *account) available(h *Memory, reserved int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit

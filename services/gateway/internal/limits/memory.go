@@ -16,7 +16,7 @@ import (
 )
 
 // PrincipalBytes is the quota of one principal, in bytes. PersonBytes is the quota for all principals of one person
-// together, and also the quota for incomplete answers of one server. TotalBytes is the budget for all principals
+// together. It is also the quota for incomplete answers from one server. TotalBytes is the budget for all principals
 // together.
 const (
 	PrincipalBytes = 64 << 20
@@ -28,7 +28,8 @@ const (
 // never wait for large ones. The number of small answers is limited by the quota for requests in flight.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is how many bytes in each quota are reserved for the answer that began first. No answer is larger.
+// ReserveBytes is how many bytes in each quota are reserved for the answer that began to arrive first. It is also the
+// maximum size of an answer.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
@@ -36,9 +37,9 @@ var ErrMemory = errors.New("no memory is left for the answer")
 
 // Quotas contains limits, in bytes. All fields except Last must be positive.
 type Quotas struct {
-	// Principal is the quota of each principal together with the agents that it has created. Person is the quota for
-	// all principals of one person together. Server is the quota for incomplete answers of each server. All is the
-	// total budget.
+	// Principal is the quota of each principal together with the agents that it has created. Person is the quota for all
+	// principals of one person together. Server is the quota for incomplete answers from each server. All is the total
+	// budget.
 	Principal, Person, Server, All int
 	// Last is how many bytes in each quota are reserved for the [Memory] that began to grow first. No answer may be
 	// larger than Last, so that the first answer can always be completed, and then the next one. Last is 0 for a budget
@@ -149,9 +150,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits until the owner may use a processor. Work that keeps a processor busy needs such a time slice. The
-// returned function ends the time slice. A goroutine must not hold two time slices. Timeslice returns [ErrMemory] if
-// the Memory is nil, and otherwise the errors of [fairqueue.Queue.Acquire], for example if ctx is done.
+// Timeslice waits until the owner may use a processor. Callers need such a time slice for work that keeps a processor
+// busy. The returned function ends the time slice. A goroutine must not hold two time slices. Timeslice returns
+// [ErrMemory] if the Memory is nil, and otherwise the errors of [fairqueue.Queue.Acquire], for example if ctx is done.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -241,8 +242,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to another Memory. If that Memory is charged to further accounts, their quotas must have
-// space for the bytes. If they do not, Transfer releases the bytes and returns false.
+// Transfer moves all bytes to another Memory. The other Memory might be charged to accounts to which h is not charged.
+// If one of these accounts has too little space, Transfer releases the bytes and returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -259,9 +260,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer for the owner's principals or person waits for memory. It returns [ErrMemory] if ctx is
-// done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
-// Otherwise a request could be executed although there is no memory for its response.
+// Admit waits until no answer to the owner's principals or person is waiting for memory. It returns [ErrMemory] if ctx
+// is done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
+// Otherwise the request could be executed without memory for its response.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })

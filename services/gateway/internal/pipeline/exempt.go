@@ -23,10 +23,10 @@ const (
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
 	// maxKinds limits how many combinations of server and method are counted separately for one principal in a minute.
-	// Without this limit, the records of the counts could fill the journal. Messages with further combinations are
-	// counted under the server "*".
+	// Without this limit, the count records could fill the journal. Messages with further combinations are counted under
+	// the server "*".
 	maxKinds = 64
-	// otherServers is the server in records that count the messages with further combinations.
+	// otherServers is the server name in the count record for the combinations beyond maxKinds.
 	otherServers = "*"
 )
 
@@ -78,7 +78,8 @@ func (c *exemptCounter) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
-// minute contains the counts of the messages that one principal has sent in a minute, until the counts are recorded.
+// minute contains the counts of one principal's messages in the current minute. The counts stay there until they are
+// recorded.
 type minute struct {
 	since time.Time
 	// kinds contains the records to write. counted is the time of the first message in these records.
