@@ -29,10 +29,10 @@ type Config struct {
 	// Bytes limits the size of all segments together. It must be at least 1 MiB. If the limit is exceeded, the store
 	// removes the oldest segments of the person who uses the most space.
 	Bytes int64
-	// Share is the fraction of Bytes that one person's copies may use. It must be above 0 and at most 1. If the copies
-	// use more, the store removes the person's oldest segments.
+	// Share is the fraction of Bytes that one person's copies may use. It must be above 0 and at most 1. If the person's
+	// copies use more, the store removes the person's oldest segments.
 	Share float64
-	// Age is how long a copy is stored at most. It must be at least a minute.
+	// Age is the maximum time for which a copy is stored. It must be at least a minute.
 	Age time.Duration
 	// Sync makes Put wait until the copy is on the storage device.
 	Sync bool
@@ -91,8 +91,8 @@ type segment struct {
 	began time.Time
 	// size is the size of the file, in bytes.
 	size int64
-	// aead encrypts copies. It is nil if no copies may be added to the segment, because an earlier process created it
-	// or because its last entry may be incomplete.
+	// aead encrypts copies. It is nil if no copies may be added to the segment, because an earlier process created it or
+	// because its last entry might be incomplete.
 	aead cipher.AEAD
 }
 
@@ -222,7 +222,7 @@ type Usage struct {
 	// Oldest is the time when the oldest segment was created. All copies from before that time were removed. Oldest is
 	// zero if there are no copies.
 	Oldest time.Time
-	// Age is how long a copy is stored at most.
+	// Age is the maximum time for which a copy is stored.
 	Age time.Duration
 	// RemovedEarly is the last time when copies were removed because a maximum size was exceeded. It is zero if no
 	// copies were removed for that reason.

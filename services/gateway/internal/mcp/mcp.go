@@ -14,7 +14,7 @@ import (
 // revision that is neither Modern nor one of [Supported] is unknown.
 const Modern = "2026-07-28"
 
-// These are the MCP methods that the gateway's code refers to.
+// These are MCP methods.
 const (
 	MethodInitialize       = "initialize"
 	MethodDiscover         = "server/discover" // only in 2026-07-28
@@ -41,8 +41,8 @@ const (
 // use the feature call Method first.
 type Feature struct {
 	Capability, Method string
-	// Options are the feature's options. The gateway declares an option only if the policy allows the option's method,
-	// if it has one.
+	// Options are the feature's options. If an option has a method, the gateway declares the option only if the policy
+	// allows that method.
 	Options []FeatureOption
 }
 
@@ -193,7 +193,7 @@ func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether a result of the method states how long it may be cached (MCP 2026-07-28, Caching).
+// IsCacheable reports whether the method's results state how long clients may cache them (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -231,7 +231,7 @@ const (
 	CodeRefused = -31403
 )
 
-// ToolApprovalWait is the name of a tool that the gateway adds to every server's list. With this tool, a client can
+// ToolApprovalWait is the name of a tool that the gateway adds to every server's list. A client can call this tool to
 // wait for the decision on an approval.
 const ToolApprovalWait = "sluice_approval_wait"
 
@@ -240,9 +240,9 @@ const (
 	// MetaDecision is the key of the policy decision on a call. Its value contains only the parts that the caller may
 	// see.
 	MetaDecision = "dev.sluice/decision"
-	// MetaUnavailable is the key of the servers that are missing from a joined list, with the reason for each.
+	// MetaUnavailable is the key of an object that states which servers are missing from a joined list, and why.
 	MetaUnavailable = "dev.sluice/unavailable"
-	// MetaLeftOut is the key of the elements that are missing from a joined list, with the reason for each.
+	// MetaLeftOut is the key of an object that states which elements are missing from a joined list, and why.
 	MetaLeftOut = "dev.sluice/leftOut"
 )
 
@@ -251,8 +251,8 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the key of the lowest level of log messages that the client wants to receive before the answer.
-	// It may be absent.
+	// MetaLogLevel is the key of the lowest level of log messages that the client wants to receive before the answer. The
+	// member may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
 	// MetaServerInfo is the key of the description of the server that answers. MetaSubscription is the key of the id of
 	// the subscription to which a notification belongs.
@@ -261,8 +261,8 @@ const (
 )
 
 // These are the values of resultType. ResultComplete means that the result is final. ResultInputRequired means that the
-// result contains requests to the client, which answers them and then repeats its own request. ResultTask means that
-// the result is a task, whose own result follows later.
+// result contains requests to the client. The client answers them when it repeats its own request. ResultTask means
+// that the result is a task. The client polls the task for the final result.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
