@@ -60,8 +60,9 @@ func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }
 
-// responsePlaces returns the positions at which the response to a method, or a notification, contains names that a
-// client shows or may use later. The positions of tool names are not included, because [jsonrpc.Answer] contains them.
+// responsePlaces returns the positions of names that a client shows or can use later. The names are in the response to
+// a request with this method, or in a notification with this method. The positions of tool names are not included,
+// because [jsonrpc.Answer] contains them.
 func responsePlaces(method string) []namePlace {
 	switch method {
 	case "tools/call":
@@ -122,13 +123,13 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	}}
 	err := w.walk(raw, responsePlaces(method))
 	if err == nil && method == elicitationComplete && len(out) == 0 {
-		err = ErrNoServer // without a server's name, the client could take the message for another server's
+		err = ErrNoServer // without a server's name, the client could not tell which server has sent the message
 	}
 	return out, err
 }
 
-// maxNames limits how many names and titles an answer may contain. It is enough for three in each of 10,000 elements. A
-// limit is necessary because a name occupies more memory than its JSON text.
+// maxNames limits how many names and titles an answer may contain. The limit allows three names for each of 10,000
+// elements. It is necessary because a name occupies more memory than its JSON text.
 const maxNames = 30_000
 
 // [CombineNames] and [ResolveTarget] return these errors. Compare them with errors.Is.

@@ -8,9 +8,8 @@ import (
 )
 
 const (
-	// maxStall is how long the gateway may wait for the server in total while it reads a message that is charged to the
-	// memory budget. For every minBytesPerSecond bytes that arrive, the remaining time grows by one second, up to
-	// maxStall.
+	// maxStall is how long reads of a message that is charged to the memory budget may wait for the server in total. For
+	// every minBytesPerSecond bytes that arrive, the remaining time grows by one second, up to maxStall.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )
@@ -30,8 +29,9 @@ type pacedReader struct {
 }
 
 // Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
-// more than 10 s, the reader disconnects the server. The rate is enforced only while held() returns true, which means
-// that the message is charged to the memory budget. Only the time during which reads wait for the server counts.
+// more than 10 s, the reader disconnects the server. The rate is enforced only while held() returns true. held()
+// reports whether the message is charged to the memory budget. Only the time that reads spend waiting for the server
+// counts.
 //
 // To disconnect the server, the reader calls cut() from another goroutine. This call must unblock the read, which then
 // returns [ErrSlow].

@@ -58,7 +58,7 @@ type Gateway struct {
 	MaxSessions int
 	// Sampler determines which requests are traced.
 	Sampler sdktrace.Sampler
-	// Deps may be nil. If it is not, Start calls it to change the dependencies of the MCP server.
+	// Start calls Deps to change the dependencies of the MCP server. Deps may be nil.
 	Deps func(*mcpserver.Deps)
 
 	// [Gateway.Start] sets the fields below. MCP contains the router.

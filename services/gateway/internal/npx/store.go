@@ -30,14 +30,14 @@ const (
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation is stored after the configuration has stopped using it. The time begins when a
+// Grace is how long an installation is stored after the configuration has stopped using it. The period begins when the
 // gateway first starts with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files do not change.
 type Installed struct {
 	// Dir is the absolute path of the installation's directory. Program is either the absolute path of a file in Dir or
-	// the name of a program. A name is looked up first in the directory Bin and then in PATH.
+	// the name of a program. The gateway looks up a name first in the directory Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
@@ -146,7 +146,7 @@ func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 // Project returns the directory in which npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home returns the directory that npm uses as HOME. Commit removes this directory, Cache and Temporary.
+// Home returns the directory that npm uses as HOME. Commit removes the directories Home, Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
 // Cache returns the directory of npm's cache.
@@ -155,8 +155,8 @@ func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 // Temporary returns the directory that npm uses as TMPDIR.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
-// Commit completes the attempt, which becomes the newest installation with this digest. Commit follows no links that
-// lead out of the directory, because the files that npm has installed are not trusted.
+// Commit completes the attempt, which then is the newest installation with this digest. Commit does not follow links
+// out of the directory, because the files that npm has installed are not trusted.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -195,10 +195,10 @@ func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 // Remove removes the installation. The caller must make sure that no process uses it.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes unused entries from the directories below root. These are interrupted attempts, installations that a
-// newer one has replaced, and installations that the configuration has not used for at least [Grace]. The caller passes
-// the digest of each configured server's package, by server name. Sweep follows no links in root. It may be called only
-// while the processes of the configured servers are stopped and no package is being installed.
+// Sweep removes unused entries from the directories below root. Unused entries are interrupted attempts, installations
+// that a newer one has replaced, and installations that the configuration has not used for at least [Grace]. digests
+// maps the name of each configured server to the digest of its package. Sweep follows no links in root. The caller must
+// make sure that the processes of the configured servers are stopped and that no package is being installed.
 func Sweep(root string, digests map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +209,7 @@ func Sweep(root string, digests map[string]string, now time.Time) error {
 	}
 	var errs []error
 	for _, server := range servers {
-		if !server.IsDir() { // a link could lead to a directory that is not the gateway's
+		if !server.IsDir() { // a link could lead to a directory that does not belong to the gateway
 			continue
 		}
 		f := Folder(filepath.Join(root, server.Name()))

@@ -81,8 +81,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	// A message in flight is not charged for its first UncountedBytes, but a stored stream must be charged for all its
-	// bytes. Begin therefore charges UncountedBytes in advance.
+	// A Memory of up to UncountedBytes is not charged to the budget, but every stored stream must be charged. Begin
+	// therefore adds UncountedBytes in advance.
 	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
