@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// namePlace is a position at which a message contains names. path contains the keys that lead to the position. In path,
-// "*" stands for each element of an array, and "{}" for each member of an object.
+// namePlace is a position in a message that contains names. path contains the keys that lead to the position. In path,
+// "*" matches each element of an array, and "{}" matches each member of an object.
 type namePlace struct {
 	path []string
 	// combine returns the combined name for a server and the name that the server uses. split does the reverse: it
@@ -142,8 +142,8 @@ var (
 	ErrManyServers = errors.New("it names more than one server")
 )
 
-// ResolveTarget returns the server to which a request is addressed, and the edits that replace combined names with the
-// names that the server uses. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
+// ResolveTarget returns a request's target server. It also returns the edits that replace combined names with the
+// server's own names. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -255,8 +255,7 @@ func (w *nameWalker) text(on []namePlace) error {
 }
 
 // nextPlaces selects the positions whose paths begin with the given step, and returns them with this step removed. In a
-// path, "{}" matches each key of an object. "*" matches only the elements of an array, so it does not match an object's
-// key that happens to be "*".
+// path, "{}" matches each key of an object. "*" matches only the elements of an array, and no key of an object.
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

@@ -80,7 +80,7 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// waitedFor returns the id of the approval for which the call already waited in an earlier request, or "" if there is
+// waitedFor returns the id of the approval that an earlier request for the same call waited for, or "" if there is
 // none.
 func waitedFor(a attempt.Attempt) string { return cmp.Or(a.ApprovalID, a.Sent.Meta.Approval) }
 
@@ -147,6 +147,6 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
 	a, refused = k.restoreStored(ctx, a, claimed.claimed)
-	a.Definition = definition // the definition for which the claim was made
+	a.Definition = definition // the definition that the claim contains
 	return a, refused, false
 }

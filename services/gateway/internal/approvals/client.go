@@ -99,11 +99,11 @@ type Request struct {
 	// Call is the call to approve. Attest requests the policy service's decision on that call.
 	Call   *approvalv1.BoundCall
 	Attest Attest
-	// DecisionID is the id under which the journal records the policy service's decision.
+	// DecisionID is the id of the policy service's decision in the journal.
 	DecisionID string
-	// ApprovalID is the id of the approval for which the call waited in an earlier request, or empty.
+	// ApprovalID is the approval that an earlier request for the same call waited for, or empty.
 	ApprovalID string
-	// Until is the time at which the gateway stops holding the call.
+	// Until is when the gateway stops holding the call.
 	Until time.Time
 	// Caller is cancelled when the caller disconnects. Drain is cancelled when the gateway is about to stop. In both
 	// cases the approval stays pending, and the gateway makes the call only if the caller repeats it.
@@ -255,7 +255,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	// The answer may contain a newer state of the approval than the one that the watch has reported.
+	// The answer can contain a newer state of the approval than the watch has reported.
 	if answer.approval.GetVersion() > result.Approval.GetVersion() {
 		result.Approval = answer.approval
 	}

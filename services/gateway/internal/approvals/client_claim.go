@@ -30,7 +30,7 @@ type ClaimRequest struct {
 	Principal *identityv1.Principal
 	// Approval is the last known state of the approval.
 	Approval *approvalv1.Approval
-	// ID is the id of the claim, and also the id under which the journal records the decision.
+	// ID is the id of the claim. It is also the decision id in the journal.
 	ID string
 	// Decided is the policy service's current decision, signed for this claim. Attest requests a newer decision. Lease
 	// identifies the reservation of the call's limits. Lease is empty if nothing was reserved.

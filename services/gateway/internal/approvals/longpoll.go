@@ -45,8 +45,8 @@ func compileHolds(clients []ClientHold) ([]compiledHold, error) {
 	return out, nil
 }
 
-// HoldUntil returns the time at which the hold ends for a call that arrives now from a client that declares the given
-// name.
+// HoldUntil returns when the hold of a call ends. client is the name that the client declares, and now is when the call
+// arrives.
 func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {

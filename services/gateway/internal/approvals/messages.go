@@ -103,7 +103,8 @@ func deniedText(a *approvalv1.Approval) string {
 	return text + " The same call stays denied for another " + waitText(remaining) + ": do not make it again."
 }
 
-// Denial returns a text that states who denied the call and, if known, that person's reason.
+// Denial returns a text that names the person who denied the call. The text contains the person's reason if it is
+// known.
 func Denial(a *approvalv1.Approval) string {
 	votes := a.GetVotes()
 	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })

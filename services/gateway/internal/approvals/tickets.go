@@ -19,8 +19,8 @@ import (
 // maxTickets is the maximum number of stored approvals. If there are more, the gateway removes the oldest ones.
 const maxTickets = 4096
 
-// Call contains the properties of a call that an approval is bound to. It does not contain the digest of the tool's
-// definition, to which the approval is also bound.
+// Call contains the properties of a call that an approval is bound to. The approval is also bound to the digest of the
+// tool's definition, which Call does not contain.
 type Call struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal

@@ -32,7 +32,7 @@ type Config struct {
 	// Share is the fraction of Bytes that one person's copies may use. It must be above 0 and at most 1. If the person's
 	// copies use more, the store removes the person's oldest segments.
 	Share float64
-	// Age is the maximum time for which a copy is stored. It must be at least a minute.
+	// Age is the maximum storage time of a copy. It must be at least a minute.
 	Age time.Duration
 	// Sync makes Put wait until the copy is on the storage device.
 	Sync bool
@@ -76,7 +76,7 @@ type Store struct {
 	fault error
 }
 
-// An owner is a person for whose calls copies are stored.
+// An owner is a person with stored copies.
 type owner struct {
 	segments []*segment // oldest first
 	// size is the total size of the owner's segments, in bytes.
@@ -141,9 +141,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of a call's arguments. The caller passes the id of the decision on the call, and the identity of
-// the person on whose behalf the call is made. If the copy cannot be stored, Put returns an error that wraps
-// [ErrNotStored].
+// Put stores a copy of a call's arguments. id is the id of the decision on the call. who identifies the person on whose
+// behalf the call is made. If the copy cannot be stored, Put returns an error that wraps [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +173,7 @@ func (s *Store) put(id string, of person, arguments []byte) (Copy, error) {
 	return out, nil
 }
 
-// activeOf returns the segment to which a person's copies are currently added. If there is none, it creates a segment.
+// activeOf returns the segment that currently receives a person's new copies. If there is none, it creates a segment.
 func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
 	if o := s.owners[of]; o != nil {
 		newest := o.segments[len(o.segments)-1]
@@ -222,7 +221,7 @@ type Usage struct {
 	// Oldest is the time when the oldest segment was created. All copies from before that time were removed. Oldest is
 	// zero if there are no copies.
 	Oldest time.Time
-	// Age is the maximum time for which a copy is stored.
+	// Age is the maximum storage time of a copy.
 	Age time.Duration
 	// RemovedEarly is the last time when copies were removed because a maximum size was exceeded. It is zero if no
 	// copies were removed for that reason.

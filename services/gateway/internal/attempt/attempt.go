@@ -40,7 +40,8 @@ type Attempt struct {
 	// limits, or nil.
 	ObservedLease   *ratelimitv1.Lease
 	ObservedRefusal *refusal.Refusal
-	// Claim is the approval under which the call runs, or nil if the call runs without an approval.
+	// Claim is the approval that was claimed, or is being claimed, for the call. It is nil if the call runs without an
+	// approval.
 	Claim *Claim
 	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
@@ -53,11 +54,11 @@ type Attempt struct {
 // New returns the first attempt at a call.
 func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID: NewID()} }
 
-// Claim is the approval under which a call runs. It is immutable.
+// Claim is an approval that was claimed, or is being claimed, for a call. It is immutable.
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the number of the approval's attempt for which the claim was made.
+	// Attempt is the number of the approval's attempt. The claim applies to that attempt.
 	Attempt int32
 	// Votes are the votes that approved the call. The field is empty until the approval is claimed.
 	Votes []*approvalv1.Vote

@@ -68,8 +68,7 @@ type Call struct {
 	Reply Reply
 	// Hold limits how long the call may be held for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval for which the call already waited in an earlier request, or "" if there is
-	// none.
+	// ApprovalID is the id of the approval that an earlier request for the same call waited for, or "" if there is none.
 	ApprovalID string
 	// Confirm asks the person who uses the agent to confirm the call. It is nil if the client cannot show forms.
 	Confirm Confirm
@@ -77,8 +76,8 @@ type Call struct {
 	Identity string
 	// Tools looks up the called tool in the server's list. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case, the gateway
-	// checks that the called tool is in the list that the caller may see.
+	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case, the gateway checks
+	// that the caller's list contains the called tool.
 	HidesTools bool
 }
 

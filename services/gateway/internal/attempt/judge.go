@@ -118,7 +118,7 @@ func (a Attempt) NeedsApproval() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// PolicyChanged returns the refusal for a call on which the policy service has just changed its decision.
+// PolicyChanged returns the refusal for a call if the policy service has just changed its decision.
 func (a Attempt) PolicyChanged() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is the period after a reservation in which the gateway can release it. A short period is enough, because
-// the gateway releases a reservation only if the call was never sent. The gateway knows this as soon as the connection
+// leaseTime is how long the gateway can release a reservation after making it. A short period is enough, because the
+// gateway releases a reservation only if the call was never sent. The gateway knows this as soon as the connection
 // attempt has failed. After leaseTime, the ratelimit service counts the reservation as used without a confirmation from
 // the gateway.
 const leaseTime = 15 * time.Second

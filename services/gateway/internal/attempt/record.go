@@ -217,8 +217,8 @@ func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	return d.writeRecord(ctx, spans.JournalIntent, d.intentRecord(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// RecordClaim records that an approval is about to be claimed. key is the idempotency key with which limits are
-// reserved, or "" if no limits are reserved. If RecordClaim returns an error, the caller must not claim the approval.
+// RecordClaim records that an approval is about to be claimed. key is the idempotency key of the limit reservation, or
+// "" if no limits are reserved. If RecordClaim returns an error, the caller must not claim the approval.
 func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	rec := d.intentRecord(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key

@@ -57,7 +57,7 @@ func (d *Cache) Revision() string {
 
 func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// LeasedRevision returns the policy revision for which the gateway has a lease, or "" if the gateway has no lease.
+// LeasedRevision returns the policy revision of the gateway's current lease, or "" if the gateway has no lease.
 func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
 	if e == nil || !e.isLeased(d.clock()) {

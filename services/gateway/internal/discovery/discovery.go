@@ -96,8 +96,8 @@ func (f *Result) client() *upstream.Client {
 type Config struct {
 	// Name is the name of the server.
 	Name string
-	// Version is the MCP revision in which the server is queried. If it is empty, the server is queried in the newest
-	// revision that uses sessions or, if the server supports no such revision, in the stateless revision 2026-07-28.
+	// Version is the MCP revision of the queries. If it is empty, the server is queried in the newest revision that uses
+	// sessions. If the server supports no revision with sessions, it is queried in the stateless revision 2026-07-28.
 	Version string
 	// Timeout is the timeout of one query.
 	Timeout time.Duration
@@ -144,7 +144,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Last returns the last result, however old it is, or nil if there is none.
+// Last returns the last result, regardless of its age, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
 // Changes returns how often the server's tool list has changed.
@@ -154,7 +154,7 @@ func (s *Server) Changes() int {
 	return s.changes
 }
 
-// SpeaksRevision reports whether the server is known to support the revision in which it is queried.
+// SpeaksRevision reports whether the server is known to support the revision of the queries.
 func (s *Server) SpeaksRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *Server) SpeaksRevision() bool {
 }
 
 // RefusedRevision reports whether the server has answered within the last five minutes that it does not support the
-// revision in which it is queried.
+// revision of the queries.
 func (s *Server) RefusedRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +302,7 @@ func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// refresh queries the server. It continues even if ctx is cancelled, because other callers may be waiting for the
+// refresh queries the server. It continues even if ctx is cancelled, because other callers might be waiting for the
 // result.
 func (s *Server) refresh(ctx context.Context) (*Result, error) {
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query belongs to no caller's trace

@@ -88,8 +88,8 @@ type Entry struct {
 	Changed    time.Time `json:"changed"`
 }
 
-// Memory stores which clients answer forms. It writes the entries to a file, from which they are read after a restart.
-// It is safe for concurrent use.
+// Memory stores which clients answer forms. It writes the entries to a file, and Open reads them after a restart. It is
+// safe for concurrent use.
 type Memory struct {
 	path string
 	log  *slog.Logger
@@ -144,8 +144,8 @@ func (m *Memory) State(of Client) State {
 	}
 }
 
-// Silent returns the clients to which the gateway currently sends no forms. They are sorted by tenant, subject, agent,
-// name and version.
+// Silent returns the clients that currently receive no forms. They are sorted by tenant, subject, agent, name and
+// version.
 func (m *Memory) Silent() (out []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

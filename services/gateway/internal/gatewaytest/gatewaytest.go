@@ -45,7 +45,7 @@ const Patient = "patient"
 
 // Gateway is a gateway whose dependencies are fakes. A test sets the exported fields before it calls [Gateway.Start].
 type Gateway struct {
-	// Policy, Approvals, Journal and Catalog are the fakes on which the gateway depends.
+	// Policy, Approvals, Journal and Catalog are the gateway's fake dependencies.
 	Policy    *Policy
 	Approvals *Approvals
 	Journal   *Journal

@@ -100,7 +100,7 @@ func (p *Policy) Decided() []Decided {
 	return slices.Clone(p.decided)
 }
 
-// Checked returns the servers for which CheckServer was called.
+// Checked returns the servers in the CheckServer requests.
 func (p *Policy) Checked() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,8 +24,8 @@ const (
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the size, in bytes, up to which a [Memory] is not charged to the budget. Small answers therefore
-// never wait for large ones. The number of small answers is limited by the quota for requests in flight.
+// A [Memory] of at most UncountedBytes is not charged to the budget. Small answers therefore never wait for large ones.
+// The number of small answers is limited by the quota for requests in flight.
 const UncountedBytes = 64 << 10
 
 // ReserveBytes is how many bytes in each quota are reserved for the answer that began to arrive first. It is also the
@@ -41,9 +41,9 @@ type Quotas struct {
 	// principals of one person together. Server is the quota for incomplete answers from each server. All is the total
 	// budget.
 	Principal, Person, Server, All int
-	// Last is how many bytes in each quota are reserved for the [Memory] that began to grow first. No answer may be
-	// larger than Last, so that the first answer can always be completed, and then the next one. Last is 0 for a budget
-	// in which messages do not wait for memory.
+	// Last is how many bytes in each quota are reserved for the [Memory] that began to grow first. No answer may be larger
+	// than Last, so that the first answer can always be completed, and then the next one. Last is 0 if messages do not
+	// wait for memory in this budget.
 	Last int
 }
 
@@ -65,7 +65,7 @@ type Budget struct {
 
 	mu       sync.Mutex
 	accounts map[accountKey]*account
-	queue    []*waiter // in the order in which the memories began to grow
+	queue    []*waiter // sorted by when the memories began to grow
 	begun    uint64
 }
 
@@ -128,7 +128,7 @@ type Memory struct {
 	// since is a sequence number that is set when the Memory begins to grow. The Memory that began to grow first has
 	// the lowest number. The number is 0 if the Memory is not growing.
 	since uint64
-	// accounts are the accounts to which the bytes are charged. While the Memory grows, the account of its server is the
+	// accounts are the accounts that are charged for the bytes. While the Memory grows, the account of its server is the
 	// last element.
 	accounts []*account
 }
@@ -242,8 +242,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to another Memory. The other Memory might be charged to accounts to which h is not charged.
-// If one of these accounts has too little space, Transfer releases the bytes and returns false.
+// Transfer moves all bytes to another Memory. The other Memory can have accounts that h does not have. If one of these
+// accounts has too little space, Transfer releases the bytes and returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -306,8 +306,9 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants memory to the waiters for which there is space, in the order in which they began to grow. If a
-// waiter lacks space in an account, no later waiter gets memory from that account. The caller must hold the lock.
+// grantWaiters grants memory to each waiter whose accounts have enough space. Waiters that began to grow earlier take
+// precedence. If a waiter lacks space in an account, no later waiter gets memory from that account. The caller must
+// hold the lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return

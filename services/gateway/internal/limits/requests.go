@@ -30,8 +30,8 @@ const (
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that a quota is used up. This can be the quota of the caller, of a principal that created the
-// caller, or of the person for whom one of them works, or the total memory budget for request bodies. Compare it with
+// ErrRequests means that a quota is used up. This can be a quota of the caller, of a principal that created the caller,
+// or of a person for whom they work. It can also be the total memory budget for request bodies. Compare it with
 // errors.Is. If the error is a [*quota.FullError], it describes the quota.
 var ErrRequests = quota.ErrFull
 

@@ -84,9 +84,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method to which a server's notification belongs, or "" if the notification is
-// unknown. The gateway forwards the notification only to clients for which the policy allows this method. Servers call
-// elicitation/create, and clients call all other methods.
+// MethodForNotification returns the method that a server's notification belongs to, or "" if the notification is
+// unknown. The gateway forwards the notification only to a client that the policy allows to use this method. Servers
+// call elicitation/create, and clients call all other methods.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -156,8 +156,8 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods about which the gateway asks the policy service before a client uses them. These
-// are the methods of [Features], [Abilities] and extensions, and the notifications that MCP defines.
+// OfferedMethods returns the methods that the gateway includes in CheckServer requests, before a client uses them.
+// These are the methods of [Features], [Abilities] and extensions, and the notifications that MCP defines.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
@@ -187,7 +187,7 @@ func AsksServer(method string) bool {
 // IsMethodOf2026 reports whether a method exists only in revision 2026-07-28.
 func IsMethodOf2026(method string) bool { return method == MethodDiscover || method == MethodListen }
 
-// IsMultiRound reports whether an answer to the method may contain requests to the client (MCP 2026-07-28, Multi
+// IsMultiRound reports whether an answer to the method can contain requests to the client (MCP 2026-07-28, Multi
 // Round-Trip Requests).
 func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
@@ -254,8 +254,8 @@ const (
 	// MetaLogLevel is the key of the lowest level of log messages that the client wants to receive before the answer. The
 	// member may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo is the key of the description of the server that answers. MetaSubscription is the key of the id of
-	// the subscription to which a notification belongs.
+	// MetaServerInfo is the key of the description of the server that answers. MetaSubscription is the key of a
+	// notification's subscription id.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
@@ -278,7 +278,7 @@ func Supported() []string {
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
 // IsRevision reports whether a string has the form of a revision, which is a date. If a client requests an unknown
-// revision of this form, the client may be newer than the gateway.
+// revision of this form, the client might be newer than the gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil

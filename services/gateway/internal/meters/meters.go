@@ -30,9 +30,9 @@ const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 // methods contains the values of the method attribute, which are the MCP methods and other.
 var methods = append(mcpmethod.All(), other)
 
-// These are the error types of a message to which a server has given no usable answer. Unavailable means that the
-// message was not sent. Timeout means that the server did not answer before the timeout. Unknown means that the server
-// might have executed the message.
+// These are the error types of messages without a usable answer from the server. Unavailable means that the message was
+// not sent. Timeout means that the server did not answer before the timeout. Unknown means that the server might have
+// executed the message.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
@@ -172,7 +172,7 @@ func (m *Meters) CountVerified(issuer, outcome string) {
 }
 
 // RecordServed records how long the gateway took from the last byte of a client's message to the answer. It records two
-// metrics, one with and one without the time for which the message was held.
+// metrics. One of them excludes the time that the message was held.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)

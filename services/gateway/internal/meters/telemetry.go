@@ -26,7 +26,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 	// OpenTelemetry's conventions for MCP define these bucket boundaries for the durations of client and server
 	// operations.
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-	// The last boundary is the longest time for which a call can be held.
+	// The last boundary is the maximum hold time of a call.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 	var errs [12]error
 	// These are the bucket boundaries for sessions in OpenTelemetry's conventions for MCP, and additional boundaries up to

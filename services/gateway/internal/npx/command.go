@@ -1,5 +1,5 @@
-// Package npx parses commands that run an npm package. It also manages the directories in which the gateway installs
-// these packages.
+// Package npx parses commands that run an npm package. It also manages the directories where the gateway installs these
+// packages.
 package npx
 
 import (

@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// recordFile is a file that marks an installation as complete. It is outside the directory to which npm writes.
+	// recordFile is a file that marks an installation as complete. It is outside the directory that npm may write to.
 	recordFile = "program.json"
-	// project is the directory in which npm installs the package.
+	// project is the directory where npm installs the package.
 	project = "program"
-	// work is the directory to which the processes of an installation may write until the installation is complete.
+	// work is the directory that the processes of an installation may write to. It is removed when the installation is
+	// complete.
 	work = "work"
 	// unusedMark is a file that marks an installation as not used by the configuration. The file's modification time is
 	// when the installation was marked.
@@ -139,11 +140,11 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the directory to which the processes of the installation may write. It contains the attempt's other
+// Work returns the directory that the processes of the installation may write to. It contains the attempt's other
 // directories.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
-// Project returns the directory in which npm installs the package.
+// Project returns the directory where npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
 // Home returns the directory that npm uses as HOME. Commit removes the directories Home, Cache and Temporary.

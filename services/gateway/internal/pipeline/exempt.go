@@ -34,8 +34,8 @@ const (
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the server to which the message is addressed, and Method is the MCP method. Both come from fixed lists,
-	// so that the journal contains no strings that callers have chosen.
+	// Server is the target server of the message, and Method is the MCP method. Both come from fixed lists, so that the
+	// journal contains no strings that callers have chosen.
 	Server, Method string
 	// Bytes is the size of the message, in bytes.
 	Bytes int

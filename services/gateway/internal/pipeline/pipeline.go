@@ -233,7 +233,7 @@ func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 }
 
 // RecordRefusal records a request from an authenticated caller that was refused before the policy service evaluated it.
-// It returns the id under which the refusal is recorded.
+// It returns the id of the refusal's record.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.RefusedRequest) string {
 	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))

@@ -62,8 +62,8 @@ type charged struct {
 	times int
 }
 
-// charge charges a refusal to all groups to which its principals belong. If the quota of one of these groups is used
-// up, charge returns false and charges nothing.
+// charge charges a refusal to the groups of all its principals. If the quota of one of these groups is used up, charge
+// returns false and charges nothing.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	var space [2 * (1 + maxChain)]charged
 	all := a.appendWindows(space[:0], &rec.Principal, rec, now)
@@ -83,8 +83,7 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// appendWindows appends the windows of the groups to which a principal belongs, except those that are already in the
-// list.
+// appendWindows appends the windows of a principal's groups, except those that are already in the list.
 func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec *journal.Record, now time.Time) []charged {
 	server := offenderOf(rec).server
 	for _, g := range [...]group{

@@ -96,9 +96,8 @@ func hasObject(object []byte, name string) bool {
 	return false
 }
 
-// redact searches one part of a message, which is at the given span. It returns a copy of the message in which the
-// values that were found are replaced, and how many replacements were made under each name. If nothing is found, redact
-// returns the message unchanged, without counts.
+// redact searches the part of a message at the given span. It returns a copy of the message with the replacements, and
+// the number of replacements for each name. If nothing is found, redact returns the message unchanged, without counts.
 func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
 	if r.timeslice != nil {
 		end, err := r.timeslice(len(raw))

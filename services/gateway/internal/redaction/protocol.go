@@ -84,7 +84,7 @@ type step struct {
 // item is the step to any element of an array.
 var item = step{isItem: true}
 
-// steps parses a location, such as `content/*/data`. In a location, `*` stands for every element of an array.
+// steps parses a location, such as `content/*/data`. In a location, `*` matches every element of an array.
 func steps(location string) (out []step) {
 	for name := range strings.SplitSeq(location, "/") {
 		if name == "*" {

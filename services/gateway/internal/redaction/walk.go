@@ -40,7 +40,7 @@ type walker struct {
 // A match is a path that may select a value below the current value. next is the index of the next step of the path.
 type match struct{ path, next int }
 
-// roots returns the matches for a value at which all paths begin.
+// roots returns the matches at a root, where every path can begin.
 func (w *walker) roots() []match {
 	out := make([]match, len(w.plan.paths))
 	for i := range out {

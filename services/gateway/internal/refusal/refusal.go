@@ -24,11 +24,11 @@ type Refusal struct {
 	// RetryAfter is how long the caller should wait before it repeats the call, or zero if that is not known. The
 	// caller receives it only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey states the scope in which the exceeded limit counts calls, for example each session. It is unspecified if
-	// no such limit was exceeded.
+	// SessionKey states the scope of the exceeded limit. For example, the limit can count the calls of each session. It is
+	// unspecified if no such limit was exceeded.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the policy revision with which the policy service evaluated the request, or "" if it did not
-	// evaluate the request.
+	// PolicyRevision is the revision of the policy that the policy service evaluated, or "" if it did not evaluate the
+	// request.
 	PolicyRevision string
 	// Permanent is true if the same call will be refused until an operator changes something. Such a refusal is not
 	// retryable, even if refusals with its code normally are.

@@ -24,7 +24,7 @@ const (
 	revisionTimeout = 10 * time.Second
 	// maxPrograms limits how many stdio servers are started at the same time to list their tools. maxOthers limits how
 	// many other servers are queried at the same time. A server that does not respond occupies a slot until the timeout
-	// expires. This happens once for each MCP revision in which the server has responded before.
+	// expires. This happens once for each MCP revision that the server has responded in before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -129,9 +129,9 @@ func (s *Server) isIdle() bool {
 }
 
 // Discover lists the tools of every server for the catalog, and repeats this on a schedule until ctx is done. It lists
-// a stdio server again only if the server was used after it was last listed. It lists a server only in those revisions
-// in which the server has been used. While hasPolicy() returns false, it lists no server, because the lists could not
-// be reported.
+// a stdio server again only if the server was used after it was last listed. It lists a server only in the revisions
+// that clients have used with the server. While hasPolicy() returns false, it lists no server, because the lists could
+// not be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

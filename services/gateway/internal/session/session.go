@@ -30,9 +30,9 @@ import (
 var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that a session quota is full. This can be the quota of the principal, of a principal in its
-	// delegation chain, or of the person for whom one of them works. No session can be closed to make room. Each of them
-	// has requests in flight, is being opened, or belongs to a principal that has created the caller. A wrapped
+	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of a principal in its
+	// delegation chain, or of a person for whom they work. No session can be closed to make room. Each of them has
+	// requests in flight, is being opened, or belongs to a principal that has created the caller. A wrapped
 	// [*quota.FullError] states which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
@@ -77,7 +77,7 @@ type Session struct {
 	Digest string
 	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are the quota accounts in which the session is counted. They belong to the caller that has opened the
+	// Accounts are the quota accounts that are charged for the session. They belong to the caller that has opened the
 	// session. If Accounts is zero, [Store.Add] sets it to the account of the principal in Key. Accounts must not be
 	// modified after that.
 	Accounts principal.Accounts
@@ -87,9 +87,9 @@ type Session struct {
 	Version string
 	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of
-	// an aggregate session, and is nil for all other sessions. Hub is the aggregate session to which a member session
-	// belongs, and is nil for all other sessions. A member session ends together with its aggregate session.
+	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of an
+	// aggregate session, and is nil for all other sessions. Hub is the aggregate session of a member session, and is nil
+	// for all other sessions. A member session ends together with its aggregate session.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
@@ -120,7 +120,7 @@ type Session struct {
 	isOpen    bool
 	learned   int                  // number of digests in Definitions
 	positions []listPosition       // empty for a closed session and for a member session
-	streams   map[*stream]struct{} // streams from which the client reads
+	streams   map[*stream]struct{} // streams that the client reads
 }
 
 type stream struct{ end context.CancelFunc }
@@ -213,8 +213,8 @@ func DigestOf(id string) string {
 }
 
 // BeginOpen counts a session that a caller with the given accounts is opening, until the returned function is called.
-// An account may have as many sessions that are being opened or closed as it may have open sessions. If one of the
-// accounts would have more, BeginOpen returns [ErrTooMany].
+// Sessions that are being opened or closed have quotas of the same size as open sessions, but are counted separately.
+// If one of these quotas is full, BeginOpen returns [ErrTooMany].
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,8 +293,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen adds a stream from which the client reads, and returns the stream's session. The returned context derives from
-// ctx and is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
+// Listen adds a stream that the client reads, and returns the stream's session. The returned context derives from ctx
+// and is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
 // Until the returned function is called, the session does not count as idle, but the store may close it to make room
 // for another session. Listen returns [ErrUnknown]. If parallel is true and the session has 64 streams, it returns
 // [ErrTooMany].

@@ -201,7 +201,7 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	if resp.Unrecorded { // a header if possible, because some clients do not read trailers
 		s.setOutcome("unrecorded")
 	}
-	if resp.Detached && s.accepts { // the first event contains the id with which the client reconnects
+	if resp.Detached && s.accepts { // the client reconnects with the id in the first event
 		s.start()
 		s.flush()
 		s.detached = s.stored != nil

@@ -53,13 +53,13 @@ const (
 type Call struct {
 	// Owner identifies the owner of the task. No other caller can find the task.
 	Owner string
-	// Server is the configured name of the server to which the call is sent.
+	// Server is the configured name of the target server.
 	Server string
 	// Header contains the HTTP headers that repeat parts of the message, without credentials. It must not be changed.
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder identifies the quotas to which the task and its memory are charged.
+	// Holder identifies the quotas that are charged for the task and its memory.
 	Holder limits.Owner
 }
 
@@ -84,7 +84,7 @@ type Task struct {
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits. While the call is running, it is the id of the
+	// approval is the id of the approval that the call waits for. While the call is running, approval is the id of the
 	// approval that allowed the call.
 	approval string
 	// stop cancels the call. It is nil unless the call is running.
@@ -128,7 +128,7 @@ func (t *Task) Report() State {
 	}
 }
 
-// AwaitedApproval returns the id of the approval for which the task waits. It returns false if the task does not wait.
+// AwaitedApproval returns the id of the approval that the task waits for. It returns false if the task does not wait.
 func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,8 +147,8 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait marks the task as waiting after its call was not sent. approval is the id of the approval for which the task now
-// waits, which can be a new approval. expires is the time when that approval expires. If the client has cancelled the
+// Wait marks the task as waiting after its call was not sent. approval is the id of the approval that the task waits
+// for, which can be a new approval. expires is the time when that approval expires. If the client has cancelled the
 // task in the meantime, Wait ends the task and returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()

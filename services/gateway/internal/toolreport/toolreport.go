@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// maxLists is the maximum number of lists for which digests are cached. maxWeight is the maximum number of lists and
-	// digests together. Both limits are needed, because a server chooses the size of its lists.
+	// maxLists is the maximum number of cached lists. maxWeight is the maximum number of cached lists and digests
+	// together. Both limits are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
 	// reportInterval is the minimum time between two reports of an unchanged list. Unchanged lists are reported again so
@@ -42,7 +42,7 @@ const (
 	maxLeftName   = 128
 )
 
-// refusals contains the reasons for which ReportTools refuses a list permanently.
+// refusals contains the error reasons that mean a permanent refusal of a list by ReportTools.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant; Go has no constant slices
 
 // ErrNotReported means that the list could not be reported to the catalog. None of its tools may be shown to clients.
@@ -71,7 +71,7 @@ type Response struct {
 	// refused the list.
 	Activation string
 	// Refused is true if the catalog refused the list. One possible reason is that a tool's name occurs twice. In that
-	// case, nobody knows which definition a call would use.
+	// case, it is not known which definition a call would use.
 	Refused bool
 	// At is the time of the catalog's response.
 	At time.Time

@@ -27,7 +27,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the fields of a principal to which policy rules can refer.
+// appendJudged appends those fields of a principal that policy rules can match.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())

@@ -30,13 +30,13 @@ const (
 	maxPart = 512
 )
 
-// Caller is the caller for which a server's list is filtered.
+// Caller is the caller that receives a filtered list of a server.
 type Caller struct {
 	// Principal is the authenticated caller, and is never nil. Session and Run are the session and the run of the
 	// caller's message. The records of policy decisions contain them.
 	Principal    *identityv1.Principal
 	Session, Run string
-	// Owner is the principal to whose quota the filtering is charged. The quota limits how many lists are filtered at the
+	// Owner is the principal whose quota is charged for the filtering. The quota limits how many lists are filtered at the
 	// same time.
 	Owner principal.Key
 	// Server is the configured name of the server.

@@ -21,13 +21,14 @@ import (
 const (
 	// policyTimeout is the timeout of one request to the policy service.
 	policyTimeout = 2 * time.Second
-	// maxCached is the maximum number of servers for which responses are cached for one principal and the principals that
-	// act for it. maxOwners is the maximum number of principals for which responses are cached. If a limit is exceeded,
-	// cached responses are removed, and the policy service is asked again when they are needed.
+	// maxCached is the maximum number of cached responses for one principal and the principals that act for it. Each of
+	// these principals has a separate response for each server. maxOwners is the maximum number of principals with cached
+	// responses. If a limit is exceeded, cached responses are removed, and the policy service is asked again when they are
+	// needed.
 	maxCached = 256
 	maxOwners = 10_000
-	// maxMethods is the maximum number of methods for which responses are cached for one caller on one server. The limit
-	// is necessary because a server can send notifications with any method.
+	// maxMethods is the maximum number of cached responses about single methods for one caller on one server. The limit is
+	// necessary because a server can send notifications with any method.
 	maxMethods = 256
 	// retryAfter is how long a method is treated as not allowed after a request to the policy service about the method
 	// has failed.
@@ -55,9 +56,9 @@ type Access struct {
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Methods contains those methods in [mcp.OfferedMethods] that the policy does not deny to the caller.
 	Methods []string
-	// Hidden is true if a request to the server must be answered as if the server did not exist. This is the case if
-	// the policy allows the caller nothing on the server, hides a part of the server, and no list shows the caller a
-	// tool of the server.
+	// Hidden is true if a request to the server must be answered as if the server did not exist. In this case, the policy
+	// allows the caller nothing on the server, hides a part of the server, and shows the caller none of the server's tools
+	// in lists.
 	Hidden bool
 	// Revision is the policy revision of the response, in hexadecimal digits.
 	Revision string
