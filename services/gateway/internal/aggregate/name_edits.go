@@ -55,7 +55,7 @@ func listPlaces(path string) []namePlace {
 }
 
 // inputRequestPlaces returns the positions of names in an answer's requests for the user's input (MCP 2026-07-28, Multi
-// Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
+// Round-Trip Requests; MCP 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }

@@ -32,11 +32,11 @@ const (
 	// firstPause and lastPause are the shortest and the longest pause before a failed watch is restarted.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxAttestations limits how often the policy service is asked to evaluate a call again because the approval
-	// service has rejected the decision as stale.
+	// maxAttestations limits how many decisions on one call the gateway requests from the policy service. It requests
+	// another decision if the approval service has rejected the last one as stale.
 	maxAttestations = 3
-	// clockTolerance limits how much earlier than the gateway the approval service may end a hold. The two ends differ
-	// because the two clocks differ.
+	// clockTolerance limits how much earlier than the gateway the approval service may end a hold. This can happen because
+	// the clocks differ.
 	clockTolerance = time.Second
 )
 

@@ -135,8 +135,8 @@ func (w *Client) tryComplete(ctx context.Context, approvalID, claimID string, ou
 	return a, err
 }
 
-// retry calls a function until it returns nil or a final error, or until ctx is cancelled. Every error is final, except
-// those which mean that the service is unavailable.
+// retry calls ask until ask returns nil or a final error, or until ctx is cancelled. An error is final unless it means
+// that the service is unavailable.
 func (w *Client) retry(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)

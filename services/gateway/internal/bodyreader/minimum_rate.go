@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// maxStall is how long reads of a message that is charged to the memory budget may wait for the server in total. For
-	// every minBytesPerSecond bytes that arrive, the remaining time grows by one second, up to maxStall.
+	// maxStall limits the total time that reads of one message wait for the server. It applies only to messages that are
+	// charged to the memory budget. For every minBytesPerSecond bytes that arrive, the remaining time grows by one second,
+	// up to maxStall.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )

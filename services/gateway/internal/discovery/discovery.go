@@ -47,7 +47,7 @@ const (
 // catalogPrincipal is the principal that owns the gateway's own sessions with servers.
 var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// gatewayClient is how the gateway describes itself to servers as a client.
+// gatewayClient is the client description that the gateway sends to servers.
 var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
 // reportPrincipal returns the principal on whose behalf the gateway reports lists to the catalog.

@@ -49,8 +49,8 @@ type Feature struct {
 // FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
-// Features returns the features that the gateway can declare to a client. It declares those whose methods the policy
-// allows.
+// Features returns the features that the gateway can declare to a client. The gateway declares the features whose
+// methods the policy allows.
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
@@ -146,8 +146,8 @@ func ExtensionMembers(extensions []string) []string {
 	return []string{`"extensions":{"` + strings.Join(extensions, `":{},"`) + `":{}}`}
 }
 
-// Abilities returns the client capabilities that the gateway can declare to a server. It declares those that the client
-// has and whose methods the policy allows.
+// Abilities returns the client capabilities that the gateway can declare to a server. The gateway declares the
+// capabilities that the client has, if the policy allows their methods.
 func Abilities() []Ability {
 	return []Ability{
 		{"elicitation", MethodElicit, []Option{{"form", "{}"}, {"url", "{}"}}},

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxExempt limits how many messages without a policy rule a principal and the agents that it has created may send
-	// in a minute. maxExemptBytes limits the total size of these messages, in bytes. All principals of one person
-	// together may send four times as much.
+	// Some messages are allowed without a policy rule. maxExempt limits how many such messages a principal and the agents
+	// that it has created may send in a minute. maxExemptBytes limits the total size of these messages, in bytes. All
+	// principals of one person together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
 	// maxKinds limits how many combinations of server and method are counted separately for one principal in a minute.

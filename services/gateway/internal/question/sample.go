@@ -48,8 +48,8 @@ func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 // hasToolsAndURLs reports whether a revision supports sampling with tools and elicitation with URLs.
 func hasToolsAndURLs(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
-// isBeforeOptions reports whether clients could not declare any options of capabilities in the revision. It returns
-// false for an unknown revision, because that revision could be newer.
+// isBeforeOptions reports whether the revision defines no options for the capability sampling. It returns false for an
+// unknown revision, because that revision could be newer.
 func isBeforeOptions(revision string) bool {
 	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
 }

@@ -28,7 +28,7 @@ const (
 	Whole = "whole"
 )
 
-// Names returns all names of the counts.
+// Names returns every name that a [Count] can have.
 func Names() []string { return append(detect.Names(), ByPath, Whole) }
 
 // A Count states how many values were replaced under one name.

@@ -37,7 +37,7 @@ type walker struct {
 	found    map[string]int64
 }
 
-// A match is a path that may select a value below the current value. next is the index of the next step of the path.
+// A match is a path that might select a value below the current value. next is the index of the next step of the path.
 type match struct{ path, next int }
 
 // roots returns the matches at a root, where every path can begin.
