@@ -1,7 +1,7 @@
 // Package aggregate presents many MCP servers as one server. It joins their lists, capabilities and instructions, and
 // reports which lists have changed. It also gives the servers' tools, prompts, resources and requests combined names,
-// which consist of the server's name and the name that the server itself uses. The package sends no messages. It needs
-// no state, because a combined name contains the server's name and the server's own name for the element.
+// which consist of the server's name and the name that the server itself uses. The package sends no messages. The
+// package needs no state, because a combined name contains the server's name and the server's own name for the element.
 package aggregate
 
 import (

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// EndSuperseded completes the check of a call for which the policy requires no approval. The caller passes the refusal
-// of the call, or nil if the policy allows the call. If this gateway has requested an approval for an equal call
-// earlier, EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
+// EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal of the
+// call, or nil if the policy allows the call. If this gateway has requested an approval for an equal call earlier,
+// EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
 //
 // EndSuperseded returns the refusal of the call, or nil if the call may run. It also refuses a call that refers to an
 // ended approval. In that case, the call might already have run without the caller receiving the answer, and the call

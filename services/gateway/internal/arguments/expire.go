@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// oldest returns the oldest segment, or nil if there is none.
 func (s *Store) oldest() (first *segment) {
 	for _, o := range s.owners {
 		if one := o.segments[0]; first == nil || one.began.Before(first.began) {

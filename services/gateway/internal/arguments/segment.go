@@ -123,7 +123,6 @@ func parsePlace(place string) (name string, offset int64, err error) {
 	return name, offset, nil
 }
 
-// readEntry reads the entry at an offset of a segment's file.
 func readEntry(path string, offset int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

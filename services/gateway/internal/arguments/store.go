@@ -87,8 +87,7 @@ type owner struct {
 type segment struct {
 	name   string
 	person person
-	// began is the time when the segment was created.
-	began time.Time
+	began  time.Time
 	// size is the size of the file, in bytes.
 	size int64
 	// aead encrypts copies. It is nil if no copies may be added to the segment, because an earlier process created it or

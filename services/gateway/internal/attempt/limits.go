@@ -127,7 +127,6 @@ func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Ref
 	return refused
 }
 
-// describe returns a text that states how many calls a limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {

@@ -137,7 +137,6 @@ func (g *Gateway) Do(m Message) Reply {
 	return read(w, resp)
 }
 
-// serve handles a message from an HTTP client.
 func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (resp dispatch.Response) {
 	to := sse.NewWriter(w, header(m))
 	x := g.Request(ctx, m, to)

@@ -162,7 +162,6 @@ func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
 	return out
 }
 
-// check fails the test if err is not nil.
 func (g *Gateway) check(err error) {
 	g.t.Helper()
 	if err != nil {
@@ -186,7 +185,6 @@ func (g *Gateway) targets() map[string]servers.Config {
 	return out
 }
 
-// revision returns the active policy revision.
 func (g *Gateway) revision() (revision string) {
 	g.Policy.Change(func() { revision = g.Policy.Revision })
 	return revision

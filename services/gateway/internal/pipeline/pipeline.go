@@ -113,8 +113,8 @@ func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, appr
 }
 
 // Replay reports the outcomes of the given calls to the approval service. These are the calls whose outcomes had not
-// been reported when the gateway last stopped. It retries until the service answers or ctx is cancelled. The pipeline
-// can execute calls while Replay is running.
+// been reported when the gateway last stopped. Replay retries until the service answers or ctx is cancelled. The
+// pipeline can execute calls while Replay is running.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }

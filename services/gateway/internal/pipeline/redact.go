@@ -60,7 +60,6 @@ func timeslices(ctx context.Context, a attempt.Attempt) func(bytes int) (end fun
 	return func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) }
 }
 
-// notRedacted returns the refusal for a call whose redactions can't be applied.
 func notRedacted(a attempt.Attempt, why string) *refusal.Refusal {
 	first := a.Decision.GetRedactions()[0].GetRule()
 	return &refusal.Refusal{

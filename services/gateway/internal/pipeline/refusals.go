@@ -123,7 +123,6 @@ func offenderOf(rec *journal.Record) offender {
 	return out
 }
 
-// offenderOfCall returns the source of a call.
 func offenderOfCall(c *attempt.Call) offender {
 	out := offender{Key: principal.Of(c.Principal)}
 	if c.FromServer {
@@ -148,7 +147,7 @@ type window struct {
 
 // count counts a refusal. It returns the decision id for the answer, and the records to write. If the minute of the
 // offender's last window has ended, the records include that window's count. If all quotas have space, the refusal gets
-// a record of its own. The first refusal beyond the quota gets a count record, and later refusals only increment the
+// a record of its own. The first refusal beyond a quota gets a count record, and later refusals only increment the
 // count.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
@@ -173,8 +172,8 @@ func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, r
 	}
 }
 
-// newCountRecord returns the record that counts an offender's refusals beyond the quota. The record is written before
-// the gateway answers the first of these requests. That answer contains the id of the record.
+// newCountRecord returns the record that counts an offender's refusals beyond a quota. The record is written before the
+// gateway answers the first of these requests. That answer contains the id of the record.
 func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),

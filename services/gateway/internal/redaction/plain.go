@@ -38,7 +38,6 @@ func (w *walker) plain(name, text string) (string, error) {
 	return replacement(Whole), nil
 }
 
-// replaced returns how many values were replaced so far.
 func (w *walker) replaced() (n int64) {
 	for _, one := range w.found {
 		n += one

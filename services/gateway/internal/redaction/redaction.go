@@ -65,7 +65,7 @@ func Supports(list []*policyv1.Redaction) bool {
 	return ok
 }
 
-// New returns the redactor for a decision's list of redactions. [Supports] must have returned true for the list. It
+// New returns the redactor for a decision's list of redactions. [Supports] must have returned true for the list. New
 // returns nil if the list is empty. The redactor calls timeslice before it searches a message, with the size of the
 // message in bytes. timeslice may be nil.
 func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {

@@ -35,7 +35,7 @@ func (s *Store) removeFromAccounts(sess *Session) {
 	sess.positions = nil
 }
 
-// longestIdle returns the session that can be closed to make room for a new session in the account of. by contains the
+// longestIdle returns the session of an account that can be closed to make room for a new session. by contains the
 // accounts of the caller that opens the new session. longestIdle chooses the session that has been idle for the longest
 // time and has no request in flight. It skips the sessions of principals that have created the caller, because an agent
 // must not close its creators' sessions. It returns nil if there is no such session.

@@ -22,8 +22,8 @@ type Members struct {
 	mu sync.Mutex
 	by map[string]string // maps a server to the id of its member session
 	// listed is the recorded state of the servers' lists at the last notification to the client. The gateway compares it
-	// with the current state to find out which lists have changed. shownDigests maps a server to a function that returns
-	// the digest of a tool's definition that the client has received last.
+	// with the current state to find out which lists have changed. shownDigests contains a function for each server. The
+	// function returns a tool's digest, which is the digest of the last definition that the client has received.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }

@@ -31,9 +31,9 @@ var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
 	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of a principal in its
-	// delegation chain, or of a person for whom they work. No session can be closed to make room. Each of them has
-	// requests in flight, is being opened, or belongs to a principal that has created the caller. A wrapped
-	// [*quota.FullError] states which quota is full.
+	// delegation chain, or of a person for whom they work. No session can be closed to make room, because each session has
+	// requests in flight, is being opened, or belongs to a creator of the caller. A wrapped [*quota.FullError] states
+	// which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
