@@ -35,8 +35,8 @@ const (
 	// maxAttestations limits how many decisions on one call the gateway requests from the policy service. It requests
 	// another decision if the approval service has rejected the last one as stale.
 	maxAttestations = 3
-	// clockTolerance limits how much earlier than the gateway the approval service may end a hold. This can happen because
-	// the clocks differ.
+	// Because their clocks differ, the approval service may end a hold slightly earlier than the gateway. clockTolerance
+	// is the maximum difference.
 	clockTolerance = time.Second
 )
 

@@ -42,8 +42,8 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent releases the limits that were reserved for a call that was certainly never sent. If the call runs under
-// an approval, ReleaseUnsent first releases the claim, in the background.
+// ReleaseUnsent releases the limits that were reserved for a call that was never sent. The caller must be certain of
+// this. If the call runs under an approval, ReleaseUnsent first releases the claim, in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	k.attempts.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
 	if a.Claim == nil {

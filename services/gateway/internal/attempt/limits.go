@@ -142,8 +142,8 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// ReleaseLease releases the reservation of a call that was certainly never sent. If the lease is empty, ReleaseLease
-// does nothing.
+// ReleaseLease releases the reservation of a call that was never sent. The caller must be certain of this. If the lease
+// is empty, ReleaseLease does nothing.
 func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return

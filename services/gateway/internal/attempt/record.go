@@ -181,7 +181,7 @@ func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err 
 	for _, c := range a.Redactor.Counts() {
 		rec.Redacted = append(rec.Redacted, journal.Redacted{Name: c.Name, Count: c.N})
 	}
-	if err != nil { // the message of err is not recorded, because it may quote the server
+	if err != nil { // the message of err is not recorded, because it can quote the server
 		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()
 		if withheld, ok := errors.AsType[*WithheldError](err); ok {

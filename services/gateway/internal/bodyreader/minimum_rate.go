@@ -16,7 +16,7 @@ const (
 )
 
 // ErrSlow means that the gateway disconnected a server because the server sent a large message too slowly. Such a
-// message occupies memory that other messages may need. Compare it with errors.Is.
+// message occupies memory that other messages might need. Compare it with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
 type pacedReader struct {

@@ -68,11 +68,13 @@ func (c Client) isOf(other Client) bool {
 type State int
 
 const (
-	// Unknown means that the gateway does not know whether the client answers forms. The gateway sends it forms.
+	// Unknown means that the gateway does not know whether the client answers forms. The gateway sends forms to the
+	// client.
 	Unknown State = iota
 	// Answers means that the client has answered a form.
 	Answers
-	// Silent means that the client has not answered its last form. The gateway sends it no forms until a certain time.
+	// Silent means that the client has not answered its last form. The gateway sends no forms to the client until the time
+	// in the client's [Entry].
 	Silent
 )
 

@@ -296,7 +296,7 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case <-w.granted: // memory was granted when ctx was done
+	case <-w.granted: // memory was granted at the same time
 		return w.result()
 	default:
 	}

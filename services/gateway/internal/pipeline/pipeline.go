@@ -197,7 +197,7 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	}
 	switch {
 	case a.NeedsApproval():
-		turn.end(false) // the call may wait for approvers for a long time
+		turn.end(false) // the call might wait for approvers for a long time
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default: // a call that the policy denies ends here
 		refused = p.approvals.EndSuperseded(ctx, a, a.Refusal())

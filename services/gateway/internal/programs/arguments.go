@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// interpreters are programs whose first argument that is not an option is a file to run. The names contain no versions.
+// interpreters are programs that run a file. The file is the first argument that is not an option. The names contain no
+// versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }

@@ -62,8 +62,8 @@ type Server struct {
 	Config
 	faults
 
-	// own is the gateway's own discovery of the server. revisions maps each revision that clients may use to a further
-	// discovery in this revision.
+	// own queries the server in the revision that the gateway has chosen. revisions contains a further discovery for each
+	// revision that clients may use.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
 	// used is when the server was last used, as Unix time in nanoseconds.

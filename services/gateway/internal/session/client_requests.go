@@ -37,7 +37,7 @@ type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
 	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent
-	// since the time in the field since.
+	// since the time that since contains.
 	waiting, made int
 	since         time.Time
 	closed        bool

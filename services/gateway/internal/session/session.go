@@ -354,7 +354,7 @@ func (sess *Session) closeStreams() {
 
 func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
-		return // whoever uses a member session also uses its aggregate session
+		return // each request in a member session also uses the aggregate session
 	}
 	for _, p := range sess.positions {
 		p.account.byUse.MoveToFront(p.at)

@@ -66,7 +66,7 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	}
 	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient)) //nolint:spancheck // the caller ends it
 	Message(span, m, to)
-	return ctx, span //nolint:spancheck // see above
+	return ctx, span //nolint:spancheck // the caller ends it, as above
 }
 
 // Client returns a client's trace context. It reads the trace context from the message's `_meta` or, if `_meta`

@@ -42,7 +42,7 @@ const (
 	maxLeftName   = 128
 )
 
-// refusals contains the error reasons that mean a permanent refusal of a list by ReportTools.
+// refusals contains the error reasons that ReportTools returns if it refuses a list permanently.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant; Go has no constant slices
 
 // ErrNotReported means that the list could not be reported to the catalog. None of its tools may be shown to clients.
