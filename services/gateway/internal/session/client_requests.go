@@ -36,8 +36,8 @@ var (
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
-	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent
-	// since the time that since contains.
+	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent in
+	// the current minute, which began at since.
 	waiting, made int
 	since         time.Time
 	closed        bool
