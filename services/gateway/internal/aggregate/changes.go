@@ -16,8 +16,8 @@ type ServerLists struct {
 	// Methods contains the notification methods, such as notifications/tools/list_changed, that the caller may receive
 	// from this server according to the policy.
 	Methods []string
-	// PromptNamesIgnored is true if the policy treats all prompts alike, whatever their names are. ResourceNamesIgnored
-	// is true if the policy treats all resources alike.
+	// PromptNamesIgnored is true if no policy rule distinguishes prompts by name. ResourceNamesIgnored is the same for
+	// resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Revision is the current policy revision.
 	Revision string
@@ -28,9 +28,10 @@ type ServerLists struct {
 // of known servers.
 //
 // After that number, the line for tools contains each server's name, the number of changes to the server's list, and
-// the policy revision. The gateway itself does not list prompts and resources, so the lines for these name a server,
-// with the policy revision, only if the policy distinguishes prompts or resources by name. A line omits each server
-// about whose list the caller must not be notified.
+// the policy revision. The lines for prompts and resources contain a server's name and the policy revision, but only if
+// the policy distinguishes the server's prompts or resources by name. They contain no number of changes, because the
+// gateway itself does not list prompts and resources. If the caller must not receive notifications about a server's
+// list, the line for that list omits the server.
 func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order tools, prompts, resources

@@ -1,7 +1,7 @@
 // Package aggregate presents many MCP servers as one server. It joins their lists, capabilities and instructions, and
 // reports which lists have changed. It also gives the servers' tools, prompts, resources and requests combined names,
-// which consist of the server's name and the name that the server itself uses. The package sends no messages. It needs
-// no state, because the server and the server's own name can be read from a combined name.
+// which consist of the server's name and the name that the server itself uses. The package sends no messages. The
+// package needs no state, because a combined name contains the server's name and the server's own name for the element.
 package aggregate
 
 import (
@@ -160,9 +160,9 @@ func (p *Part) Add(element []byte) {
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
 // Join returns the response to the request with the given raw id, as a sequence of byte slices. The response contains
-// one list with all servers' elements. In `_meta` it names the servers whose elements are missing or may be outdated,
-// and the omitted elements. The caller may pass members that precede the list in the result; each of them must end with
-// a comma.
+// one list with all servers' elements. Its `_meta` names the servers whose elements are missing or might be outdated,
+// and the omitted elements. members contains the members that precede the list in the result. Each of these must end
+// with a comma.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// namePlace is a position at which a message contains names. path contains the keys that lead to the position. In path,
-// "*" stands for each element of an array, and "{}" for each member of an object.
+// namePlace is a position in a message that contains names. path contains the keys that lead to the position. In path,
+// "*" matches each element of an array, and "{}" matches each member of an object.
 type namePlace struct {
 	path []string
 	// combine returns the combined name for a server and the name that the server uses. split does the reverse: it
@@ -55,13 +55,14 @@ func listPlaces(path string) []namePlace {
 }
 
 // inputRequestPlaces returns the positions of names in an answer's requests for the user's input (MCP 2026-07-28, Multi
-// Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
+// Round-Trip Requests; MCP 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }
 
-// responsePlaces returns the positions at which the response to a method, or a notification, contains names that a
-// client shows or may use later. The positions of tool names are not included, because [jsonrpc.Answer] contains them.
+// responsePlaces returns the positions of names that a client shows or can use later. The names are in the response to
+// a request with this method, or in a notification with this method. The positions of tool names are not included,
+// because [jsonrpc.Answer] contains them.
 func responsePlaces(method string) []namePlace {
 	switch method {
 	case "tools/call":
@@ -122,13 +123,13 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	}}
 	err := w.walk(raw, responsePlaces(method))
 	if err == nil && method == elicitationComplete && len(out) == 0 {
-		err = ErrNoServer // without a server's name, the client could take the message for another server's
+		err = ErrNoServer // without a server's name, the client could not tell which server has sent the message
 	}
 	return out, err
 }
 
-// maxNames limits how many names and titles an answer may contain. It is enough for three in each of 10,000 elements. A
-// limit is necessary because a name occupies more memory than its JSON text.
+// maxNames limits how many names and titles an answer may contain. The limit allows three names for each of 10,000
+// elements. It is necessary because a name occupies more memory than its JSON text.
 const maxNames = 30_000
 
 // [CombineNames] and [ResolveTarget] return these errors. Compare them with errors.Is.
@@ -141,8 +142,8 @@ var (
 	ErrManyServers = errors.New("it names more than one server")
 )
 
-// ResolveTarget returns the server to which a request is addressed, and the edits that replace combined names with the
-// names that the server uses. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
+// ResolveTarget returns a request's target server. It also returns the edits that replace combined names with the
+// server's own names. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -254,8 +255,7 @@ func (w *nameWalker) text(on []namePlace) error {
 }
 
 // nextPlaces selects the positions whose paths begin with the given step, and returns them with this step removed. In a
-// path, "{}" matches each key of an object. "*" matches only the elements of an array, so it does not match an object's
-// key that happens to be "*".
+// path, "{}" matches each key of an object. "*" matches only the elements of an array, and no key of an object.
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

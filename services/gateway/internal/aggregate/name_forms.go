@@ -16,14 +16,14 @@ func isPlainKey(key string) bool {
 }
 
 // form adds the server's name to each string that users see in a form or in a part of a form. Clients show a field's
-// key if the field has no title, so form adds a title that consists of the server's name and the key. The caller passes
-// the field's key, or "" if the object is not a field.
+// key if the field has no title, so form adds a title that consists of the server's name and the key. field is the
+// field's key, or "" if the object is not a field.
 func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
 		members++
 		switch kind := w.dec.PeekKind(); {
-		case isPlainKey(key) && kind != '{': // an object here defines a field and may contain strings that users see
+		case isPlainKey(key) && kind != '{': // an object here defines a field and can contain strings that users see
 			return w.dec.SkipValue()
 		case key == "properties" && kind == '{':
 			return eachMember(w.dec, w.field)

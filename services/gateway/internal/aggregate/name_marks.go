@@ -10,17 +10,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// The server's name must be added to the id or the logger in these notifications.
+// These are notifications in which the server's name must be added to the id or the logger.
 const (
 	elicitationComplete = "notifications/elicitation/complete"
 	logMessage          = "notifications/message"
 )
 
-// lineBreaks matches every sequence of characters that a program may treat as a line break (Unicode Standard, section
+// lineBreaks matches every sequence of characters that a program might treat as a line break (Unicode Standard, section
 // 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines adds a prefix to each line of a text. Without it, a line could look as if another server had sent it.
+// prefixLines adds a prefix to each line of a text. Without the prefix, a line could look as if another server had sent
+// it.
 func prefixLines(prefix, text string) string {
 	return prefix + lineBreaks.ReplaceAllString(text, "\n"+prefix)
 }
@@ -43,7 +44,7 @@ func questionPlaces(path string) []namePlace {
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		// A client would otherwise include the context of all servers, because it knows only one URL for all of them.
+		// Otherwise a client would include the context of all servers, because it treats them as one server.
 		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }

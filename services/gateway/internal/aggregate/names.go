@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// separator stands between the name of a server and the name that the server uses. A server's name contains no
-	// underscore, so a combined name is always split at the first separator.
+	// separator is the string between a server's name and the name that the server uses. A server's name contains no
+	// underscore, so a combined name can always be split at the first separator.
 	separator = "__"
 	// uriPrefix is the beginning of a combined URI, which has the form `mcp.<server>+<uri>`. The part before the
 	// server's own URI begins with a letter and contains only characters that RFC 3986, section 3.1, allows in a

@@ -19,10 +19,10 @@ type Manager struct {
 	client   *Client
 	attempts *attempt.Client
 	log      *slog.Logger
-	// draining is cancelled by Drain and Stop. From then on, the manager holds no calls.
+	// draining is cancelled by Drain and Stop. After that, the manager holds no calls.
 	draining context.Context
 	drain    context.CancelFunc
-	// stopped is cancelled by Stop. From then on, the manager sends no reports.
+	// stopped is cancelled by Stop. After that, the manager sends no reports.
 	stopped context.Context
 	stop    context.CancelFunc
 	// reports tracks the reports that are sent in the background.
@@ -51,13 +51,12 @@ func (k *Manager) Stop() {
 }
 
 // Wait waits until all outcomes have been reported to the approval service. The caller must make sure that no call is
-// in flight. If ctx is cancelled, Wait cancels the remaining reports, which the gateway sends after its next start,
-// when it replays the journal.
+// in flight. If ctx is cancelled, Wait cancels the remaining reports. The gateway sends them after its next start, when
+// it replays the journal.
 func (k *Manager) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.reports.Wait()
 }
 
-// HasTicket reports whether this gateway remembers an approval for a call to the same tool by the same agent on the
-// same server.
+// HasTicket reports whether this gateway has stored an approval that it requested for the same agent, server and tool.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims limits how often the gateway tries to claim an approval. It must try again each time the approval changes
-// while it is being claimed.
+// maxClaims limits how often the gateway tries to claim or to cancel an approval. The gateway must try again if the
+// approval changes during an attempt.
 const maxClaims = 8
 
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
 // claims the approval. If several equal calls wait for one approval, only one of them can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	// Only for these methods can the clients of every protocol revision wait for the answer.
+	// For other methods, the clients of some protocol revisions cannot wait for the answer.
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) {
 		return a, Unavailable()
 	}
@@ -46,8 +46,8 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
-		// A decision is nil without a refusal only if the policy service returned neither. The call then has no
-		// decision.
+		// If the request was refused before the policy service decided, the attempt keeps its earlier decision. If the policy
+		// service returned an empty response, the attempt has no decision and is refused below.
 		if result.Decision != nil || refused == nil {
 			a.Decision = result.Decision
 		}
@@ -70,7 +70,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 }
 
 // RefuseIfEnded refuses a call that refers to an approval that has ended, even if the policy no longer requires an
-// approval. The refusal states how the approval ended, so that a caller that missed the answer to an earlier request
+// approval. The refusal states how the approval ended. A caller that missed the answer to an earlier request thus
 // learns the outcome. RefuseIfEnded returns nil if the approval is pending or approved, or if the call refers to no
 // approval.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
@@ -80,7 +80,7 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// waitedFor returns the id of the approval for which the call already waited in an earlier request, or "" if there is
+// waitedFor returns the id of the approval that an earlier request for the same call waited for, or "" if there is
 // none.
 func waitedFor(a attempt.Attempt) string { return cmp.Or(a.ApprovalID, a.Sent.Meta.Approval) }
 
@@ -126,7 +126,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	}
 	a.Decision = decided.GetDecision()
 	if refused = a.Refusal(); refused != nil && (a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY || a.ApprovalStaysValid()) {
-		return a, refused, false // any other denial ends the approval
+		return a, refused, false // for any other denial, the claim below ends the approval
 	}
 	if list := a.Decision.GetRedactions(); refused == nil && (!a.Redactor.MakesInArguments(list) || (a.Transport == upstream.KindHost || a.AnsweredLater) && !a.Redactor.Makes(list)) {
 		return a, a.PolicyChanged(), false // approvers have not seen the arguments that would be sent
@@ -147,6 +147,6 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
 	a, refused = k.restoreStored(ctx, a, claimed.claimed)
-	a.Definition = definition // the definition for which the claim was made
+	a.Definition = definition // the definition that the claim contains
 	return a, refused, false
 }

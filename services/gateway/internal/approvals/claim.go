@@ -69,7 +69,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 	})
 	a.Decision = last
 	switch {
-	case status.Code(err) == codes.Aborted: // another attempt has claimed the approval, and may use the reserved limits
+	case status.Code(err) == codes.Aborted: // another attempt has claimed the approval and can use the reserved limits
 		return k.recordUnclaimed(ctx, a), claimResult{changed: true}, nil
 	case err != nil:
 		return a, claimResult{err: err}, nil
@@ -109,8 +109,8 @@ func (k *Manager) releaseClaim(ctx context.Context, a attempt.Attempt, reason st
 	return a.WithoutClaim()
 }
 
-// restore returns the message to send. It consists of the stored call and of the id and the volatile `_meta` members of
-// the received message.
+// restore returns the message to send. The message contains the stored params. Its id, and the `_meta` members that can
+// differ each time a client repeats a call, come from the received message.
 func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, error) {
 	raw, err := jsonrpc.Restore(received, call.GetParamsJson())
 	if err != nil {

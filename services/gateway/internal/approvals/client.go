@@ -23,8 +23,8 @@ import (
 
 const (
 	// askTimeout is the timeout of a short request to the approval service. requestTimeout is the timeout of a request
-	// that contains a whole call. It is longer, because a call can have megabytes of arguments, and because people take
-	// much longer to decide anyway. If the approval service's store does not respond, the service itself returns an
+	// that contains a whole call. requestTimeout is longer, because a call can have megabytes of arguments, and because
+	// people take much longer to decide. If the approval service's store does not respond, the service itself returns an
 	// error within 2 s.
 	askTimeout, requestTimeout = 2 * time.Second, 10 * time.Second
 	// progressEvery is the interval between progress notifications to a held caller.
@@ -32,11 +32,11 @@ const (
 	// firstPause and lastPause are the shortest and the longest pause before a failed watch is restarted.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxAttestations limits how often the policy service is asked to evaluate a call again because the approval
-	// service has rejected the decision as stale.
+	// maxAttestations limits how many decisions on one call the gateway requests from the policy service. It requests
+	// another decision if the approval service has rejected the last one as stale.
 	maxAttestations = 3
-	// clockTolerance limits how much earlier than the gateway the approval service may end a hold because their clocks
-	// differ.
+	// Because their clocks differ, the approval service may end a hold slightly earlier than the gateway. clockTolerance
+	// is the maximum difference.
 	clockTolerance = time.Second
 )
 
@@ -48,13 +48,14 @@ const (
 
 // Config configures a [Client].
 type Config struct {
-	// Hold is how long the gateway holds a call open while approvers decide. If it is 0, the caller immediately
-	// receives the ticket, which is a refusal that contains the approval's id.
+	// Hold is how long the gateway holds a call open while approvers decide. If Hold is 0, the caller immediately receives
+	// the ticket, which is a refusal that contains the approval's id.
 	Hold time.Duration
 	// ClientHolds sets different hold times for clients with certain names. The first matching pattern applies.
 	ClientHolds []ClientHold
 	// MaxPending is how many calls of one principal may wait for approvers. It must be positive and equal to the limit
-	// that is configured in the approval service, which enforces it. The gateway only mentions it in refusals.
+	// that is configured in the approval service, which enforces the limit. The gateway only mentions the limit in
+	// refusals.
 	MaxPending int
 	// Execute is the time, counted from the approval, within which a call must be made if its rule sets no other time.
 	// It must be positive and equal to the time that is configured in the approval service.
@@ -95,14 +96,14 @@ func NewClient(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 type Request struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Call is the call to approve. Attest asks the policy service to evaluate that call.
+	// Call is the call to approve. Attest requests the policy service's decision on that call.
 	Call   *approvalv1.BoundCall
 	Attest Attest
-	// DecisionID is the id under which the journal records the policy service's decision.
+	// DecisionID is the id of the policy service's decision in the journal.
 	DecisionID string
-	// ApprovalID is the id of the approval for which the call waited in an earlier request, or empty.
+	// ApprovalID is the approval that an earlier request for the same call waited for, or empty.
 	ApprovalID string
-	// Until is the time at which the gateway stops holding the call.
+	// Until is when the gateway stops holding the call.
 	Until time.Time
 	// Caller is cancelled when the caller disconnects. Drain is cancelled when the gateway is about to stop. In both
 	// cases the approval stays pending, and the gateway makes the call only if the caller repeats it.
@@ -158,7 +159,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	switch result.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
 		return result, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim shows whether the call may run
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the approval service decides at the claim whether the call may run
 		return result, nil
 	default:
 		return result, refusalFor(result.Approval)
@@ -229,7 +230,7 @@ func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 	return resp.GetApproval(), nil
 }
 
-// hold holds the call until the approval is no longer pending, or until the call may not be held any longer.
+// hold holds the call until the approval is no longer pending or the hold must end.
 func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Result, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
@@ -254,7 +255,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	// The answer may contain a newer state of the approval than the one that the watch has reported.
+	// The answer can contain a newer state of the approval than the watch has reported.
 	if answer.approval.GetVersion() > result.Approval.GetVersion() {
 		result.Approval = answer.approval
 	}

@@ -30,10 +30,10 @@ type ClaimRequest struct {
 	Principal *identityv1.Principal
 	// Approval is the last known state of the approval.
 	Approval *approvalv1.Approval
-	// ID is the id of the claim, and also the id under which the journal records the decision.
+	// ID is the id of the claim. It is also the decision id in the journal.
 	ID string
 	// Decided is the policy service's current decision, signed for this claim. Attest requests a newer decision. Lease
-	// identifies the reservation of the call's limits; it is empty if nothing was reserved.
+	// identifies the reservation of the call's limits. Lease is empty if nothing was reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
@@ -43,9 +43,10 @@ type ClaimRequest struct {
 	ServerIdentity string
 }
 
-// Claim claims an approval, which permits the gateway to send the call. If the response is lost or the decision is too
-// old, Claim requests a new decision from the policy service and tries again. All attempts have the same id, so that
-// the approval service treats them as one claim. Claim also returns the last decision of the policy service.
+// Claim claims an approval. A successful claim permits the gateway to send the call. If the response is lost or the
+// decision is too old, Claim requests a new decision from the policy service and tries again. All attempts have the
+// same claim id, so that the approval service treats them as one claim. Claim also returns the last decision of the
+// policy service.
 func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
@@ -92,7 +93,7 @@ func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (st
 			inTime, cancel := context.WithTimeout(ctx, askTimeout)
 			_, err := w.client.RenewClaim(inTime, &approvalv1.RenewClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
 			cancel()
-			if err != nil && ctx.Err() == nil { // the call continues, because CompleteClaim reports its outcome in any case
+			if err != nil && ctx.Err() == nil { // the call continues, because CompleteClaim can report the outcome of an expired claim
 				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
 			}
 		}
@@ -134,8 +135,8 @@ func (w *Client) tryComplete(ctx context.Context, approvalID, claimID string, ou
 	return a, err
 }
 
-// retry calls a function until the function returns nil or a final error, or until ctx is cancelled. An error is final
-// unless it means that the service is unavailable.
+// retry calls ask until ask returns nil or a final error, or until ctx is cancelled. An error is final unless it means
+// that the service is unavailable.
 func (w *Client) retry(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)

@@ -16,16 +16,17 @@ import (
 )
 
 const (
-	// maxShown limits the size, in bytes, of a call that is shown to the person who uses the agent. Some clients
-	// truncate longer messages, and people cannot confirm what they do not see.
+	// maxShown is the maximum size, in bytes, of the text that describes a call to the user of the agent. Some clients
+	// truncate longer texts, and people cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout is how long the gateway tries to submit a user's answer to the approval service.
+	// answerTimeout limits how long the gateway tries to submit a user's answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
 // userAnswer is the answer of the person who uses the agent. If that person has confirmed or declined the call,
-// approval is the resulting state of the approval, or nil if this state is not known, and decision is the last decision
-// of the policy service, or nil if there is none. If the person has not answered, both are nil.
+// approval is the resulting state of the approval, or nil if this state is not known. decision is then the last
+// decision of the policy service, or nil if there is none. If the person has not answered, approval and decision are
+// nil.
 type userAnswer struct {
 	answer   attempt.Confirmation
 	approval *approvalv1.Approval
@@ -33,9 +34,9 @@ type userAnswer struct {
 }
 
 // startConfirm asks the person who uses the agent to confirm a call while the call is held, if the approval's terms
-// allow that person to vote. The returned function stops asking and returns the person's answer. The vote changes the
-// approval, and the watch on the approval reports this change as it does for all other votes. If the client does not
-// answer in time, startConfirm calls endHold.
+// allow that person to vote. The returned function stops asking and returns the person's answer. The answer is
+// submitted as a vote. The watch on the approval reports this vote like any other vote. If the client does not answer
+// in time, startConfirm calls endHold.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval, endHold func()) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 || terms.GetApproveWith() != nil {
 		return func() userAnswer { return userAnswer{} }
@@ -64,7 +65,7 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 	if answer.answer != attempt.Confirmed && answer.answer != attempt.Declined {
 		return answer
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // the answer is submitted in any case
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // the answer is submitted even if ctx is cancelled
 	defer cancel()
 	answer.approval, answer.decision = w.submitAnswer(ctx, q, a.GetId(), answer.answer)
 	return answer
@@ -75,9 +76,9 @@ var verdicts = map[attempt.Confirmation]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// submitAnswer submits a user's answer to the approval service. It returns the approval after the vote, and the last
-// decision of the policy service. The returned approval is nil if its state is not known. submitAnswer retries until
-// both services answer or ctx is cancelled.
+// submitAnswer submits a user's answer to the approval service. It returns the approval after the vote, or nil if its
+// state is not known. It also returns the last decision of the policy service, or nil if there is none. submitAnswer
+// retries until both services answer or ctx is cancelled.
 func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Confirmation) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.retry(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -87,8 +88,8 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		// The policy no longer requires an approval, so there is nothing to vote on. The user has declined the call, so
-		// the approval is cancelled.
+		// The policy no longer requires an approval, so the user cannot vote on it. Because the user has declined the call,
+		// the gateway cancels the approval instead.
 		case resp == nil && err == nil && answer == attempt.Declined:
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()

@@ -20,7 +20,7 @@ type ClientHold struct {
 	// Name is a pattern for the name that a client declares. `*` matches any string. The gateway does not verify the
 	// declared name, because a false name would only change the hold time.
 	Name string
-	// Hold is how long the gateway holds calls from these clients. If it is 0, the clients immediately receive the
+	// Hold is how long the gateway holds calls from these clients. If Hold is 0, the clients immediately receive the
 	// ticket, which is a refusal that contains the approval's id.
 	Hold time.Duration
 }
@@ -45,8 +45,8 @@ func compileHolds(clients []ClientHold) ([]compiledHold, error) {
 	return out, nil
 }
 
-// HoldUntil returns the time at which the hold ends for a call that arrives now from a client that declares the given
-// name.
+// HoldUntil returns when the hold of a call ends. client is the name that the client declares, and now is when the call
+// arrives.
 func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {
@@ -56,7 +56,7 @@ func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// addHeld reports whether a call of the principal may be held. If it may, addHeld counts the call as held.
+// addHeld reports whether a call of the principal may be held. If so, addHeld counts the call as held.
 func (w *Client) addHeld(p *identityv1.Principal) bool {
 	accounts := principal.AccountsOf(p)
 	return w.held.Acquire(&accounts, 1) == nil

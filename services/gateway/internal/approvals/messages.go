@@ -43,7 +43,7 @@ func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 func refusalFor(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
-	case commonv1.Code_CODE_UNSPECIFIED: // the call has just been approved, and the next call can use the approval
+	case commonv1.Code_CODE_UNSPECIFIED: // the call has just been approved; the caller can repeat it and use the approval
 		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
 	case commonv1.Code_CODE_APPROVAL_PENDING:
 		out.Message = pendingText(a)
@@ -69,7 +69,7 @@ func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
-// WaitAdvice begins the last sentence of the message about a call that waits for a person. That sentence tells MCP
+// WaitAdvice is the beginning of the last sentence in the message about a pending approval. That sentence tells MCP
 // clients how to wait for the decision.
 const WaitAdvice = " To wait without sending them again, call "
 
@@ -103,7 +103,8 @@ func deniedText(a *approvalv1.Approval) string {
 	return text + " The same call stays denied for another " + waitText(remaining) + ": do not make it again."
 }
 
-// Denial returns a text that states who denied the call and, if known, that person's reason.
+// Denial returns a text that names the person who denied the call. The text contains the person's reason if it is
+// known.
 func Denial(a *approvalv1.Approval) string {
 	votes := a.GetVotes()
 	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })
@@ -122,7 +123,7 @@ func Denial(a *approvalv1.Approval) string {
 	return text
 }
 
-// waitText formats a waiting time, which it rounds up. It uses seconds for times below two minutes, and minutes for
+// waitText formats a waiting time and rounds it up. The unit is seconds for times below two minutes, and minutes for
 // longer times.
 func waitText(d time.Duration) string {
 	if seconds := math.Ceil(d.Seconds()); seconds < 120 {

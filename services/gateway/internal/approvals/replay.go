@@ -20,8 +20,8 @@ const (
 	replayAtOnce = 8
 )
 
-// OpenCall is an approved call whose outcome may not have been reported to the approval service. The embedded record is
-// the newest of the journal's claim, intent and outcome records of that call.
+// OpenCall is an approved call whose outcome might not have been reported to the approval service. The embedded record
+// is the newest of the journal's claim, intent and outcome records of that call.
 type OpenCall struct{ journal.Record }
 
 // OpenCalls returns the approved calls whose outcomes had not been reported when the gateway stopped.

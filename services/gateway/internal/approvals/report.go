@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout limits how long the answer to an approved call is delayed so that the gateway can first report the
-// outcome. Without this delay, an equal call that follows immediately would find the old claim instead of requesting a
-// new approval.
+// reportTimeout limits how long the gateway delays the answer to an approved call while it reports the call's outcome.
+// Without this delay, an equal call that follows immediately would find the old claim instead of requesting a new
+// approval.
 const reportTimeout = 200 * time.Millisecond
 
-// Reported is a channel that is closed once the outcome of a call has been reported to the approval service. It is nil
+// Reported is a channel that is closed when the outcome of a call has been reported to the approval service. It is nil
 // if there is nothing to report.
 type Reported <-chan struct{}
 
-// WaitBriefly waits for the report, but not longer than 200 ms.
+// WaitBriefly waits until the report has been sent, but not longer than 200 ms.
 func (t Reported) WaitBriefly() {
 	if t == nil {
 		return
@@ -42,8 +42,8 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent releases the limits that were reserved for a call that was certainly never sent. If the call runs under
-// an approval, ReleaseUnsent first releases the claim, in the background.
+// ReleaseUnsent releases the limits that were reserved for a call that was never sent. The caller must be certain of
+// this. If the call runs under an approval, ReleaseUnsent first releases the claim, in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	k.attempts.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
 	if a.Claim == nil {
@@ -87,8 +87,8 @@ type outcomeReport struct {
 	class           journal.ResultClass
 	// reason explains why the call was never sent.
 	reason string
-	// lease identifies the limits that are reserved for the call. They are released only if the call was never sent,
-	// and only if the approval service returns the same lease or the field is anyLease.
+	// lease identifies the limits that are reserved for the call. The limits are released only if the call was never sent.
+	// In addition, the approval service must return the same lease, or the field must be anyLease.
 	lease string
 }
 
@@ -97,7 +97,7 @@ type outcomeReport struct {
 const anyLease = "*"
 
 // sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is
-// cancelled. It returns nil if the approval service no longer accepts an outcome for the claim.
+// cancelled. It also returns nil if the approval service no longer accepts an outcome for the claim.
 func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {
@@ -109,7 +109,7 @@ func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	} else {
 		err = k.client.CompleteClaim(ctx, n.approval, n.claim, outcomes[n.class])
 	}
-	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // nothing to report
+	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // the approval service no longer accepts an outcome
 		return nil
 	}
 	return err

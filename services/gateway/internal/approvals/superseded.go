@@ -11,12 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// EndSuperseded completes the check of a call for which the policy requires no approval. The caller passes the refusal
-// of the call, or nil if the policy allows the call. This gateway may have requested an approval for an equal call
-// before. EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
+// EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal of the
+// call, or nil if the policy allows the call. If this gateway has requested an approval for an equal call earlier,
+// EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
 //
 // EndSuperseded returns the refusal of the call, or nil if the call may run. It also refuses a call that refers to an
-// approval that has ended, because the caller may have missed the answer, and the call must not run twice.
+// ended approval. In that case, the call might already have run without the caller receiving the answer, and the call
+// must not run twice.
 func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *refusal.Refusal) *refusal.Refusal {
 	if denied == nil && !a.Allows() {
 		return a.PolicyChanged()
@@ -62,8 +63,7 @@ func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt, denie
 	return denied
 }
 
-// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless a call has claimed the
-// approval.
+// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless a call has claimed it.
 func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
 		approval, err := k.client.unclaimedApproval(ctx, *callFor(a))

@@ -16,10 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// maxTickets limits how many approvals the gateway remembers. If there are more, it forgets the oldest ones.
+// maxTickets is the maximum number of stored approvals. If there are more, the gateway removes the oldest ones.
 const maxTickets = 4096
 
-// Call contains the properties of a call to which an approval is bound, except the digest of the tool's definition.
+// Call contains the properties of a call that an approval is bound to. The approval is also bound to the digest of the
+// tool's definition, which Call does not contain.
 type Call struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
@@ -29,20 +30,20 @@ type Call struct {
 	Params                         []byte
 }
 
-// tickets remembers for which calls this gateway has requested approvals. The gateway cancels such an approval if the
-// policy later requires none for the call. The zero value cannot be used; call newTickets.
+// tickets stores the approvals that this gateway has requested, so that it can find them by their calls. If the policy
+// later requires no approval for such a call, the gateway cancels the approval. The zero value cannot be used; call
+// newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by maps the key of a call to the approvals that are remembered for calls with this key. ids maps an approval's id
-	// to its element in order.
+	// by maps a call's key to the stored approvals for that key. ids maps an approval's id to its element in order.
 	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
-	// order contains all remembered approvals, oldest first.
+	// order contains all stored approvals, oldest first.
 	order *list.List
 }
 
-// callKey contains the properties of a call that are cheap to compare. The gateway computes a call's digest only if it
-// remembers an approval with the same key.
+// callKey contains the properties of a call that are cheap to compare. The gateway computes a call's digest only if an
+// approval with the same key is stored.
 type callKey struct{ tenant, subject, agent, server, name string }
 
 type ticketEntry struct {
@@ -89,7 +90,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	t.ids[id] = t.order.PushBack(k)
 }
 
-// find returns the id of the newest remembered approval for a call, or "" if there is none.
+// find returns the id of the newest stored approval for a call, or "" if there is none.
 func (t *tickets) find(c Call, now time.Time) string {
 	at := c.key()
 	if !t.hasAny(at) {
@@ -155,9 +156,9 @@ func (w *Client) remember(q Request, a *approvalv1.Approval) {
 	}, a.GetId(), last, time.Now())
 }
 
-// unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is
-// pending or approved and no call has claimed it. Otherwise it returns "". If the approval has ended, unclaimedApproval
-// also removes it from w.tickets.
+// unclaimedApproval returns the id of the approval that this gateway has requested for a call. It returns "" unless the
+// approval is pending or approved and no call has claimed it. If the approval has ended, unclaimedApproval also removes
+// it from w.tickets.
 func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// oldest returns the oldest segment, or nil if there is none.
 func (s *Store) oldest() (first *segment) {
 	for _, o := range s.owners {
 		if one := o.segments[0]; first == nil || one.began.Before(first.began) {
@@ -49,8 +48,8 @@ func (s *Store) scheduleExpiry() {
 
 // removeOldest removes a person's oldest segments while that person's share is exceeded. Then, while all segments
 // together are too large, it removes the oldest segment of the person who uses the most space. Therefore people who use
-// more space can't displace the copies of a person who uses less, however many they are. removeOldest never removes the
-// segment that was just written.
+// more space can't displace the copies of a person who uses less, regardless of the number of people. removeOldest
+// never removes the segment that was just written.
 func (s *Store) removeOldest(written *segment) {
 	own := s.owners[written.person]
 	for own.size > s.share() && own.segments[0] != written {
@@ -82,8 +81,8 @@ func (s *Store) removeEarly(o *owner) {
 	s.removeFirst(o)
 }
 
-// removeFirst removes a person's oldest segment. It removes the key before the file. If one of them can't be removed,
-// the segment is no longer used anyway, and the next start of the gateway tries again to remove it.
+// removeFirst removes a person's oldest segment. It removes the key before the file. If the key or the file can't be
+// removed, the store still stops using the segment. The gateway tries to remove it again at its next start.
 func (s *Store) removeFirst(o *owner) {
 	first := o.segments[0]
 	s.grow(first, -first.size)

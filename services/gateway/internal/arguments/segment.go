@@ -33,8 +33,8 @@ func nameOf(began time.Time, of person) string {
 	return began.UTC().Format(timeFormat) + "-" + hex.EncodeToString(of[:])
 }
 
-// parseName returns the segment with this name, but without its size. It returns false if the name is not the name of a
-// segment.
+// parseName returns the segment with this name. The size of the returned segment is not set. parseName returns false if
+// the name has another form.
 func parseName(name string) (*segment, bool) {
 	at, of, _ := strings.Cut(name, "-")
 	began, err := time.Parse(timeFormat, at)
@@ -54,7 +54,7 @@ const (
 	lengthBytes = 4
 	// sealBytes is how many bytes the encryption adds, which are the nonce and the tag.
 	sealBytes = 12 + 16
-	// maxEntry limits the length of an entry, in bytes. No message is longer.
+	// maxEntry limits the length of an entry, in bytes. No message is larger.
 	maxEntry = 64 << 20
 	keyBytes = 32
 )
@@ -77,8 +77,8 @@ func create(path, keyPath string) (cipher.AEAD, error) {
 	return aead, file.Close()
 }
 
-// writeKey writes a segment's key and waits until it is on the storage device, because the entries of a segment without
-// its key are useless.
+// writeKey writes a segment's key and waits until the key is on the storage device. Without the key, the entries of the
+// segment could not be decrypted.
 func writeKey(path string, key []byte) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -97,7 +97,7 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 }
 
 // appendEntry encrypts a call's arguments, appends the entry to the file of a segment, and returns the entry. After an
-// error, the caller must append nothing more to the segment, because its last entry may be incomplete.
+// error, the caller must not append to the segment again, because the last entry might be incomplete.
 func appendEntry(path string, to *segment, id string, arguments []byte, sync bool) ([]byte, error) {
 	size := lengthBytes + sealBytes + len(arguments)
 	entry := make([]byte, lengthBytes, size)
@@ -123,7 +123,6 @@ func parsePlace(place string) (name string, offset int64, err error) {
 	return name, offset, nil
 }
 
-// readEntry reads the entry at an offset of a segment's file.
 func readEntry(path string, offset int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -29,10 +29,10 @@ type Config struct {
 	// Bytes limits the size of all segments together. It must be at least 1 MiB. If the limit is exceeded, the store
 	// removes the oldest segments of the person who uses the most space.
 	Bytes int64
-	// Share is the fraction of Bytes that one person's copies may use. It must be above 0 and at most 1. If the copies
-	// use more, the store removes the person's oldest segments.
+	// Share is the fraction of Bytes that one person's copies may use. It must be above 0 and at most 1. If the person's
+	// copies use more, the store removes the person's oldest segments.
 	Share float64
-	// Age is how long a copy is stored at most. It must be at least a minute.
+	// Age is the maximum storage time of a copy. It must be at least a minute.
 	Age time.Duration
 	// Sync makes Put wait until the copy is on the storage device.
 	Sync bool
@@ -76,7 +76,7 @@ type Store struct {
 	fault error
 }
 
-// An owner is a person for whose calls copies are stored.
+// An owner is a person with stored copies.
 type owner struct {
 	segments []*segment // oldest first
 	// size is the total size of the owner's segments, in bytes.
@@ -87,12 +87,11 @@ type owner struct {
 type segment struct {
 	name   string
 	person person
-	// began is the time when the segment was created.
-	began time.Time
+	began  time.Time
 	// size is the size of the file, in bytes.
 	size int64
-	// aead encrypts copies. It is nil if no copies may be added to the segment, because an earlier process created it
-	// or because its last entry may be incomplete.
+	// aead encrypts copies. It is nil if no copies may be added to the segment, because an earlier process created it or
+	// because its last entry might be incomplete.
 	aead cipher.AEAD
 }
 
@@ -141,9 +140,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of a call's arguments. The caller passes the id of the decision on the call, and the identity of
-// the person on whose behalf the call is made. If the copy cannot be stored, Put returns an error that wraps
-// [ErrNotStored].
+// Put stores a copy of a call's arguments. id is the id of the decision on the call. who identifies the person on whose
+// behalf the call is made. If the copy cannot be stored, Put returns an error that wraps [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +172,7 @@ func (s *Store) put(id string, of person, arguments []byte) (Copy, error) {
 	return out, nil
 }
 
-// activeOf returns the segment to which a person's copies are currently added. If there is none, it creates a segment.
+// activeOf returns the segment that currently receives a person's new copies. If there is none, it creates a segment.
 func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
 	if o := s.owners[of]; o != nil {
 		newest := o.segments[len(o.segments)-1]
@@ -222,7 +220,7 @@ type Usage struct {
 	// Oldest is the time when the oldest segment was created. All copies from before that time were removed. Oldest is
 	// zero if there are no copies.
 	Oldest time.Time
-	// Age is how long a copy is stored at most.
+	// Age is the maximum storage time of a copy.
 	Age time.Duration
 	// RemovedEarly is the last time when copies were removed because a maximum size was exceeded. It is zero if no
 	// copies were removed for that reason.

@@ -20,8 +20,8 @@ import (
 type Attempt struct {
 	*Call
 
-	// Sent is the message to send. It is the message that the client sent or, after an approval, the message that was
-	// approved.
+	// Sent is the message to send. This is the message that the client sent. If the call runs under an approval, it is the
+	// approved message.
 	Sent *jsonrpc.Message
 	// ID is the id of the decision. When the attempt claims an approval, it gets a new id, which is also the id of the
 	// claim.
@@ -31,7 +31,7 @@ type Attempt struct {
 	Definition []byte
 	// Decision is the last decision of the policy service, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Validity tells how long the decision allows the call to start.
+	// Validity is the period during which the decision allows the call to start.
 	Validity decisioncache.Validity
 	// Lease is the reservation of the call's limits, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
@@ -40,7 +40,8 @@ type Attempt struct {
 	// limits, or nil.
 	ObservedLease   *ratelimitv1.Lease
 	ObservedRefusal *refusal.Refusal
-	// Claim is the approval under which the call runs, or nil if the call runs without an approval.
+	// Claim is the approval that was claimed, or is being claimed, for the call. It is nil if the call runs without an
+	// approval.
 	Claim *Claim
 	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
@@ -53,11 +54,11 @@ type Attempt struct {
 // New returns the first attempt at a call.
 func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID: NewID()} }
 
-// Claim is the approval under which a call runs. It is immutable.
+// Claim is an approval that was claimed, or is being claimed, for a call. It is immutable.
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the number of the approval's attempt for which the claim was made.
+	// Attempt is the number of the approval's attempt. The claim applies to that attempt.
 	Attempt int32
 	// Votes are the votes that approved the call. The field is empty until the approval is claimed.
 	Votes []*approvalv1.Vote
@@ -75,8 +76,8 @@ func (a Attempt) WithoutClaim() Attempt {
 	return a
 }
 
-// WithNewID returns a copy of the attempt with a new id. A call that continues after its claim was not made needs a new
-// id, because the journal already contains records of the claim with the old id.
+// WithNewID returns a copy of the attempt with a new id. A call that continues after a failed claim needs a new id,
+// because the journal already contains records of that claim with the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a

@@ -42,7 +42,7 @@ func (p *Permit) HasEnded() bool {
 	return p.validity.Load().HasEnded() || p.attempt.Credential == nil || !p.attempt.Credential.IsValid()
 }
 
-// Renew returns nil if the call may start now. The decision can have become invalid while the call waited for its
+// Renew returns nil if the call may start now. The decision might have become invalid while the call waited for its
 // server, for an approver or for the gateway. In that case, the policy service evaluates the call again. Renew returns
 // a [*WithheldError] if the policy now refuses the call, if no valid decision can be obtained, or if the caller's
 // credential is no longer valid.
@@ -78,8 +78,7 @@ func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
 	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }
 
-// credentialRefusal returns the refusal for a call whose caller's credential is not valid. It returns nil if the
-// credential is valid.
+// credentialRefusal returns nil if the credential of the call's caller is valid. Otherwise it returns the refusal.
 func credentialRefusal(ctx context.Context, a Attempt) *refusal.Refusal {
 	err := authn.ErrTokensStale
 	if a.Credential != nil {

@@ -42,7 +42,7 @@ type Call struct {
 	// Received is the time when the last byte of the request arrived.
 	Received time.Time
 	// Timeout limits how long the server may take to answer, unless the policy sets another timeout. Deadline measures
-	// this time and can be paused. Deadline is nil if the timeout is never paused.
+	// this time, and can be paused. It is nil if the timeout is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
 	// MaxTimeout limits how long the server may take in total if it reports progress, unless the policy sets a timeout.
@@ -54,22 +54,21 @@ type Call struct {
 	// FromServer is true if the server has sent the request to the client.
 	FromServer bool
 	// AnsweredLater is true if the client answers the server's request in a later request of its own (MCP 2026-07-28,
-	// Multi Round-Trip Requests), so that the pipeline does not receive the answer.
+	// Multi Round-Trip Requests). In that case, the pipeline does not receive the answer.
 	AnsweredLater bool
 	// DeclaredCapabilities is a raw JSON object that replaces the client's capabilities in the message to the server.
 	// If it is nil, the capabilities stay unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP
 	// 2026-07-28, Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
-	// Upstream sends the request. Memory is charged for the memory that the answer needs.
+	// Upstream sends the request. Memory accounts for the memory that the answer needs.
 	Upstream Forwarder
 	Memory   *limits.Memory
 	// Reply sends messages to the client before the answer. It is nil if the client does not accept such messages.
 	Reply Reply
 	// Hold limits how long the call may be held for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval for which the call already waited in an earlier request, or "" if there is
-	// none.
+	// ApprovalID is the id of the approval that an earlier request for the same call waited for, or "" if there is none.
 	ApprovalID string
 	// Confirm asks the person who uses the agent to confirm the call. It is nil if the client cannot show forms.
 	Confirm Confirm
@@ -77,8 +76,8 @@ type Call struct {
 	Identity string
 	// Tools looks up the called tool in the server's list. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case, the gateway
-	// checks that the called tool is in the list that the caller may see.
+	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case, the gateway checks
+	// that the caller's list contains the called tool.
 	HidesTools bool
 }
 
@@ -106,9 +105,9 @@ type Tools interface {
 	// server does not list the tool.
 	Definition(ctx context.Context, fresh bool) ([]byte, error)
 	// EnsureListed makes sure that the gateway itself has read the server's list in the session's protocol revision. If
-	// necessary, it requests the list. The check is needed because a definition is accepted at its first use only if
-	// such a list contains it. listed is true if EnsureListed has just read the list. refused contains the reason if
-	// the list can't be read or the policy service does not accept it. Otherwise it is nil.
+	// necessary, it requests the list. The policy service accepts a new definition at its first use only if such a list
+	// contains it. listed is true if EnsureListed has just read the list. refused contains the reason if the list can't be
+	// read or the policy service does not accept it. Otherwise it is nil.
 	EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal)
 }
 

@@ -60,8 +60,7 @@ type Deps struct {
 type Client struct {
 	deps Deps
 	// blanks contains records that are not in use. They are reused to avoid allocations.
-	blanks sync.Pool
-	// instances detects whether more than one instance of the ratelimit service answers.
+	blanks    sync.Pool
 	instances instances
 }
 

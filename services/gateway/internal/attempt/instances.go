@@ -15,9 +15,9 @@ const (
 )
 
 // instances detects whether more than one instance of the ratelimit service answers. Each instance counts separately,
-// so two instances would double every limit. If a new instance answers, instances assumes that the service was
-// restarted. If an earlier instance then answers again, there are two instances. In the zero value, no instance has
-// answered yet. The type is safe for concurrent use.
+// so two instances would double every limit. If a new instance answers, the type assumes that the service was
+// restarted. If an earlier instance answers after that, at least two instances are running. The zero value means that
+// no instance has answered yet. The type is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string

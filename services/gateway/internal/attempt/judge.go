@@ -54,7 +54,7 @@ func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCall
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
-		if a.Decision.GetHidden() { // a hidden tool is refused, whatever the effect of the decision is
+		if a.Decision.GetHidden() { // a hidden tool is refused, regardless of the decision's effect
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 && !redaction.Supports(d.GetRedactions()) || slices.ContainsFunc(d.GetLimits(), isUnknown) {
@@ -118,7 +118,7 @@ func (a Attempt) NeedsApproval() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// PolicyChanged returns the refusal for a call on which the policy service has just changed its decision.
+// PolicyChanged returns the refusal for a call if the policy service has just changed its decision.
 func (a Attempt) PolicyChanged() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused

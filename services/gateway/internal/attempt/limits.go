@@ -15,9 +15,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is how long a reservation can be released after it was made. A short time is enough, because the gateway
-// releases a reservation only if the call was never sent, and it knows that as soon as the connection attempt has
-// failed. After leaseTime the reservation counts as used, without a confirmation from the gateway.
+// leaseTime is how long the gateway can release a reservation after making it. A short period is enough, because the
+// gateway releases a reservation only if the call was never sent. The gateway knows this as soon as the connection
+// attempt has failed. After leaseTime, the ratelimit service counts the reservation as used without a confirmation from
+// the gateway.
 const leaseTime = 15 * time.Second
 
 // Miscounted is the message in refusals while two instances of the ratelimit service answer alternately.
@@ -106,8 +107,9 @@ func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.R
 // service answer alternately and count separately.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal for a call that exceeds a limit. If the ratelimit service has returned neither a lease
-// nor a refusal, the caller passes nil, and limited refuses the call as well.
+// limited returns the refusal for a call that exceeds a limit. exceeded is the refusal of the ratelimit service. If the
+// service returned neither a lease nor a refusal, exceeded is nil, and limited refuses the call because the service is
+// unavailable.
 func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
@@ -125,7 +127,6 @@ func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Ref
 	return refused
 }
 
-// describe returns a text that states how many calls the limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {
@@ -141,8 +142,8 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// ReleaseLease releases the reservation of a call that was certainly never sent. If the lease is empty, ReleaseLease
-// does nothing.
+// ReleaseLease releases the reservation of a call that was never sent. The caller must be certain of this. If the lease
+// is empty, ReleaseLease does nothing.
 func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return

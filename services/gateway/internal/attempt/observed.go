@@ -22,7 +22,7 @@ const (
 	wouldLimit           = "would_limit"
 )
 
-// errNotReserved explains why a call's limits that are only recorded (mode: observe) were not reserved. The ratelimit
+// errNotReserved explains why a call's limits with mode: observe were not reserved. The reason is that the ratelimit
 // service had already failed to reserve the call's other limits.
 var errNotReserved = status.Error(codes.Unavailable, "the limiter did not reserve the other limits of this call")
 
@@ -73,9 +73,9 @@ func (a Attempt) Observed() journal.Observed {
 	return out
 }
 
-// limitEffect returns the effect to record for limits that are only recorded (mode: observe) and could not be reserved.
-// If a limit was exceeded, the effect is would_limit. If the ratelimit service is unavailable, or if this gateway does
-// not support a limit, the effect is would_deny.
+// limitEffect returns the effect to record when limits with mode: observe could not be reserved. Such limits are only
+// recorded and not enforced. If a limit was exceeded, the effect is would_limit. If the ratelimit service is
+// unavailable, or if this gateway does not support a limit, the effect is would_deny.
 func limitEffect(code commonv1.Code) string {
 	switch code { //nolint:exhaustive // no other code means that a limit was exceeded
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:

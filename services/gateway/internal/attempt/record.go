@@ -27,7 +27,7 @@ import (
 )
 
 // writeRecord writes a record with the given function. If the call's span is sampled, writeRecord measures the write
-// with a child span that has the given name.
+// with a child span. name is the name of that span.
 func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -80,8 +80,8 @@ func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.R
 	return rec
 }
 
-// addDefinition adds the digest of the tool's definition and the tool's class to the record. Of a call's records, only
-// the first contains them.
+// addDefinition adds the digest of the tool's definition and the tool's class to the record. Only the first record of a
+// call contains them.
 func (a Attempt) addDefinition(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
@@ -90,7 +90,7 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 }
 
 // arguments returns the keyed digest of a tool call's arguments. For all methods other than tools/call, it returns the
-// keyed digest of the params. It returns "" if there are no arguments or params. Of a call's records, only the first
+// keyed digest of the params. It returns "" if there are no arguments or params. Only the first record of a call
 // contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
@@ -181,7 +181,7 @@ func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err 
 	for _, c := range a.Redactor.Counts() {
 		rec.Redacted = append(rec.Redacted, journal.Redacted{Name: c.Name, Count: c.N})
 	}
-	if err != nil { // the message of err is not recorded, because it may quote the server
+	if err != nil { // the message of err is not recorded, because it can quote the server
 		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()
 		if withheld, ok := errors.AsType[*WithheldError](err); ok {
@@ -217,8 +217,8 @@ func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	return d.writeRecord(ctx, spans.JournalIntent, d.intentRecord(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// RecordClaim records that an approval is about to be claimed. key is the idempotency key with which limits are
-// reserved, or "" if no limits are reserved. If RecordClaim returns an error, the caller must not claim the approval.
+// RecordClaim records that an approval is about to be claimed. key is the idempotency key of the limit reservation, or
+// "" if no limits are reserved. If RecordClaim returns an error, the caller must not claim the approval.
 func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	rec := d.intentRecord(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
@@ -438,7 +438,7 @@ func SignInRefusal(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_LOGIN_REQUIRED, Message: refusal.Sentence(upstream.CauseOf(err).Text)}
 }
 
-// Code returns the refusal code for a call that failed with err, so that it has no usable answer.
+// Code returns the refusal code for a call that has no usable answer because of err.
 func Code(err error) commonv1.Code {
 	if withheld, ok := errors.AsType[*WithheldError](err); ok {
 		return withheld.Code

@@ -17,16 +17,16 @@ const (
 	// leastMemory is the size of the first allocation for a message, in bytes.
 	leastMemory = 512
 	// sureMemory is how many bytes of a large message must arrive before memory for the whole announced length is
-	// allocated. A single allocation is possible because the length was announced, but an announcement alone must not
+	// allocated. After that, the announced length makes a single allocation possible. The announcement alone must not
 	// cause a large allocation.
 	sureMemory = 1 << 20
 	// maxRead limits how many bytes are read or copied before the goroutine yields the processor.
 	maxRead = 256 << 10
 )
 
-// Memory is the buffer for one message. It grows as bytes arrive, because a peer could announce any length. A small
-// first part of the message is not charged to the memory budget, and all further growth is charged. If the peer has
-// announced the length, memory for the whole message is allocated after sureMemory bytes. A Memory is not safe for
+// Memory is the buffer for one message. It grows as bytes arrive, because a peer could announce any length. Messages of
+// up to [limits.UncountedBytes] are not charged to the memory budget. Larger messages are charged in full. If the peer
+// has announced the length, memory for the whole message is allocated after sureMemory bytes. A Memory is not safe for
 // concurrent use. [New] creates a Memory.
 type Memory struct {
 	ctx      context.Context //nolint:containedctx // limits every wait for memory
@@ -38,7 +38,7 @@ type Memory struct {
 }
 
 // New returns an empty buffer for a message. The caller must not add more than maxBytes bytes. The buffer charges the
-// bytes to the given memory. If that is nil, only small messages are accepted. When ctx is done, the buffer stops
+// bytes to the given memory. If memory is nil, only small messages are accepted. When ctx is done, the buffer stops
 // waiting for memory.
 func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
 	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}

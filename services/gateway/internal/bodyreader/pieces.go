@@ -13,8 +13,8 @@ import (
 // pieceSize is the size of each buffer in the pool, in bytes.
 const pieceSize = 64 << 10
 
-// Pieces is a pool of buffers that collect a body until it is complete. Because of the pool, even a large body needs
-// only one allocation, which saves work for the garbage collector. The zero value is ready to use. It is safe for
+// Pieces is a pool of buffers that collect a body until it is complete. With the pool, a body of any size needs only
+// one allocation, which reduces the work of the garbage collector. The zero value is ready to use. It is safe for
 // concurrent use.
 type Pieces struct{ free sync.Pool }
 

@@ -3,8 +3,8 @@ package broadcast
 
 import "sync"
 
-// Broadcaster notifies goroutines that something has changed. The goroutines must find out themselves what has changed.
-// The zero value is ready to use. It is safe for concurrent use.
+// Broadcaster notifies goroutines that something has changed. A notification does not say what has changed. The zero
+// value is ready to use. It is safe for concurrent use.
 type Broadcaster struct {
 	mu   sync.Mutex
 	next chan struct{}

@@ -67,15 +67,14 @@ type epoch struct {
 }
 
 // personEntries contains the cached decisions for one person and that person's agents. If a decision depends on the
-// session, there is one entry for each session, and one more entry without a decision, which marks that the decision
-// depends on the session.
+// session, there is one entry for each session. A further entry without a decision marks this dependency.
 type personEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
 
-// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty, so that
-// every call is decided by the policy service.
+// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty, and the
+// gateway asks the policy service about every call.
 func New(deps Deps, off bool) (*Cache, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("decisioncache: every dependency is required")
@@ -83,7 +82,7 @@ func New(deps Deps, off bool) (*Cache, error) {
 	return &Cache{deps: deps, off: off, clock: now}, nil
 }
 
-// Query identifies a call for which a decision is needed. It does not contain the call's arguments.
+// Query identifies a call that needs a decision. It does not contain the call's arguments.
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
@@ -94,8 +93,8 @@ type Query struct {
 	Definition []byte
 }
 
-// owner returns the key of the person to whom the decision's cache entries belong. All agents of a person share that
-// person's entries, so that a person with many agents can't fill the cache.
+// owner returns the key of the person who owns the query's cache entries. All agents of a person share that person's
+// entries, so that a person with many agents can't fill the cache.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -126,9 +125,9 @@ func (q *Query) appendSessions(dst []byte) []byte {
 }
 
 // Get returns the cached decision on a call, or nil if the gateway must ask the policy service. It returns nil if no
-// usable decision is cached. It also returns nil if the call's trace is sampled, so that the trace shows the request to
-// the policy service, and for one in 1000 lookups on average, so that the cached decision is verified. Callers must not
-// modify the decision.
+// usable decision is cached. If the call's trace is sampled, Get also returns nil, so that the trace shows the request
+// to the policy service. On average, Get also returns nil for one in 1000 lookups, so that the cached decision is
+// verified. Callers must not modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
@@ -208,8 +207,9 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	return nil
 }
 
-// insert adds an entry to a person's entries. If the person already has the maximum number of entries, the new entry
-// replaces an arbitrary one. The caller must hold the lock.
+// insert adds an entry to a person's entries. If the person already has the maximum number of entries, insert first
+// removes an arbitrary one of them. If the key is too long or the cache is full, insert does nothing. The caller must
+// hold the lock.
 func (e *epoch) insert(s *personEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {

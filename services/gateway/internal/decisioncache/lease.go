@@ -18,11 +18,11 @@ const (
 	// service grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift determines the part at the end of a lease that is not used, which is 1/drift of the lease's duration. This
-	// margin is necessary because clocks run at different rates.
+	// drift determines the safety margin of a lease. The gateway does not use the last 1/drift of the lease's duration,
+	// because clocks run at different rates.
 	drift = 100
-	// silence is how long the policy service may send no message before it counts as unavailable. The service responds
-	// to every lease request.
+	// silence is how long the policy service can send no message before the gateway treats the service as unavailable. The
+	// service responds to every lease request.
 	silence = 2 * time.Second
 )
 
@@ -57,7 +57,7 @@ func (d *Cache) Revision() string {
 
 func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// LeasedRevision returns the policy revision for which the gateway has a lease, or "" if the gateway has no lease.
+// LeasedRevision returns the policy revision of the gateway's current lease, or "" if the gateway has no lease.
 func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
 	if e == nil || !e.isLeased(d.clock()) {
@@ -93,8 +93,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response, which contains a lease or notifies the gateway of a change. It reports whether the
-// response starts a new epoch. requested is when the last request was sent.
+// applyResponse applies a response, which contains a lease or reports a change. It reports whether the response starts
+// a new epoch. requested is when the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {

@@ -6,7 +6,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// serverScopes contains the OAuth scopes that policy rules need.
+// serverScopes contains the OAuth scopes that policy rules require.
 type serverScopes struct {
 	byServer map[string][]string
 	all      []string // the scopes for all servers, sorted
@@ -23,8 +23,8 @@ func newServerScopes(servers []*policyv1.ServerScopes) serverScopes {
 	return out
 }
 
-// NeededScopes returns, in sorted order, the OAuth scopes that the rules of the active policy need for calls to a
-// server. If the server is empty, it returns the scopes for all servers. It returns nil if the policy service has sent
+// NeededScopes returns the OAuth scopes that the rules of the active policy require for calls to a server, in sorted
+// order. If the server is empty, it returns the scopes for all servers. It returns nil if the policy service has sent
 // no message for more than 2 s. Callers must not modify the result.
 func (d *Cache) NeededScopes(server string) []string {
 	e := d.epoch.Load()

@@ -30,5 +30,5 @@ func (d *Cache) LeaseValidity() Validity {
 	return Validity{*until, d.clock}
 }
 
-// HasEnded reports whether the validity has ended, so that the decision does not allow the call to start any more.
+// HasEnded reports whether the validity has ended. If so, the decision no longer allows the call to start.
 func (v Validity) HasEnded() bool { return v.clock == nil || v.clock().reaches(v.until) }

@@ -1,6 +1,7 @@
 // Package discovery queries servers on behalf of the gateway, and caches the results. A result contains the server's
-// answer to initialize or server/discover and its tool list, as the server sends them to a client without capabilities.
-// The gateway uses the results for tool lists, and to answer callers that have no permissions on a server.
+// tool list and its answer to initialize or server/discover. The gateway queries the server as a client without
+// capabilities. The gateway uses the results for tool lists, and to answer callers that have no permissions on a
+// server.
 package discovery
 
 import (
@@ -28,13 +29,12 @@ import (
 )
 
 const (
-	// Fresh is how old a result may be when it is used.
+	// Fresh is the maximum age of a result that is used.
 	Fresh = 5 * time.Minute
-	// minPause is the pause after a failed query. With each further failure in a row, the pause doubles, up to
-	// maxPause.
+	// minPause is the pause after a failed query. With each consecutive failure, the pause doubles, up to maxPause.
 	minPause = 250 * time.Millisecond
 	maxPause = 5 * time.Second
-	// maxRetries is how many failures in a row [Server.GetWithRetry] tolerates before it gives up.
+	// maxRetries is how many consecutive failures [Server.GetWithRetry] tolerates before it returns nil.
 	maxRetries = 2
 	// closeTimeout is the timeout for closing the gateway's session with a server.
 	closeTimeout = 5 * time.Second
@@ -47,7 +47,7 @@ const (
 // catalogPrincipal is the principal that owns the gateway's own sessions with servers.
 var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// gatewayClient is how the gateway describes itself to servers as a client.
+// gatewayClient is the client description that the gateway sends to servers.
 var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
 // reportPrincipal returns the principal on whose behalf the gateway reports lists to the catalog.
@@ -67,11 +67,11 @@ type Result struct {
 	// Version is the negotiated MCP revision. Known is the catalog's response to the report about the list.
 	Version string
 	Known   *toolreport.Response
-	// Aliases maps the names that tools have in a list of many servers' tools to the names that the server uses.
+	// Aliases maps the tools' names in a joined list of many servers to the server's own names.
 	Aliases aggregate.ToolAliases
-	// AggregateList is the form of List that the gateway joins with the lists of other servers. It omits malformed
-	// tools, because a strict client would refuse the whole joined list. It also omits optional members whose value is
-	// null.
+	// AggregateList is the form of List that the gateway joins with the lists of other servers. AggregateList omits
+	// malformed tools, because a strict client would refuse a joined list that contains one. It also omits optional
+	// members whose value is null.
 	AggregateList *jsonrpc.Answer
 	// Faults explains why clients do not receive some of the tools in List. The faults are in the order of the tools in
 	// List.
@@ -96,8 +96,8 @@ func (f *Result) client() *upstream.Client {
 type Config struct {
 	// Name is the name of the server.
 	Name string
-	// Version is the MCP revision in which the server is queried. If it is empty, the server is queried in the newest
-	// revision that uses sessions or, if the server supports no such revision, in the stateless revision 2026-07-28.
+	// Version is the MCP revision of the queries. If it is empty, the server is queried in the newest revision that uses
+	// sessions. If the server supports no revision with sessions, it is queried in the stateless revision 2026-07-28.
 	Version string
 	// Timeout is the timeout of one query.
 	Timeout time.Duration
@@ -129,10 +129,10 @@ type Server struct {
 	changes int
 	// recheckScheduled is true if RecheckList has scheduled another query.
 	recheckScheduled bool
-	// failures is how many queries in a row have failed.
+	// failures is the number of consecutive failed queries.
 	failures int
-	err      error // the last error, which occurred at the time in the next field
-	failed   time.Time
+	err      error         // the error of the last query, or nil
+	failed   time.Time     // when a query last failed
 	asking   chan struct{} // closed when the running query ends; nil if no query is running
 }
 
@@ -144,7 +144,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Last returns the last result, however old it is, or nil if there is none.
+// Last returns the last result, regardless of its age, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
 // Changes returns how often the server's tool list has changed.
@@ -154,7 +154,7 @@ func (s *Server) Changes() int {
 	return s.changes
 }
 
-// SpeaksRevision reports whether the server is known to support the revision in which it is queried.
+// SpeaksRevision reports whether the server is known to support the revision of the queries.
 func (s *Server) SpeaksRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *Server) SpeaksRevision() bool {
 }
 
 // RefusedRevision reports whether the server has answered within the last five minutes that it does not support the
-// revision in which it is queried.
+// revision of the queries.
 func (s *Server) RefusedRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,8 +177,8 @@ func (s *Server) TimedOut() bool {
 }
 
 // ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog has not
-// accepted the server's list. In that case, the catalog does not accept the list that the server sends in a session
-// either, but no operator needs to act.
+// accepted the server's list. In that case, the catalog would not accept the list from a client's session either. No
+// operator needs to act.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Server) ReportError() error {
 }
 
 // GetWithRetry does the same as [Server.Get] for a server that has just answered in a session. If the last query failed
-// recently, GetWithRetry waits until the server is queried again. It returns nil after three failures in a row, if
+// recently, GetWithRetry waits until the server is queried again. It returns nil after three consecutive failures, if
 // another query would be pointless, or when ctx is done.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
@@ -302,7 +302,7 @@ func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// refresh queries the server. It continues even if ctx is cancelled, because other callers may be waiting for the
+// refresh queries the server. It continues even if ctx is cancelled, because other callers might be waiting for the
 // result.
 func (s *Server) refresh(ctx context.Context) (*Result, error) {
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query belongs to no caller's trace
@@ -330,7 +330,7 @@ func (s *Server) storeResult(found *Result, err error) {
 		s.failures++
 	}
 	if errors.Is(err, upstream.ErrRevision) {
-		s.greeted, s.found = false, nil // the server may have been downgraded
+		s.greeted, s.found = false, nil // the server might have been downgraded
 	}
 	s.last.Store(s.found)
 	close(s.asking)

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// renewEvery is the interval between regular queries. It is shorter than Fresh, so that the last result can always
-	// be used.
+	// renewEvery is the interval between regular queries. It is shorter than Fresh, so that there is always a result that
+	// is fresh enough.
 	renewEvery = Fresh - 30*time.Second
 	// retryFirst is the pause after a server's first failed query. With each further failure, the pause doubles, up to
 	// renewEvery.
@@ -24,10 +24,9 @@ const (
 // shortly after the server reports that its list has changed. The caller can pass further Servers for the same MCP
 // server; KeepFresh also queries those that have been queried before.
 //
-// KeepFresh sends a value to the channel before each query and receives a value from it after the query, so that the
-// channel's capacity limits how many queries run at the same time. While idle() returns true, KeepFresh makes no
-// queries. A query that is running when ctx is done continues until its own timeout. Only one goroutine may call
-// KeepFresh for a server.
+// KeepFresh sends a value to places before each query, and receives one after the query. The capacity of places thus
+// limits how many queries run at the same time. While idle() returns true, KeepFresh starts no queries. A query that is
+// running when ctx is done continues until its own timeout. Only one goroutine may call KeepFresh for a server.
 func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Result // the last result; nil if the last attempt failed
@@ -99,7 +98,7 @@ func (s *Server) refreshOnce(ctx context.Context, age time.Duration, others []*S
 	}
 	for _, other := range others {
 		if other.Last() != nil {
-			_, _ = other.Get(ctx, min(age, renewEvery/2)) // callers that need the result get the error
+			_, _ = other.Get(ctx, min(age, renewEvery/2)) // callers of Get receive the error
 		}
 	}
 	return found, nil

@@ -1,5 +1,6 @@
 // Package forms stores which clients answer the forms that the gateway sends to their users. Some clients declare
-// elicitation but never answer, so that a call would wait for a form that its user does not see.
+// elicitation but never answer forms. Without this package, a call would wait for an answer although the user does not
+// see the form.
 package forms
 
 import (
@@ -42,7 +43,7 @@ const (
 	maxFile = 1 << 20
 )
 
-// Client identifies a program that a principal uses. The principal is a part of it, because clients' names and versions
+// Client identifies a program that a principal uses. Client contains the principal, because clients' names and versions
 // are not verified. Otherwise another principal could declare the same name and change this client's entry.
 type Client struct {
 	Tenant  string `json:"tenant"`
@@ -67,11 +68,13 @@ func (c Client) isOf(other Client) bool {
 type State int
 
 const (
-	// Unknown means that the gateway does not know whether the client answers forms. The gateway sends it forms.
+	// Unknown means that the gateway does not know whether the client answers forms. The gateway sends forms to the
+	// client.
 	Unknown State = iota
 	// Answers means that the client has answered a form.
 	Answers
-	// Silent means that the client has not answered its last form. The gateway sends it no forms until a certain time.
+	// Silent means that the client has not answered its last form. The gateway sends no forms to the client until the time
+	// in the client's [Entry].
 	Silent
 )
 
@@ -87,8 +90,8 @@ type Entry struct {
 	Changed    time.Time `json:"changed"`
 }
 
-// Memory stores which clients answer forms. It writes the entries to a file, so that they survive a restart. It is safe
-// for concurrent use.
+// Memory stores which clients answer forms. It writes the entries to a file, and Open reads them after a restart. It is
+// safe for concurrent use.
 type Memory struct {
 	path string
 	log  *slog.Logger
@@ -98,8 +101,8 @@ type Memory struct {
 }
 
 // Open reads the memory from a file, which need not exist. If the file cannot be read, Open logs a warning and returns
-// an empty memory. The consequences are small: the gateway again sends forms to some clients that do not answer them,
-// and Timeout again applies to clients that have already answered a form.
+// an empty memory. The gateway then sends forms again to clients that do not answer them, and Timeout applies again to
+// clients that have already answered a form.
 func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -143,8 +146,8 @@ func (m *Memory) State(of Client) State {
 	}
 }
 
-// Silent returns the clients to which the gateway currently sends no forms. They are sorted by tenant, subject, agent,
-// name and version.
+// Silent returns the clients that currently receive no forms. They are sorted by tenant, subject, agent, name and
+// version.
 func (m *Memory) Silent() (out []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,7 +171,7 @@ func (m *Memory) RecordAnswered(ctx context.Context, of Client) {
 	of = of.clean()
 	now := time.Now()
 	if at := m.find(of); at >= 0 && m.entries[at].Answered && now.Sub(m.entries[at].Changed) < keep/2 {
-		return // the time of the last answer is updated only now and then
+		return // the entry is updated rarely, to avoid a file write for each answer
 	}
 	m.put(ctx, Entry{Client: of, Answered: true, Changed: now})
 }

@@ -21,7 +21,7 @@ import (
 type Approvals struct {
 	approvalv1.ApprovalServiceClient
 
-	// Claim returns the response to a claim. If it is nil, each claim fails with an error that does not say whether the
+	// Claim returns the response to a claim. If it is nil, each claim fails with an error that leaves open whether the
 	// approval was claimed.
 	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
 	// Confirms is true if the fake service allows the gateway to ask the user to confirm a call.

@@ -36,12 +36,12 @@ func Caller(subject string) httpserver.Caller {
 
 // Message is a message that a caller sends to the gateway.
 type Message struct {
-	// Caller is the caller that sends the message. The zero value stands for the caller ana.
+	// Caller is the caller that sends the message. If it is the zero value, the caller ana sends the message.
 	Caller httpserver.Caller
 	// Server is the server in the URL, or empty for the URL for all servers.
 	Server string
-	// Header contains further headers. They are added to the headers of a client that accepts JSON and event streams,
-	// and replace headers with the same name.
+	// Header contains additional headers. The message also has the headers of a client that accepts JSON and event
+	// streams, unless Header contains headers with the same names.
 	Header http.Header
 	Body   string
 	// Hold is how long the gateway holds a call from a caller inside the gateway.
@@ -84,7 +84,7 @@ type Reply struct {
 	Text string
 	// Events are the messages that the client has received before the response.
 	Events []string
-	// Response is what the gateway's handler returned. Its body must not be used.
+	// Response is the value that the gateway's handler has returned. Its body must not be used.
 	Response dispatch.Response
 }
 
@@ -137,7 +137,6 @@ func (g *Gateway) Do(m Message) Reply {
 	return read(w, resp)
 }
 
-// serve handles a message from an HTTP client.
 func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (resp dispatch.Response) {
 	to := sse.NewWriter(w, header(m))
 	x := g.Request(ctx, m, to)
@@ -147,8 +146,8 @@ func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (
 	return resp
 }
 
-// Inside sends a message as a service inside the gateway does. The function receives the messages that precede the
-// response. If it is nil, the service accepts no such messages.
+// Inside sends a message as a service inside the gateway does. event receives the messages that precede the response.
+// If event is nil, the service accepts no such messages.
 func (g *Gateway) Inside(m Message, event func(message []byte)) protocol.InternalResponse {
 	g.t.Helper()
 	return g.Request(g.t.Context(), m, dispatch.NewCallback(event)).Do([]byte(m.Body))

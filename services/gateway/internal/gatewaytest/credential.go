@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Credential is the credential of a caller in a test. It is valid while the function returns nil. It implements
-// authn.Credential.
+// Credential is the credential of a caller in a test. The credential is valid while the function returns nil. It
+// implements authn.Credential.
 type Credential func() error
 
 // Check implements authn.Credential.

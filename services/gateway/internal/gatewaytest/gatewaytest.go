@@ -45,7 +45,7 @@ const Patient = "patient"
 
 // Gateway is a gateway whose dependencies are fakes. A test sets the exported fields before it calls [Gateway.Start].
 type Gateway struct {
-	// Policy, Approvals, Journal and Catalog are the fakes on which the gateway depends.
+	// Policy, Approvals, Journal and Catalog are the gateway's fake dependencies.
 	Policy    *Policy
 	Approvals *Approvals
 	Journal   *Journal
@@ -58,7 +58,7 @@ type Gateway struct {
 	MaxSessions int
 	// Sampler determines which requests are traced.
 	Sampler sdktrace.Sampler
-	// Deps may be nil. If it is not, Start calls it to change the dependencies of the MCP server.
+	// Start calls Deps to change the dependencies of the MCP server. Deps may be nil.
 	Deps func(*mcpserver.Deps)
 
 	// [Gateway.Start] sets the fields below. MCP contains the router.
@@ -162,7 +162,6 @@ func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
 	return out
 }
 
-// check fails the test if err is not nil.
 func (g *Gateway) check(err error) {
 	g.t.Helper()
 	if err != nil {
@@ -186,7 +185,6 @@ func (g *Gateway) targets() map[string]servers.Config {
 	return out
 }
 
-// revision returns the active policy revision.
 func (g *Gateway) revision() (revision string) {
 	g.Policy.Change(func() { revision = g.Policy.Revision })
 	return revision

@@ -7,15 +7,15 @@ import (
 const (
 	// Initialize is the initialize request of a client that declares sampling.
 	Initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}`
-	// InitializeAll is the initialize request of a client that declares all capabilities with which a server may send
-	// requests to the client, and some capabilities that no server may use.
+	// InitializeAll is the initialize request of a client that declares all capabilities that allow a server to send
+	// requests to the client. It also declares some capabilities that no server may use.
 	InitializeAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 		`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 	// Capabilities are the client capabilities that the requests from [Modern] declare.
 	Capabilities = `{"sampling":{},"elicitation":{"form":{}},"tasks":{}}`
 )
 
-// Methods returns methods that a rule must allow. Tests configure their policy to allow them.
+// Methods returns methods that need a rule. Tests configure their policies to allow these methods.
 func Methods() []string {
 	return []string{
 		"completion/complete", "prompts/list", "resources/list", "resources/subscribe", "logging/setLevel",
@@ -52,8 +52,8 @@ func Modern(method, name, params string) Message {
 	return Message{Server: "files", Header: head, Body: `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`}
 }
 
-// ModernCall returns a call to a tool in revision 2026-07-28. arguments contains those members of the params object
-// that follow the name, without braces, and may be empty.
+// ModernCall returns a call to a tool in revision 2026-07-28. arguments contains the members of the params object after
+// the name, without braces, and may be empty.
 func ModernCall(tool, arguments string) Message {
 	params := `"name":"` + tool + `"`
 	if arguments != "" {

@@ -124,7 +124,7 @@ func (s *Server) Respond(result string) {
 	}
 }
 
-// Opened returns the requests with which clients have opened sessions.
+// Opened returns the requests that have opened clients' sessions.
 func (s *Server) Opened() []upstream.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// errNoPolicy is the error that a request to the policy service returns if the service is meant to fail.
+// errNoPolicy is the error that the fake policy service returns when a test makes it fail.
 var errNoPolicy = errors.New("policy does not answer")
 
 // Policy is a fake policy service. It hides the tools whose names begin with "secret". A test may change the fields
@@ -31,15 +31,15 @@ type Policy struct {
 
 	// Revision is the active revision. If it is empty, the gateway caches nothing.
 	Revision string
-	// Access is the response to CheckServer for every server, unless AccessOf is set. If Access is nil, CheckServer
-	// fails. AccessOf may be nil. If it is not, it returns the response for one server.
+	// Access is the response to CheckServer for every server, unless AccessOf is set. If Access is nil, CheckServer fails.
+	// If AccessOf is not nil, it returns the response for one server.
 	Access   *policyv1.CheckServerResponse
 	AccessOf func(server string) *policyv1.CheckServerResponse
 	// DeniedNotifications are notifications that MCP defines and the policy denies. AllowedMethods are methods that MCP
 	// does not define and the policy allows.
 	DeniedNotifications, AllowedMethods []string
-	// Decision is the decision on every call, unless Decide is set. If Decision is nil, DecideCall fails. Decide may be
-	// nil. If it is not, it returns the decision on one call.
+	// Decision is the decision on every call, unless Decide is set. If Decision is nil, DecideCall fails. If Decide is not
+	// nil, it returns the decision on one call.
 	Decision *policyv1.Decision
 	Decide   func(*policyv1.Call) *policyv1.Decision
 	// Filter answers FilterTools.
@@ -47,7 +47,7 @@ type Policy struct {
 	// HidesName reports whether the policy hides the prompt or resource with the given name. If HidesName is nil,
 	// FilterNames fails.
 	HidesName func(name string) bool
-	// BeforeNames may be nil. If it is not, it is called before FilterNames responds.
+	// BeforeNames is called before FilterNames responds. It may be nil.
 	BeforeNames func(ctx context.Context)
 
 	t       testing.TB
@@ -63,7 +63,8 @@ type Decided struct {
 	Principal *identityv1.Principal
 }
 
-// NewPolicy returns a policy service that allows every call, but none of the MCP methods that a rule must name.
+// NewPolicy returns a policy service that allows every call. Its responses to CheckServer contain the notifications
+// that MCP defines, but no other methods. Tests that need other methods call [Policy.Allow].
 func NewPolicy(t testing.TB) *Policy {
 	return &Policy{
 		t:        t,
@@ -99,7 +100,7 @@ func (p *Policy) Decided() []Decided {
 	return slices.Clone(p.decided)
 }
 
-// Checked returns the servers for which CheckServer was called.
+// Checked returns the servers in the CheckServer requests.
 func (p *Policy) Checked() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +209,7 @@ type Journal struct {
 	// Errors maps a kind of record to the error that writing such a record returns. The record is stored even if there
 	// is an error.
 	Errors map[journal.Kind]error
-	// BeforeIntent may be nil. If it is not, it is called before an intent is stored.
+	// BeforeIntent is called before an intent is stored. It may be nil.
 	BeforeIntent func(*journal.Record)
 
 	mu      sync.Mutex

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Owner identifies the quotas to which memory is charged. It is immutable.
+// Owner identifies the quotas that are charged for memory. It is immutable.
 type Owner struct {
 	// Accounts are the caller's quota accounts. They are zero if the memory does not belong to a single caller.
 	Accounts principal.Accounts
@@ -30,7 +30,7 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted. This is the key of the person at the root of the
+// reader returns the account key that is charged for time slices. This is the key of the person at the root of the
 // delegation chain. If there is no chain, it is the key of the person for whom the caller works. If the memory belongs
 // to no caller, it is the key of the server.
 func (h *Owner) reader() accountKey {
@@ -67,8 +67,8 @@ type account struct {
 	growing []*Memory
 }
 
-// available returns how many bytes of the account may be in use after the [Memory] has grown. The given number of bytes
-// in the quota is reserved for the Memory that began to grow first.
+// available returns how many bytes of the account may be in use after the [Memory] has grown. reserved is how many
+// bytes of the quota are reserved for the Memory that began to grow first.
 func (a *account) available(h *Memory, reserved int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit

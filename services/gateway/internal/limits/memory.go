@@ -16,7 +16,7 @@ import (
 )
 
 // PrincipalBytes is the quota of one principal, in bytes. PersonBytes is the quota for all principals of one person
-// together, and also the quota for incomplete answers of one server. TotalBytes is the budget for all principals
+// together. It is also the quota for incomplete answers from one server. TotalBytes is the budget for all principals
 // together.
 const (
 	PrincipalBytes = 64 << 20
@@ -24,11 +24,12 @@ const (
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the size, in bytes, up to which a [Memory] is not charged to the budget. Small answers therefore
-// never wait for large ones. The number of small answers is limited by the quota for requests in flight.
+// A [Memory] of at most UncountedBytes is not charged to the budget. Small answers therefore never wait for large ones.
+// The number of small answers is limited by the quota for requests in flight.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is how many bytes in each quota are reserved for the answer that began first. No answer is larger.
+// ReserveBytes is how many bytes in each quota are reserved for the answer that began to arrive first. It is also the
+// maximum size of an answer.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
@@ -36,13 +37,13 @@ var ErrMemory = errors.New("no memory is left for the answer")
 
 // Quotas contains limits, in bytes. All fields except Last must be positive.
 type Quotas struct {
-	// Principal is the quota of each principal together with the agents that it has created. Person is the quota for
-	// all principals of one person together. Server is the quota for incomplete answers of each server. All is the
-	// total budget.
+	// Principal is the quota of each principal together with the agents that it has created. Person is the quota for all
+	// principals of one person together. Server is the quota for incomplete answers from each server. All is the total
+	// budget.
 	Principal, Person, Server, All int
-	// Last is how many bytes in each quota are reserved for the [Memory] that began to grow first. No answer may be
-	// larger than Last, so that the first answer can always be completed, and then the next one. Last is 0 for a budget
-	// in which messages do not wait for memory.
+	// Last is how many bytes in each quota are reserved for the [Memory] that began to grow first. No answer may be larger
+	// than Last, so that the first answer can always be completed, and then the next one. Last is 0 if messages do not
+	// wait for memory in this budget.
 	Last int
 }
 
@@ -64,7 +65,7 @@ type Budget struct {
 
 	mu       sync.Mutex
 	accounts map[accountKey]*account
-	queue    []*waiter // in the order in which the memories began to grow
+	queue    []*waiter // sorted by when the memories began to grow
 	begun    uint64
 }
 
@@ -127,7 +128,7 @@ type Memory struct {
 	// since is a sequence number that is set when the Memory begins to grow. The Memory that began to grow first has
 	// the lowest number. The number is 0 if the Memory is not growing.
 	since uint64
-	// accounts are the accounts to which the bytes are charged. While the Memory grows, the account of its server is the
+	// accounts are the accounts that are charged for the bytes. While the Memory grows, the account of its server is the
 	// last element.
 	accounts []*account
 }
@@ -149,9 +150,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits until the owner may use a processor. Work that keeps a processor busy needs such a time slice. The
-// returned function ends the time slice. A goroutine must not hold two time slices. Timeslice returns [ErrMemory] if
-// the Memory is nil, and otherwise the errors of [fairqueue.Queue.Acquire], for example if ctx is done.
+// Timeslice waits until the owner may use a processor. Callers need such a time slice for work that keeps a processor
+// busy. The returned function ends the time slice. A goroutine must not hold two time slices. Timeslice returns
+// [ErrMemory] if the Memory is nil, and otherwise the errors of [fairqueue.Queue.Acquire], for example if ctx is done.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -241,8 +242,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to another Memory. If that Memory is charged to further accounts, their quotas must have
-// space for the bytes. If they do not, Transfer releases the bytes and returns false.
+// Transfer moves all bytes to another Memory. The other Memory can have accounts that h does not have. If one of these
+// accounts has too little space, Transfer releases the bytes and returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -259,9 +260,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer for the owner's principals or person waits for memory. It returns [ErrMemory] if ctx is
-// done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
-// Otherwise a request could be executed although there is no memory for its response.
+// Admit waits until no answer to the owner's principals or person is waiting for memory. It returns [ErrMemory] if ctx
+// is done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
+// Otherwise the request could be executed without memory for its response.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -295,7 +296,7 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case <-w.granted: // memory was granted when ctx was done
+	case <-w.granted: // memory was granted at the same time
 		return w.result()
 	default:
 	}
@@ -305,8 +306,9 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants memory to the waiters for which there is space, in the order in which they began to grow. If a
-// waiter lacks space in an account, no later waiter gets memory from that account. The caller must hold the lock.
+// grantWaiters grants memory to each waiter whose accounts have enough space. Waiters that began to grow earlier take
+// precedence. If a waiter lacks space in an account, no later waiter gets memory from that account. The caller must
+// hold the lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return

@@ -18,20 +18,20 @@ const (
 	// All principals of one person together may have four times as many. The limit is necessary because each request
 	// occupies a connection to the gateway and a connection to a server.
 	maxRequests = 512
-	// maxPerServer limits how many requests one principal may have in flight to one server. Because of this limit, a
+	// maxPerServer limits how many requests one principal may have in flight to one server. With this limit, requests to a
 	// server that does not respond cannot use up the principal's whole quota.
 	maxPerServer = maxRequests / 2
 	// maxBytes limits the total size of the bodies of a principal's requests in flight, in bytes. Bytes count when they
-	// arrive, even if their number was announced before. For all principals of one person together the limit is
-	// [PersonBytes], and for all principals together it is [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do
+	// arrive, even if a header announced the size of the body earlier. For all principals of one person together the limit
+	// is [PersonBytes], and for all principals together it is [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do
 	// not count toward [TotalBytes]. Larger bodies count in full.
 	maxBytes = PrincipalBytes
 	// memoryTimeout limits how long a request waits while an answer to the same principal waits for memory.
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that a quota is used up. This can be the quota of the caller, of a principal that created the
-// caller, or of the person for whom one of them works, or the total memory budget for request bodies. Compare it with
+// ErrRequests means that a quota is used up. This can be a quota of the caller, of a principal that created the caller,
+// or of a person for whom they work. It can also be the total memory budget for request bodies. Compare it with
 // errors.Is. If the error is a [*quota.FullError], it describes the quota.
 var ErrRequests = quota.ErrFull
 
@@ -49,8 +49,8 @@ type Requests struct {
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns a Requests without requests. It needs a budget for the memory of request bodies, and a budget for
-// the memory of answers.
+// NewRequests returns a Requests that has counted no requests yet. It needs a budget for the memory of request bodies,
+// and a budget for the memory of answers.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")
@@ -123,9 +123,9 @@ func (p *Slot) Reserve(n int) bool {
 }
 
 // Admit counts the request in its server's quota. Then, if an answer for the principal or for another principal of the
-// same person waits for memory, Admit waits for at most a second. Callers must not call Admit for cancellations and for
-// responses to servers' requests, because these messages must never wait. Admit returns [ErrServer] and the errors of
-// [Budget.Admit].
+// same person is waiting for memory, Admit waits for at most one second. Callers must not call Admit for cancellations
+// and for responses to servers' requests, because these messages must never wait. Admit returns [ErrServer] and the
+// errors of [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)

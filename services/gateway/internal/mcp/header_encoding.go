@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// An encoded value stands between these delimiters (MCP 2026-07-28, Transports, Value Encoding).
+// An encoded value is enclosed in these delimiters (MCP 2026-07-28, Transports, Value Encoding).
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
 // EncodeHeader encodes the value of a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value Encoding).
 // It returns visible ASCII text unchanged if the text neither begins nor ends with a space. It encodes all other
-// strings in base64, including the empty string and strings that look as if they were encoded.
+// strings in base64, including the empty string and strings that look like encoded values.
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {

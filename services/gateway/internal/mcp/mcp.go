@@ -14,7 +14,7 @@ import (
 // revision that is neither Modern nor one of [Supported] is unknown.
 const Modern = "2026-07-28"
 
-// These are the MCP methods that the gateway's code refers to.
+// These are MCP methods.
 const (
 	MethodInitialize       = "initialize"
 	MethodDiscover         = "server/discover" // only in 2026-07-28
@@ -41,16 +41,16 @@ const (
 // use the feature call Method first.
 type Feature struct {
 	Capability, Method string
-	// Options are the feature's options. The gateway declares an option only if the policy allows the option's method,
-	// if it has one.
+	// Options are the feature's options. If an option has a method, the gateway declares the option only if the policy
+	// allows that method.
 	Options []FeatureOption
 }
 
 // FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
-// Features returns the features that the gateway can declare to a client. It declares those whose methods the policy
-// allows.
+// Features returns the features that the gateway can declare to a client. The gateway declares the features whose
+// methods the policy allows.
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
@@ -84,9 +84,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method to which a server's notification belongs, or "" if the notification is
-// unknown. The gateway forwards the notification only to clients for which the policy allows this method. Servers call
-// elicitation/create, and clients call all other methods.
+// MethodForNotification returns the method that a server's notification belongs to, or "" if the notification is
+// unknown. The gateway forwards the notification only to a client that the policy allows to use this method. Servers
+// call elicitation/create, and clients call all other methods.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -146,8 +146,8 @@ func ExtensionMembers(extensions []string) []string {
 	return []string{`"extensions":{"` + strings.Join(extensions, `":{},"`) + `":{}}`}
 }
 
-// Abilities returns the client capabilities that the gateway can declare to a server. It declares those that the client
-// has and whose methods the policy allows.
+// Abilities returns the client capabilities that the gateway can declare to a server. The gateway declares the
+// capabilities that the client has, if the policy allows their methods.
 func Abilities() []Ability {
 	return []Ability{
 		{"elicitation", MethodElicit, []Option{{"form", "{}"}, {"url", "{}"}}},
@@ -156,8 +156,8 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods about which the gateway asks the policy service before a client uses them. These
-// are the methods of [Features], [Abilities] and extensions, and the notifications that MCP defines.
+// OfferedMethods returns the methods that the gateway includes in CheckServer requests, before a client uses them.
+// These are the methods of [Features], [Abilities] and extensions, and the notifications that MCP defines.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
@@ -187,13 +187,13 @@ func AsksServer(method string) bool {
 // IsMethodOf2026 reports whether a method exists only in revision 2026-07-28.
 func IsMethodOf2026(method string) bool { return method == MethodDiscover || method == MethodListen }
 
-// IsMultiRound reports whether an answer to the method may contain requests to the client (MCP 2026-07-28, Multi
+// IsMultiRound reports whether an answer to the method can contain requests to the client (MCP 2026-07-28, Multi
 // Round-Trip Requests).
 func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether a result of the method states how long it may be cached (MCP 2026-07-28, Caching).
+// IsCacheable reports whether the method's results state how long clients may cache them (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -231,7 +231,7 @@ const (
 	CodeRefused = -31403
 )
 
-// ToolApprovalWait is the name of a tool that the gateway adds to every server's list. With this tool, a client can
+// ToolApprovalWait is the name of a tool that the gateway adds to every server's list. A client can call this tool to
 // wait for the decision on an approval.
 const ToolApprovalWait = "sluice_approval_wait"
 
@@ -240,9 +240,9 @@ const (
 	// MetaDecision is the key of the policy decision on a call. Its value contains only the parts that the caller may
 	// see.
 	MetaDecision = "dev.sluice/decision"
-	// MetaUnavailable is the key of the servers that are missing from a joined list, with the reason for each.
+	// MetaUnavailable is the key of an object that states which servers are missing from a joined list, and why.
 	MetaUnavailable = "dev.sluice/unavailable"
-	// MetaLeftOut is the key of the elements that are missing from a joined list, with the reason for each.
+	// MetaLeftOut is the key of an object that states which elements are missing from a joined list, and why.
 	MetaLeftOut = "dev.sluice/leftOut"
 )
 
@@ -251,18 +251,18 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the key of the lowest level of log messages that the client wants to receive before the answer.
-	// It may be absent.
+	// MetaLogLevel is the key of the lowest level of log messages that the client wants to receive before the answer. The
+	// member may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo is the key of the description of the server that answers. MetaSubscription is the key of the id of
-	// the subscription to which a notification belongs.
+	// MetaServerInfo is the key of the description of the server that answers. MetaSubscription is the key of a
+	// notification's subscription id.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
 // These are the values of resultType. ResultComplete means that the result is final. ResultInputRequired means that the
-// result contains requests to the client, which answers them and then repeats its own request. ResultTask means that
-// the result is a task, whose own result follows later.
+// result contains requests to the client. The client answers them when it repeats its own request. ResultTask means
+// that the result is a task. The client polls the task for the final result.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
@@ -278,7 +278,7 @@ func Supported() []string {
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
 // IsRevision reports whether a string has the form of a revision, which is a date. If a client requests an unknown
-// revision of this form, the client may be newer than the gateway.
+// revision of this form, the client might be newer than the gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil

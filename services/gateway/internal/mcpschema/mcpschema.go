@@ -135,7 +135,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 }
 
 // variant returns a fault if the key differs from a required key only in case, because a parser that ignores case would
-// take it for the required key.
+// mistake it for the required key.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {

@@ -1,6 +1,6 @@
 // Package meters defines the gateway's metrics. The values of each attribute come from a fixed list or are the names of
 // configured issuers. All other values are recorded as `_OTHER`, because strings from clients and servers are unlimited
-// in number and may be secret.
+// in number and can be secret.
 package meters
 
 import (
@@ -21,28 +21,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other is the attribute value that stands for all values that are not in the attribute's list, as in OpenTelemetry's
-// conventions.
+// other replaces all attribute values that are not in the attribute's list, as in OpenTelemetry's conventions.
 const other = "_OTHER"
 
-// unlisted is the approval state under which all states are counted that are not in the attribute's list.
+// unlisted replaces all approval states that are not in the attribute's list.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
 // methods contains the values of the method attribute, which are the MCP methods and other.
 var methods = append(mcpmethod.All(), other)
 
-// These are the error types of a message to which a server has given no usable answer. Unavailable means that the
-// message was not sent. Timeout means that the server did not answer before the timeout. Unknown means that the server
-// may have executed the message.
+// These are the error types of messages without a usable answer from the server. Unavailable means that the message was
+// not sent. Timeout means that the server did not answer before the timeout. Unknown means that the server might have
+// executed the message.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
 	Unknown     = "outcome_unknown"
 )
 
-// errorTypes contains the values of the error type attribute. They stand for no error, for a tool result with an error,
-// for the error codes of JSON-RPC, of MCP and of the gateway's refusals, and for a message to which a server has given
-// no usable answer.
+// errorTypes contains the values of the error type attribute. The empty value means that there was no error. tool_error
+// means that a tool's result was an error. The numbers are the error codes of JSON-RPC, of MCP and of the gateway's
+// refusals. The last values mean that a server has given no usable answer, or that the error has another type.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
@@ -173,7 +172,7 @@ func (m *Meters) CountVerified(issuer, outcome string) {
 }
 
 // RecordServed records how long the gateway took from the last byte of a client's message to the answer. It records two
-// metrics, one with and one without the time for which the message was held.
+// metrics. One of them excludes the time that the message was held.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)

@@ -24,8 +24,8 @@ func (f Folder) Adopt(other Folder) error {
 	return errors.Join(errs...)
 }
 
-// adopt moves one installation. If the two directories are in different file systems, adopt copies it, and the original
-// stays.
+// adopt moves one installation. If the two directories are in different file systems, adopt copies the installation and
+// keeps the original.
 func (f Folder) adopt(other Folder, name string) error {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return err
@@ -43,8 +43,8 @@ func (f Folder) adopt(other Folder, name string) error {
 	if err != nil {
 		return err
 	}
-	// The copy must not contain files from elsewhere, because the files that npm has installed are not trusted. root.FS
-	// does not follow links that lead out of the installation.
+	// The copy must not contain files from outside the installation, because the installed files are not trusted. root.FS
+	// does not follow links out of the installation.
 	if err := errors.Join(os.CopyFS(copied, root.FS()), syncFileSystem(copied)); err != nil {
 		return errors.Join(err, datadir.RemoveAll(copied))
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bin is the directory, relative to an npm project, in which npm creates links to the packages' programs.
+// Bin is the directory where npm creates links to the packages' programs. The path is relative to the npm project.
 const Bin = "node_modules/.bin"
 
 // maxManifest limits the size of a package.json, in bytes.

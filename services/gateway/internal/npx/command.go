@@ -1,5 +1,5 @@
-// Package npx parses commands that run an npm package. It also manages the directories in which the gateway installs
-// these packages.
+// Package npx parses commands that run an npm package. It also manages the directories where the gateway installs these
+// packages.
 package npx
 
 import (
@@ -16,8 +16,8 @@ type Command struct {
 	// Package is the package in npm syntax. It can be a package name, optionally with a version, a range or a tag. It
 	// can also be an alias, the address of a tarball or a git repository, or the absolute path of a tarball.
 	Package string
-	// Program is the program that the command runs if it has the option --package. If the field is empty, the command
-	// runs the package's own program.
+	// Program is the program that the command runs if the command has the option --package. If Program is empty, the
+	// command runs the package's own program.
 	Program string
 	// Args are the program's arguments.
 	Args []string
@@ -97,8 +97,8 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 // maxPackage limits the length of a package in npm syntax, in bytes.
 const maxPackage = 1024
 
-// local matches packages that are local files and directories, but not git repositories. archive matches tarballs with
-// an absolute path. relativeGit matches local git repositories without an absolute path.
+// local matches packages that are local files or directories. It does not match addresses of git repositories. archive
+// matches tarballs with an absolute path. relativeGit matches local git repositories without an absolute path.
 var (
 	local       = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 	archive     = regexp.MustCompile(`^(?:(?:@[^/@:\s]+/)?[^/@:\s]+@)?(?:file:(?://)?)?(/[^%#?]*[.](?:(?i)tgz|tar[.]gz|tar))$`)
@@ -159,8 +159,7 @@ func (c *Command) IsExact() bool {
 // installed program that has the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
-// DisplayPackage returns the package for use in messages. The result contains no credentials, and no query of an
-// address.
+// DisplayPackage returns the package for use in messages. The result contains no credentials and no query string.
 func (c *Command) DisplayPackage() string {
 	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
 }

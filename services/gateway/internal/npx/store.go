@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// recordFile is a file that marks an installation as complete. It is outside the directory to which npm writes.
+	// recordFile is a file that marks an installation as complete. It is outside the directory that npm may write to.
 	recordFile = "program.json"
-	// project is the directory in which npm installs the package.
+	// project is the directory where npm installs the package.
 	project = "program"
-	// work is the directory to which the processes of an installation may write until the installation is complete.
+	// work is the directory that the processes of an installation may write to. It is removed when the installation is
+	// complete.
 	work = "work"
 	// unusedMark is a file that marks an installation as not used by the configuration. The file's modification time is
 	// when the installation was marked.
@@ -30,14 +31,14 @@ const (
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation is stored after the configuration has stopped using it. The time begins when a
+// Grace is how long an installation is stored after the configuration has stopped using it. The period begins when the
 // gateway first starts with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files do not change.
 type Installed struct {
 	// Dir is the absolute path of the installation's directory. Program is either the absolute path of a file in Dir or
-	// the name of a program. A name is looked up first in the directory Bin and then in PATH.
+	// the name of a program. The gateway looks up a name first in the directory Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
@@ -139,14 +140,14 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the directory to which the processes of the installation may write. It contains the attempt's other
+// Work returns the directory that the processes of the installation may write to. It contains the attempt's other
 // directories.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
-// Project returns the directory in which npm installs the package.
+// Project returns the directory where npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home returns the directory that npm uses as HOME. Commit removes this directory, Cache and Temporary.
+// Home returns the directory that npm uses as HOME. Commit removes the directories Home, Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
 // Cache returns the directory of npm's cache.
@@ -155,8 +156,8 @@ func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 // Temporary returns the directory that npm uses as TMPDIR.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
-// Commit completes the attempt, which becomes the newest installation with this digest. Commit follows no links that
-// lead out of the directory, because the files that npm has installed are not trusted.
+// Commit completes the attempt, which then is the newest installation with this digest. Commit does not follow links
+// out of the directory, because the files that npm has installed are not trusted.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -195,10 +196,10 @@ func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 // Remove removes the installation. The caller must make sure that no process uses it.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes unused entries from the directories below root. These are interrupted attempts, installations that a
-// newer one has replaced, and installations that the configuration has not used for at least [Grace]. The caller passes
-// the digest of each configured server's package, by server name. Sweep follows no links in root. It may be called only
-// while the processes of the configured servers are stopped and no package is being installed.
+// Sweep removes unused entries from the directories below root. Unused entries are interrupted attempts, installations
+// that a newer one has replaced, and installations that the configuration has not used for at least [Grace]. digests
+// maps the name of each configured server to the digest of its package. Sweep follows no links in root. The caller must
+// make sure that the processes of the configured servers are stopped and that no package is being installed.
 func Sweep(root string, digests map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +210,7 @@ func Sweep(root string, digests map[string]string, now time.Time) error {
 	}
 	var errs []error
 	for _, server := range servers {
-		if !server.IsDir() { // a link could lead to a directory that is not the gateway's
+		if !server.IsDir() { // a link could lead to a directory that does not belong to the gateway
 			continue
 		}
 		f := Folder(filepath.Join(root, server.Name()))

@@ -23,8 +23,8 @@ const headerPrefix = "Mcp-Param-"
 const (
 	// annotation is the member of an argument's schema that contains the name of a header.
 	annotation = "x-mcp-header"
-	// maxDepth limits how deep an annotated property may be in a schema. maxBindings limits how many headers a tool may
-	// have. Both limits are necessary because the size of a request's head is limited.
+	// maxDepth is the maximum depth of an annotated property in a schema. maxBindings is the maximum number of headers for
+	// one tool. Both limits are necessary because the size of a request's head is limited.
 	maxDepth    = 16
 	maxBindings = 64
 	// maxValue limits the length of a header value that the gateway adds for a client, in bytes. The limit is necessary
@@ -45,9 +45,9 @@ type Binding struct {
 	Header string
 }
 
-// Bindings returns the bindings in a tool's definition, sorted by header. There is one for each annotated property in
-// the schema of the tool's arguments. If an annotation violates the specification, Bindings returns none, because
-// clients must not list a tool with such an annotation.
+// Bindings returns the bindings in a tool's definition, sorted by header. There is one binding for each annotated
+// property in the schema of the tool's arguments. If an annotation violates the specification, Bindings returns none,
+// because clients must not list a tool with such an annotation.
 func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -161,7 +161,7 @@ func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.V
 }
 
 // collectArguments reads an object once, and stores the values of the bindings whose paths lead into this object. depth
-// is how many keys lead from the arguments to the object.
+// is the number of keys in the path from the arguments to the object.
 func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxExempt limits how many messages without a policy rule a principal and the agents that it has created may send
-	// in a minute. maxExemptBytes limits the total size of these messages, in bytes. All principals of one person
-	// together may send four times as much.
+	// Some messages are allowed without a policy rule. maxExempt limits how many such messages a principal and the agents
+	// that it has created may send in a minute. maxExemptBytes limits the total size of these messages, in bytes. All
+	// principals of one person together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
 	// maxKinds limits how many combinations of server and method are counted separately for one principal in a minute.
-	// Without this limit, the records of the counts could fill the journal. Messages with further combinations are
-	// counted under the server "*".
+	// Without this limit, the count records could fill the journal. Messages with further combinations are counted under
+	// the server "*".
 	maxKinds = 64
-	// otherServers is the server in records that count the messages with further combinations.
+	// otherServers is the server name in the count record for the combinations beyond maxKinds.
 	otherServers = "*"
 )
 
@@ -34,8 +34,8 @@ const (
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the server to which the message is addressed, and Method is the MCP method. Both come from fixed lists,
-	// so that the journal contains no strings that callers have chosen.
+	// Server is the target server of the message, and Method is the MCP method. Both come from fixed lists, so that the
+	// journal contains no strings that callers have chosen.
 	Server, Method string
 	// Bytes is the size of the message, in bytes.
 	Bytes int
@@ -78,7 +78,8 @@ func (c *exemptCounter) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
-// minute contains the counts of the messages that one principal has sent in a minute, until the counts are recorded.
+// minute contains the counts of one principal's messages in the current minute. The counts stay there until they are
+// recorded.
 type minute struct {
 	since time.Time
 	// kinds contains the records to write. counted is the time of the first message in these records.

@@ -73,12 +73,12 @@ func unsentReason(err error) string {
 	return "the server could not be reached"
 }
 
-// sendContext is the context of a request to a server. It has the values of the caller's context, and is cancelled when
+// sendContext is the context of a request to a server. It has the values of the caller's context. It is cancelled when
 // the pipeline stops or the timeout expires. It is not cancelled together with the caller's context.
 type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
-	values   context.Context //nolint:containedctx // see above
+	values   context.Context //nolint:containedctx // only the values of this context are used
 	deadline time.Time       // zero if a PausableDeadline measures the timeout
 }
 
@@ -94,14 +94,14 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// serverNotice is how much earlier than the gateway a server that knows a call's deadline may report the timeout. If a
-// server reports a timeout even earlier, it is a timeout of the server's own.
+// A server that knows a call's deadline can report a timeout slightly before the gateway does. serverNotice is the
+// maximum difference. If a server reports a timeout even earlier, the server has reached a timeout of its own.
 const serverNotice = time.Second
 
 // send sends an allowed request to the server. No other function sends callers' requests.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
-	if d := a.Decision.GetTimeout(); d != nil { // progress that the server reports does not extend a timeout of the policy
+	if d := a.Decision.GetTimeout(); d != nil { // progress notifications do not extend a timeout that the policy sets
 		timeout, maxTimeout = d.AsDuration(), 0
 	}
 	events, deadline := a.Redactor.Events(a.Events()), a.Deadline
@@ -154,8 +154,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extendOnProgress returns a function that passes messages on. When it passes on a progress notification, it restarts
-// the server's timeout.
+// extendOnProgress returns a function that passes each message to events. Progress notifications also restart the
+// server's timeout.
 func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {

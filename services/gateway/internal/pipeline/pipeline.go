@@ -72,8 +72,8 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// NewValidity returns the validity of a response that the gateway is about to request from the policy service. Such a
-// response is valid for as long as a decision.
+// NewValidity returns the validity of a response that the gateway is about to request from the policy service. The
+// response is valid for the same period as a decision.
 func (p *Pipeline) NewValidity() decisioncache.Validity { return p.deps.Decisions.NewValidity() }
 
 // Drain makes the gateway stop holding calls that wait for approvers. Each of these calls is refused, and the refusal
@@ -92,8 +92,8 @@ func (p *Pipeline) Stop() {
 }
 
 // Wait waits until all outcomes have been reported to the approval service. The caller must make sure that no call is
-// in flight. If ctx is cancelled, Wait cancels the remaining reports, which the gateway sends after its next start,
-// when it replays the journal.
+// in flight. If ctx is cancelled, Wait cancels the remaining reports. The gateway sends them after its next start, when
+// it replays the journal.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
 // WaitFor waits until approvers have decided on an approval, or until the hold time for the client is over. It does not
@@ -112,8 +112,9 @@ func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, appr
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports those outcomes to the approval service that had not been reported when the gateway last stopped. It
-// retries until the service answers or ctx is cancelled. The pipeline can execute calls while Replay is running.
+// Replay reports the outcomes of the given calls to the approval service. These are the calls whose outcomes had not
+// been reported when the gateway last stopped. Replay retries until the service answers or ctx is cancelled. The
+// pipeline can execute calls while Replay is running.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
@@ -140,8 +141,9 @@ type Result struct {
 	Unrecorded bool
 }
 
-// Do executes a call. The caller must not modify the call afterwards. Do returns when the call has ended, even if ctx
-// is cancelled earlier, because in revisions that use sessions a call continues when its client disconnects.
+// Do executes a call. The caller must not modify the call after passing it to Do. Do returns when the call has ended,
+// even if ctx is cancelled earlier, because in MCP revisions with sessions, a call continues when its client
+// disconnects.
 func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx
@@ -171,8 +173,8 @@ func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 }
 
 // admit asks the policy service to evaluate a call, requests an approval if the policy requires one, and reserves
-// limits. If the principal has had so many refusals that further ones are only counted, admit first waits until no
-// other call of the principal is being evaluated.
+// limits. If the principal has had so many refusals that the gateway no longer records them individually, admit first
+// waits until no other call of the principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -195,12 +197,12 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	}
 	switch {
 	case a.NeedsApproval():
-		turn.end(false) // the call may wait for approvers for a long time
+		turn.end(false) // the call might wait for approvers for a long time
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default: // a call that the policy denies ends here
 		refused = p.approvals.EndSuperseded(ctx, a, a.Refusal())
 	}
-	if refused == nil && a.Claim != nil { // the claim has a decision of its own
+	if refused == nil && a.Claim != nil { // the policy service has decided again for the claim
 		a = addRedactions(ctx, a)
 	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // for a claim, the limits are reserved already
@@ -231,7 +233,7 @@ func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 }
 
 // RecordRefusal records a request from an authenticated caller that was refused before the policy service evaluated it.
-// It returns the id under which the refusal is recorded.
+// It returns the id of the refusal's record.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.RefusedRequest) string {
 	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))

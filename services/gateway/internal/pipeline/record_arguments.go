@@ -26,8 +26,8 @@ func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// sharer returns the person whose share of the storage space a copy uses. This is the person at the root of the
-// delegation chain. If there is no chain, it is the person for whom the caller works.
+// sharer returns the person whose storage quota is charged for a copy. This is the person at the root of the delegation
+// chain. If there is no chain, it is the person for whom the caller works.
 func sharer(a attempt.Attempt) string {
 	last := a.Principal
 	if chain := a.Principal.GetChain(); len(chain) > 0 {

@@ -39,8 +39,8 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 }
 
 // addRedactions adds the redactions of results in the current decision to the call's redactor, because the decision for
-// the claim of an approval may contain new ones. That decision contains no new redactions of arguments, because
-// otherwise the approval would not have been claimed.
+// the claim of an approval can contain new ones. That decision contains no new redactions of arguments. If it did, the
+// approval would not have been claimed.
 func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	if list := a.Decision.GetRedactions(); !a.Redactor.Makes(list) {
 		a.Redactor = a.Redactor.With(list, timeslices(ctx, a))
@@ -53,13 +53,13 @@ func ofResults(r *policyv1.Redaction) bool {
 	return r.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
 }
 
-// timeslices returns a function with which a redactor waits until the caller may use a processor.
+// timeslices returns a function that a redactor calls before it searches a message. The function waits until the caller
+// may use a processor.
 func timeslices(ctx context.Context, a attempt.Attempt) func(bytes int) (end func(), err error) {
-	memory := a.Memory // a function that uses a would allocate a for every call
+	memory := a.Memory // if the closure captured the whole attempt, every call would allocate an attempt
 	return func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) }
 }
 
-// notRedacted returns the refusal for a call whose redactions can't be applied.
 func notRedacted(a attempt.Attempt, why string) *refusal.Refusal {
 	first := a.Decision.GetRedactions()[0].GetRule()
 	return &refusal.Refusal{

@@ -42,8 +42,8 @@ type refusalCounter struct {
 	groups  map[group]*window
 }
 
-// group is the key of a quota for recorded refusals. It identifies either a principal together with the agents that it
-// has created, or a person. For requests from a server, it also contains the server.
+// group is the key of a quota for recorded refusals. The key identifies either a principal together with the agents
+// that it has created, or a person. For requests from a server, the key also contains the server.
 type group struct {
 	offender
 
@@ -54,16 +54,16 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// charged is a window to which a refusal is charged. times is how many times a principal's quota the window's group may
-// use.
+// charged is a window to which a refusal is charged. times is the factor by which the quota of the window's group
+// exceeds the quota of one principal.
 type charged struct {
 	*window
 
 	times int
 }
 
-// charge charges a refusal to all groups to which its principals belong. If the quota of one of these groups is used
-// up, charge returns false and charges nothing.
+// charge charges a refusal to the groups of all its principals. If the quota of one of these groups is used up, charge
+// returns false and charges nothing.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	var space [2 * (1 + maxChain)]charged
 	all := a.appendWindows(space[:0], &rec.Principal, rec, now)
@@ -83,8 +83,7 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// appendWindows appends the windows of the groups to which a principal belongs, except those that are already in the
-// list.
+// appendWindows appends the windows of a principal's groups, except those that are already in the list.
 func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec *journal.Record, now time.Time) []charged {
 	server := offenderOf(rec).server
 	for _, g := range [...]group{
@@ -107,15 +106,15 @@ func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec
 	return list
 }
 
-// offender is the key under which refusals are counted together. These are either the refusals of a principal's own
-// requests, or the refusals of requests from one server to a principal's client.
+// offender identifies the source of refused requests. The source is either a principal, or a server that sends requests
+// to a principal's client.
 type offender struct {
 	principal.Key
 
-	server string // empty for the principal's own requests
+	server string // empty if the principal is the source
 }
 
-// offenderOf returns the key under which the refusal in a record is counted.
+// offenderOf returns the source of the refused request in a record.
 func offenderOf(rec *journal.Record) offender {
 	out := offender{Key: principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}}
 	if rec.FromServer {
@@ -124,7 +123,6 @@ func offenderOf(rec *journal.Record) offender {
 	return out
 }
 
-// offenderOfCall returns the key under which a refusal of the call would be counted.
 func offenderOfCall(c *attempt.Call) offender {
 	out := offender{Key: principal.Of(c.Principal)}
 	if c.FromServer {
@@ -148,8 +146,9 @@ type window struct {
 }
 
 // count counts a refusal. It returns the decision id for the answer, and the records to write. If the minute of the
-// offender's last window has ended, the records include that window's count. A refusal that is recorded individually
-// has a record of its own. Of the refusals that are only counted, only the first one has a record.
+// offender's last window has ended, the records include that window's count. If all quotas have space, the refusal gets
+// a record of its own. The first refusal beyond a quota gets a count record, and later refusals only increment the
+// count.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,8 +172,8 @@ func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, r
 	}
 }
 
-// newCountRecord returns the record that counts the further refusals of an offender. The record is written before the
-// first of these refusals is answered, and has the same id as that answer.
+// newCountRecord returns the record that counts an offender's refusals beyond a quota. The record is written before the
+// gateway answers the first of these requests. That answer contains the id of the record.
 func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),
@@ -190,7 +189,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the window's count record to the list, if refusals were counted after the first one.
+// summary appends the window's count record to records, if the record has counted any refusals after the first one.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
@@ -198,7 +197,7 @@ func (s *window) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.overflow)
 }
 
-// next returns the window that follows the given one. If there is no window yet, it returns the first one.
+// next returns the window for the minute after the given window. If s is nil, next returns a window with unused quotas.
 func (s *window) next(now time.Time) *window {
 	if s == nil {
 		return &window{since: now}

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay is how long the next call of a principal is delayed after a refused call, while the principal's refusals
-// are only counted. Because of this delay, the principal and its agents can cause at most 200 requests to the policy
-// service per second. A principal may have at most 512 calls in flight, so an allowed call waits less than three
-// seconds.
+// refusalDelay applies to a principal with so many refusals that the gateway no longer records them individually. After
+// each refused call, the principal's next call is delayed by refusalDelay. The principal can therefore cause at most
+// 200 requests to the policy service per second. A principal may have at most 512 calls in flight, so an allowed call
+// waits less than three seconds.
 const refusalDelay = 5 * time.Millisecond
 
 // judgeSlot is the slot that a principal's call occupies while the call is being evaluated. It is nil if the call needs
@@ -55,7 +55,7 @@ func (t *judgeSlot) end(refused bool) {
 
 func (t *judgeSlot) free(refused bool) {
 	if refused {
-		time.AfterFunc(refusalDelay, func() { <-t.taken }) // the next call waits; the answer to this one does not
+		time.AfterFunc(refusalDelay, func() { <-t.taken }) // this delays only the next call, not the answer to this call
 		return
 	}
 	<-t.taken

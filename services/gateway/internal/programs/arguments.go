@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// interpreters are programs whose first argument that is not an option is a file to run. The names contain no versions.
+// interpreters are programs that run a file. The file is the first argument that is not an option. The names contain no
+// versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// packageManagers are programs that run a command that a package defines. The package is in the working directory or in
-// a directory that an option names. packageRunners are programs that run a package. If the package is not installed in
-// the working directory, they install it themselves.
+// packageManagers are programs that run a command that a package defines. That package is in the working directory or
+// in a directory that an option names. packageRunners are programs that run a package, and install it first if the
+// working directory does not contain it.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
@@ -51,7 +52,7 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			// a package manager's program follows a command such as "run"
+			// a package manager's program can follow a subcommand such as "run"
 			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
@@ -99,7 +100,7 @@ func (f *finder) addCode(path string) bool {
 	case isFolder(path):
 		for _, hop := range linkChain(path) {
 			f.addFolder(hop)
-			f.addCodeFolders(filepath.Join(hop, "code")) // "code" stands for any file in the directory
+			f.addCodeFolders(filepath.Join(hop, "code")) // "code" represents any file in the directory
 		}
 	default:
 		f.addFile(path)
@@ -121,8 +122,9 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file with code. It checks the file's extension, or its mode and first bytes. The
-// mode alone proves nothing, because on some file systems every file is executable.
+// isScript reports whether a path is a file with code. It checks the file's extension. If the extension is not known,
+// it checks the file's mode and first bytes. The mode alone is not enough, because on some file systems every file is
+// executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
@@ -131,7 +133,7 @@ func isScript(path string) bool {
 func isProgram(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
-		return true // a file that cannot be read may be a program
+		return true // a file that cannot be read could be a program
 	}
 	defer file.Close() //nolint:errcheck // the file is only read
 	head := make([]byte, 4)
@@ -152,8 +154,8 @@ var codeVariables = []string{
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in the values of codeVariables. It also adds the directories from which Python loads
-// code in the operator's home directory.
+// addEnvironment adds the paths in the values of codeVariables. It also adds the directories in the operator's home
+// directory that can contain code for Python.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

@@ -25,8 +25,8 @@ type Command struct {
 	Home string
 }
 
-// Files returns the existing files and directories from which a server's program runs, as absolute paths. If a file is
-// in a directory of its own, Files returns the directory, and otherwise the file. It finds
+// Files returns the existing files and directories from which a server's program runs, as absolute paths. If a file's
+// directory is not shared, Files returns the directory instead of the file. It finds
 //
 //   - the program, scripts among the arguments, and the interpreters that their first lines name, each with the
 //     directory that contains the file or a link to it;
@@ -35,8 +35,8 @@ type Command struct {
 //     installation and the virtual environment;
 //   - the directories of PATH, and the paths in variables from which interpreters load code or trusted certificates.
 //
-// Files never returns a directory that users and other programs share, such as HOME or /tmp. Instead, it returns the
-// individual files in it.
+// Files never returns a directory that users and other programs share, such as HOME or /tmp. It returns the individual
+// files in such a directory instead.
 func Files(c *Command) []string {
 	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
 	f.addFile(c.Program)
@@ -46,8 +46,8 @@ func Files(c *Command) []string {
 }
 
 // System returns the existing directories that contain the system's programs, libraries, settings and certificates.
-// Some of the resolver settings and certificates in /etc may be links to files elsewhere. System also returns these
-// files and their directories, except directories that users and other programs share.
+// Some resolver settings and certificates in /etc can be links to files elsewhere. System also returns these files and
+// their directories. It omits directories that users and other programs share.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{

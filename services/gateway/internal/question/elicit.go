@@ -96,8 +96,8 @@ func isLoopback(host string) bool {
 
 // checkFormLines checks a form that a client receives at the URL for all servers. The gateway adds the server's name to
 // each string of the form that users see, so that they know which server asks. It cannot add the name to keys and
-// values, because clients return these to the server unchanged. Keys and values must therefore not contain line breaks,
-// after which a text could look as if another server had sent it.
+// values, because clients return these to the server unchanged. Keys and values must therefore not contain line breaks.
+// The text after a line break could look as if another server had sent it.
 func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""

@@ -1,6 +1,6 @@
 // Package question checks the requests that servers send to clients. These are sampling/createMessage,
 // elicitation/create and roots/list, and the equivalent parts of results in revision 2026-07-28 and of the error
-// -32042. A server may use only the capabilities that the client offers, in the way that the protocol revision defines.
+// -32042. A server may use only the capabilities that the client offers and that the protocol revision defines.
 package question
 
 import (
@@ -21,8 +21,8 @@ type Offer struct {
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// RequestedRevision is the revision that the client has requested, which may be newer than Revision. If the field
-	// is empty, the client has requested Revision.
+	// RequestedRevision is the revision that the client has requested. It can be newer than Revision. If it is empty, the
+	// client has requested Revision.
 	RequestedRevision string
 	// Aggregated is true if the client uses several servers at one URL. An elicitation request must then contain a
 	// message to which the gateway can add the server's name. The caller of Check must replace the value of

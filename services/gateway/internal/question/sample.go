@@ -23,9 +23,9 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkContext checks the member includeContext of a request. Before revision 2025-11-25, includeContext was always
-// part of sampling, and clients could not declare it separately. If the session uses such a revision, checkContext
-// allows includeContext unless the client has requested a revision in which clients can declare it.
+// checkContext checks the member includeContext of a request. In revisions before 2025-11-25, includeContext is part of
+// sampling, and clients cannot declare it separately. If the session uses such a revision, checkContext allows
+// includeContext, unless the client has requested a revision in which clients can declare it.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil
@@ -48,8 +48,8 @@ func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 // hasToolsAndURLs reports whether a revision supports sampling with tools and elicitation with URLs.
 func hasToolsAndURLs(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
-// isBeforeOptions reports whether clients could not declare any options of capabilities in the revision. It returns
-// false for an unknown revision, because that revision may be newer.
+// isBeforeOptions reports whether the revision defines no options for the capability sampling. It returns false for an
+// unknown revision, because that revision could be newer.
 func isBeforeOptions(revision string) bool {
 	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
 }
@@ -57,7 +57,7 @@ func isBeforeOptions(revision string) bool {
 func containsToolUse(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
-		return messages.Kind() == '{' // a parser may take an object for a list with one message
+		return messages.Kind() == '{' // a parser might treat an object as a list with one message
 	}
 	for _, message := range all {
 		for key, content := range message {
@@ -76,7 +76,7 @@ func hasToolContent(content jsontext.Value) bool {
 	switch content.Kind() { //nolint:exhaustive // all other kinds contain no blocks
 	case '[':
 		if json.Unmarshal(content, &blocks) != nil {
-			return true // a block that cannot be parsed may be a tool use
+			return true // a block that cannot be parsed could be a tool use
 		}
 	case '{':
 		blocks = make([]map[string]jsontext.Value, 1)

@@ -96,9 +96,8 @@ func hasObject(object []byte, name string) bool {
 	return false
 }
 
-// redact searches one part of a message, which is at the given span. It returns a copy of the message in which the
-// values that were found are replaced, and how many replacements were made under each name. If nothing is found, it
-// returns the message unchanged, without counts.
+// redact searches the part of a message at the given span. It returns a copy of the message with the replacements, and
+// the number of replacements for each name. If nothing is found, redact returns the message unchanged, without counts.
 func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
 	if r.timeslice != nil {
 		end, err := r.timeslice(len(raw))
@@ -151,8 +150,9 @@ func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 }
 
 // Event applies all redactions of results to a message that a server sends before its answer, and returns the redacted
-// message. If a request can't be searched, Event returns it without its params, so that the server receives an answer.
-// If any other message can't be searched, Event returns nil, and the caller must drop the message.
+// message. If a request can't be searched, Event returns the request with empty params, so that the client still
+// answers the server. For any other message that can't be searched, Event returns nil, and the caller must drop the
+// message.
 func (r *Redactor) Event(raw []byte) []byte {
 	if r == nil || r.results.isEmpty() || raw == nil {
 		return raw
@@ -187,8 +187,8 @@ func (r *Redactor) Event(raw []byte) []byte {
 	return out
 }
 
-// Events returns a function that redacts each message and passes it on. If the redactor has no redactions of results,
-// Events returns the given function itself.
+// Events returns a function that redacts each message and passes it to the given function. If the redactor has no
+// redactions of results, Events returns the given function itself.
 func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	if r == nil || r.results.isEmpty() || events == nil {
 		return events

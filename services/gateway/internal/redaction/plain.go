@@ -10,8 +10,8 @@ import (
 // can be found only after the text next to them has been replaced.
 const maxRounds = 4
 
-// plain replaces everything that the detectors find in a text, and returns the new text. name is the key of the member
-// whose value is the text, or empty.
+// plain replaces all matches of the detectors in a text, and returns the new text. name is the key of the member whose
+// value is the text, or empty.
 func (w *walker) plain(name, text string) (string, error) {
 	if w.plan.set.IsEmpty() {
 		return text, nil
@@ -38,7 +38,6 @@ func (w *walker) plain(name, text string) (string, error) {
 	return replacement(Whole), nil
 }
 
-// replaced returns how many values were replaced so far.
 func (w *walker) replaced() (n int64) {
 	for _, one := range w.found {
 		n += one
@@ -58,7 +57,7 @@ func quoted(text string) []byte {
 	return out
 }
 
-// mayBeJSON reports whether a text may begin with a JSON object or array.
+// mayBeJSON reports whether a text could begin with a JSON object or array.
 func mayBeJSON(text string) bool {
 	text = strings.TrimLeft(text, space)
 	if rest, isArray := strings.CutPrefix(text, "["); isArray {

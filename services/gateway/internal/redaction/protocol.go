@@ -23,8 +23,8 @@ const (
 	inCancelled // params of notifications/cancelled
 )
 
-// paramsOf returns the part that stands for the params of a message with this method. The server has sent the message
-// before its answer.
+// paramsOf returns the part that contains the params of a server's message with this method. The server has sent the
+// message before its answer.
 func paramsOf(method string) part {
 	switch method {
 	case mcp.MethodProgress:
@@ -36,7 +36,7 @@ func paramsOf(method string) part {
 }
 
 // kept contains the members whose values redactions do not replace, if the values have the form that MCP defines. These
-// values contain no data. They determine how a message is read, or come from the receiver of the message.
+// values contain no data. They determine how a message is read, or were chosen by the receiver of the message.
 var kept = map[part][]keptMember{
 	inResult: {
 		{steps("isError"), isBoolean}, {steps("resultType"), isKeyword}, {steps("content/*/type"), isKeyword},
@@ -74,7 +74,7 @@ func isKeyword(raw jsontext.Value) bool {
 // maxKeyword limits the length of a keyword, in bytes. MCP's own keywords have at most 14 bytes.
 const maxKeyword = 32
 
-// A step leads from a JSON value to one of its members or elements.
+// A step is one element of a location. It leads from a JSON value to one of the value's members or elements.
 type step struct {
 	// name is the key of the member. It is empty if the step leads to an element.
 	name   string
@@ -84,7 +84,7 @@ type step struct {
 // item is the step to any element of an array.
 var item = step{isItem: true}
 
-// steps parses a location, such as `content/*/data`. In a location, `*` stands for every element of an array.
+// steps parses a location, such as `content/*/data`. In a location, `*` matches every element of an array.
 func steps(location string) (out []step) {
 	for name := range strings.SplitSeq(location, "/") {
 		if name == "*" {
@@ -96,7 +96,7 @@ func steps(location string) (out []step) {
 	return out
 }
 
-// dataRoots names, for each part except arguments, a member at which paths can begin in addition to the beginning of
+// dataRoots maps each part except the arguments to a member. Paths can begin at that member as well as at the root of
 // the part.
 var dataRoots = map[part]string{
 	inResult: "structuredContent", inError: "data", inParams: "data", inProgress: "data", inCancelled: "data",

@@ -8,9 +8,9 @@ import (
 // secretsDetector is the name of the detector that searches every stored copy of arguments.
 const secretsDetector = "secrets"
 
-// ForRecord returns the redactor for a stored copy of a call's arguments. The redactor replaces secrets and everything
-// that the decision's redactions of arguments replace. It also replaces everything that the detectors in the decision's
-// redactions of results find. timeslice has the same meaning as for [New].
+// ForRecord returns the redactor for a stored copy of a call's arguments. The redactor always replaces secrets, and it
+// applies the decision's redactions of arguments. It also applies the detectors in the decision's redactions of
+// results. timeslice has the same meaning as for [New].
 func ForRecord(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	const target = policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
 	own := []*policyv1.Redaction{{Target: target, Detector: secretsDetector}}

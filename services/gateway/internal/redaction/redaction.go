@@ -1,5 +1,5 @@
-// Package redaction replaces values in messages. It replaces the values that the paths in a policy select, and
-// everything that the policy's detectors find.
+// Package redaction replaces values in messages. It replaces the values that the paths in a policy select, and all text
+// that the policy's detectors find.
 //
 // In a result, a path can begin at four places. These are the result itself, its structuredContent, the data of an
 // error, and every string that contains JSON, even if that string is inside another string with JSON. The message stays
@@ -7,7 +7,7 @@
 // whole.
 //
 // Strings are searched in their decoded form. The base64 of images, audio and blobs is replaced only if a path selects
-// it. If a value that MCP defines as base64 contains anything else, it is searched.
+// it. A value that MCP defines as base64 but that contains other characters is searched.
 package redaction
 
 import (
@@ -23,12 +23,12 @@ import (
 const (
 	// ByPath counts values that a path has selected.
 	ByPath = "path"
-	// Whole counts results and messages that were replaced or dropped as a whole because they could not be searched. It
+	// Whole counts results and messages that were replaced or dropped as a whole because they could not be searched. Whole
 	// also counts members that were removed from messages because JSON-RPC does not define them.
 	Whole = "whole"
 )
 
-// Names returns all names under which replacements are counted.
+// Names returns every name that a [Count] can have.
 func Names() []string { return append(detect.Names(), ByPath, Whole) }
 
 // A Count states how many values were replaced under one name.
@@ -65,9 +65,9 @@ func Supports(list []*policyv1.Redaction) bool {
 	return ok
 }
 
-// New returns the redactor for a decision's list of redactions, which [Supports] must have accepted. It returns nil if
-// the list is empty. The redactor calls timeslice before it searches a message, with the size of the message in bytes.
-// timeslice may be nil.
+// New returns the redactor for a decision's list of redactions. [Supports] must have returned true for the list. New
+// returns nil if the list is empty. The redactor calls timeslice before it searches a message, with the size of the
+// message in bytes. timeslice may be nil.
 func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if len(list) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// maxDepth limits how deep a value may be nested if it is to be searched. A message has at most 512 levels, and a
-// string in it may contain JSON with as many levels.
+// maxDepth is the maximum nesting depth of a value that is searched. A message has at most 512 levels, and a string in
+// the message can contain JSON with as many levels.
 const maxDepth = 520
 
 var errDepth = errors.New("it is nested too deep")
@@ -27,7 +27,7 @@ type walker struct {
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// text is true while the walker searches JSON that is the content of a string. texts is how many nested strings
+	// text is true while the walker searches JSON that is the content of a string. texts is the number of strings that
 	// enclose that JSON.
 	text  bool
 	texts int
@@ -37,10 +37,10 @@ type walker struct {
 	found    map[string]int64
 }
 
-// A match is a path that may select a value below the current value. next is the index of the next step of the path.
+// A match is a path that might select a value below the current value. next is the index of the next step of the path.
 type match struct{ path, next int }
 
-// roots returns the matches for a value at which all paths begin.
+// roots returns the matches at a root, where every path can begin.
 func (w *walker) roots() []match {
 	out := make([]match, len(w.plan.paths))
 	for i := range out {
@@ -130,7 +130,7 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads the value of a member, or an element of an array, to which the given step leads.
+// element reads the value of a member, or an element of an array. at is the step that leads there.
 func (w *walker) element(active []match, at step, selected bool) error {
 	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
@@ -171,8 +171,8 @@ func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
 	return nil
 }
 
-// name replaces what the detectors find in the key of a member. It adds a number to every replaced key of an object
-// after the first, because keys must be unique. n counts the replaced keys of the object.
+// name replaces what the detectors find in the key of a member. n counts the replaced keys of the object. name adds
+// this number to every replaced key after the first, because keys must be unique.
 func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	out, err := w.plain("", name)
 	if err != nil || out == name {
@@ -215,11 +215,11 @@ func (w *walker) scalar(name string, raw jsontext.Value) error {
 }
 
 // minNumber is the length of the shortest number that a detector can find. maxNumber limits which numbers wholeNumber
-// rewrites. It is the highest length of the mantissa, and the highest absolute value of the exponent.
+// rewrites. It is the maximum length of the mantissa, and the maximum absolute value of the exponent.
 const minNumber, maxNumber = 12, 64
 
-// wholeNumber returns a whole number without a fraction and an exponent, because some programs write whole numbers as
-// 1234.0 or 1.234e3. It returns all other numbers unchanged.
+// wholeNumber returns a whole number without fraction and exponent. It is needed because some programs write whole
+// numbers as 1234.0 or 1.234e3. It returns all other numbers unchanged.
 func wholeNumber(raw string) string {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(raw), "e")
 	whole, fraction, _ := strings.Cut(mantissa, ".")
@@ -234,7 +234,7 @@ func wholeNumber(raw string) string {
 	return raw
 }
 
-// maxTexts limits how many strings that are nested in one another are read as JSON.
+// maxTexts limits how many levels of strings nested in strings are read as JSON.
 const maxTexts = 4
 
 // string applies the redactions to the content of a string and returns the new content. If the content is JSON, it is

@@ -17,7 +17,7 @@ var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_HOST_REFUSED:         {http.StatusForbidden, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_ORIGIN_REFUSED:       {http.StatusForbidden, mcp.CodeInvalidRequest},
-	commonv1.Code_CODE_TOOL_UNKNOWN:         {http.StatusNotFound, mcp.CodeInvalidRequest}, // a server in a URL
+	commonv1.Code_CODE_TOOL_UNKNOWN:         {http.StatusNotFound, mcp.CodeInvalidRequest}, // the URL names an unknown server
 	commonv1.Code_CODE_SESSION_UNKNOWN:      {http.StatusNotFound, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_METHOD_DENIED:        {http.StatusNotFound, mcp.CodeMethodUnknown},
 	commonv1.Code_CODE_MEDIA_TYPE:           {http.StatusUnsupportedMediaType, mcp.CodeInvalidRequest},

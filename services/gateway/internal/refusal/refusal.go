@@ -24,22 +24,22 @@ type Refusal struct {
 	// RetryAfter is how long the caller should wait before it repeats the call, or zero if that is not known. The
 	// caller receives it only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey states for what the exceeded limit counts calls, for example for each session. It is unspecified if no
-	// such limit was exceeded.
+	// SessionKey states the scope of the exceeded limit. For example, the limit can count the calls of each session. It is
+	// unspecified if no such limit was exceeded.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the policy revision with which the policy service evaluated the request, or "" if it did not
-	// evaluate the request.
+	// PolicyRevision is the revision of the policy that the policy service evaluated, or "" if it did not evaluate the
+	// request.
 	PolicyRevision string
 	// Permanent is true if the same call will be refused until an operator changes something. Such a refusal is not
-	// retryable, even if its code normally is.
+	// retryable, even if refusals with its code normally are.
 	Permanent bool
 	// Approval is the approval that the call waits for, or the approval that caused the refusal. It is nil if there is
 	// none.
 	Approval *Approval
-	// IsProtocolError is true if the message itself was not accepted, because it violates the protocol or because there
-	// is no capacity for it. In that case, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error.
-	// If the field is false, a valid request was refused, and the method determines whether the answer is a result or
-	// an error (MCP 2025-11-25, Tools, Error Handling).
+	// IsProtocolError is true if the message itself was not accepted, because it violates the protocol or because there is
+	// no capacity for it. In that case, the answer contains a JSON-RPC error and has an HTTP error status
+	// ([Refusal.Status]). If the field is false, a valid request was refused, and the method determines whether the answer
+	// is a result or an error (MCP 2025-11-25, Tools, Error Handling).
 	IsProtocolError bool
 	// Versions contains the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
@@ -77,7 +77,7 @@ type Approval struct {
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call may succeed later although nothing was changed.
+// Retryable reports whether the same call can succeed later without anybody changing anything.
 func (r *Refusal) Retryable() bool {
 	if r.Permanent {
 		return false

@@ -12,9 +12,9 @@ import (
 // maxFaults limits how many faults are stored for one list.
 const maxFaults = 100
 
-// faults contains the reasons why some of a server's elements are missing from the lists at the URL for all servers.
-// For each list, it contains the reasons from the last time that the list was joined. A faults value is safe for
-// concurrent use.
+// faults contains the reasons why some of a server's elements are missing from the joined lists, which clients receive
+// at the URL for all servers. For each list, it contains the reasons from the last time that the list was joined. A
+// faults value is safe for concurrent use.
 type faults struct {
 	mu     sync.Mutex
 	byList map[string][]aggregate.LeftOut

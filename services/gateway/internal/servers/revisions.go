@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is how old a discovery must be before the gateway renews it because a tool or header that a client uses is
-// missing from it. The server may have changed since then.
+// If a client uses a tool or header that a discovery does not contain, the gateway renews the discovery, because the
+// server might have changed. RenewAfter is the minimum age of a discovery that is renewed for this reason.
 const RenewAfter = 30 * time.Second
 
 // Stateless reports whether the server supports revision 2026-07-28, which has no sessions. known is false if the
@@ -71,9 +71,9 @@ func (s *Server) Versions() (out []string) {
 
 // Open opens a session with the server. If the server is stateless, the gateway itself provides the session.
 func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
-	known := s.own.Last() // read before the request, which may change it
+	known := s.own.Last() // read before the request, because the request can change it
 	if known != nil && known.Version == mcp.Modern {
-		s.own.RefreshInBackground(RenewAfter) // the server may support sessions now
+		s.own.RefreshInBackground(RenewAfter) // the server might support sessions by now
 		return s.Upstream.Bridge(ctx, caller, initialize, memory)
 	}
 	up, answer, err := s.Upstream.Open(ctx, caller, initialize, memory)

@@ -22,9 +22,9 @@ const (
 	// revisionTimeout limits how long a server may take to answer whether it supports revision 2026-07-28, and to
 	// return its lists in that revision. It is short because a client waits during this time.
 	revisionTimeout = 10 * time.Second
-	// maxPrograms limits how many stdio servers are started and listed at the same time. maxOthers limits how many
-	// other servers are listed at the same time. A server that does not respond occupies a slot until the timeout, once
-	// for each MCP revision in which it has responded before.
+	// maxPrograms limits how many stdio servers are started at the same time to list their tools. maxOthers limits how
+	// many other servers are queried at the same time. A server that does not respond occupies a slot until the timeout
+	// expires. This happens once for each MCP revision that the server has responded in before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -43,8 +43,8 @@ type Config struct {
 	Identity string
 	// RecordArguments is true if the gateway must store copies of the arguments of calls.
 	RecordArguments bool
-	// Host is the client whose own tools this server represents, or "" for an ordinary server. Only that client's hook
-	// can use such a server.
+	// Host is the client whose own tools this server represents, or "" for an ordinary server. Only the hook of that
+	// client can use such a server.
 	Host string
 }
 
@@ -62,11 +62,11 @@ type Server struct {
 	Config
 	faults
 
-	// own is the gateway's own discovery of the server. revisions maps each revision that clients may use to a further
-	// discovery in this revision.
+	// own queries the server in the revision that the gateway has chosen. revisions contains a further discovery for each
+	// revision that clients may use.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
-	// used is when the server was last used, in nanoseconds of Unix time.
+	// used is when the server was last used, as Unix time in nanoseconds.
 	used atomic.Int64
 }
 
@@ -129,9 +129,9 @@ func (s *Server) isIdle() bool {
 }
 
 // Discover lists the tools of every server for the catalog, and repeats this on a schedule until ctx is done. It lists
-// a stdio server again only if the server was used after it was last listed. It lists a server only in those revisions
-// in which the server has been used. While hasPolicy() returns false, it lists no server, because the lists could not
-// be reported.
+// a stdio server again only if the server was used after it was last listed. It lists a server only in the revisions
+// that clients have used with the server. While hasPolicy() returns false, it lists no server, because the lists could
+// not be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

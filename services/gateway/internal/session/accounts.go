@@ -35,9 +35,10 @@ func (s *Store) removeFromAccounts(sess *Session) {
 	sess.positions = nil
 }
 
-// longestIdle returns the session of an account that has been idle for the longest time and has no request in flight,
-// or nil if there is none. The session is to be closed so that the caller with the given accounts can have a new one.
-// longestIdle skips the sessions of principals that have created this caller, because an agent must not close them.
+// longestIdle returns the session of an account that can be closed to make room for a new session. by contains the
+// accounts of the caller that opens the new session. longestIdle chooses the session that has been idle for the longest
+// time and has no request in flight. It skips the sessions of principals that have created the caller, because an agent
+// must not close its creators' sessions. It returns nil if there is no such session.
 func (s *Store) longestIdle(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // cancelGrace is how long the gateway waits for a server's response after the client has cancelled the call. The server
-// need not send a response (MCP, Cancellation). Transports that also wait for the response wait for a shorter time.
+// need not send a response (MCP, Cancellation). Some transports also wait for the response, for a shorter time.
 const cancelGrace = 3 * time.Second
 
 // Calls contains a session's calls in flight, so that the client can cancel a call by its id. The zero value is empty.
@@ -51,7 +51,7 @@ func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does. First it marks the call as sent, because the
+// Forward sends the call to the server, as [upstream.Session] does. Forward first marks the call as sent, because the
 // gateway notifies the server of a cancellation only if the call was sent. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.clientContext != nil && c.clientContext.Err() != nil {
@@ -109,7 +109,7 @@ func (c *Calls) Pause() (resume func()) {
 }
 
 // Cancel cancels the calls with the given key. There can be several, because a client may use an id more than once.
-// Cancel reports whether any of these calls may have reached the server.
+// Cancel reports whether any of these calls might have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

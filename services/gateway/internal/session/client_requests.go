@@ -31,13 +31,13 @@ var (
 	ErrRequestsClosed = errors.New("the session is closed")
 )
 
-// ClientRequests contains the requests that wait for a response from a session's client. The server or the gateway has
-// sent them. The zero value is empty. It is safe for concurrent use.
+// ClientRequests contains the requests from the server or the gateway that wait for a response from a session's client.
+// The zero value is empty. It is safe for concurrent use.
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
-	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent
-	// since the time in the next field.
+	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent in
+	// the current minute, which began at since.
 	waiting, made int
 	since         time.Time
 	closed        bool
@@ -99,14 +99,14 @@ func (a *ClientRequests) add(q *ClientRequest) (*ClientRequest, error) {
 	return q, nil
 }
 
-// SetProgressToken sets the raw progress token of the request, or nil if the request has none.
+// SetProgressToken sets the raw progress token of the request. token is nil if the request has none.
 func (q *ClientRequest) SetProgressToken(token []byte) {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
 	q.token = jsonrpc.IDKey(token)
 }
 
-// Response returns the channel on which the response arrives. The response must not be used after
+// Response returns the channel on which the response arrives. The caller must not use the response after calling
 // [ClientRequest.Close].
 func (q *ClientRequest) Response() <-chan *jsonrpc.Message { return q.answer }
 

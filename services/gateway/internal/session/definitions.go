@@ -48,11 +48,10 @@ func (d *Definitions) Digest(tool string) []byte {
 	return d.byName[tool]
 }
 
-// Learn stores the digests from a page of a list that a session has received. If the sessions of one of the session's
-// quota accounts then store too many digests together, Learn removes the digests of the sessions that have been idle
-// for the longest time.
+// Learn stores the digests from a page of a list that a session has received. If the sessions of a quota account then
+// store too many digests, Learn removes the digests of the account's longest idle sessions.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
-	sess.Definitions.learn(page) // without the lock, because it may take long and affects only this session
+	sess.Definitions.learn(page) // without the lock, because learn can take long and affects only this session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sess.isOpen {
@@ -64,8 +63,8 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// listedSession returns the session under which the given session is counted in the quota accounts. For a member
-// session, this is the aggregate session. For all other sessions, it is the session itself.
+// listedSession returns the session that represents the given session in the quota accounts. For a member session, this
+// is the aggregate session. For all other sessions, it is the session itself.
 func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
@@ -80,8 +79,8 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim removes the digests of an account's sessions until the account is within its limit. It does not remove the
-// digests of the excepted session.
+// trim removes the digests of an account's sessions until the account is within its limit. It keeps the digests of the
+// excepted session.
 func (s *Store) trim(own *accountSessions, excepted *Session) {
 	forget := func(other *Session) {
 		if other != excepted && own.learned > own.maxLearned {

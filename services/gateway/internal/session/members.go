@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Members contains the member sessions of an aggregate session. There is one for each server that the client has used.
-// It is safe for concurrent use. The exported fields must not be changed.
+// Members contains the member sessions of an aggregate session. There is one member session for each server that the
+// client has used. It is safe for concurrent use. The exported fields must not be changed.
 type Members struct {
 	// Abilities are the capabilities that the client declares. They include those that the gateway does not declare to
 	// servers because the policy denies them.
@@ -21,23 +21,23 @@ type Members struct {
 
 	mu sync.Mutex
 	by map[string]string // maps a server to the id of its member session
-	// listed is the recorded state of the servers' lists. From it, the gateway finds out which lists have changed since
-	// the last notification. shownDigests maps a server to a function that returns the digest of a tool's definition
-	// that the client has received last.
+	// listed is the recorded state of the servers' lists at the last notification to the client. The gateway compares it
+	// with the current state to find out which lists have changed. shownDigests contains a function for each server. The
+	// function returns a tool's digest, which is the digest of the last definition that the client has received.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }
 
 // UseMember calls use with the id of the server's member session. If there is no member session, or if use returns an
-// error, UseMember creates a member session with makes and calls use with the new id. Only one goroutine at a time
-// opens a member session.
+// error, UseMember calls makes to create a member session, and then calls use with the new id. Only one goroutine at a
+// time opens a member session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	// Another goroutine may have opened the session while this goroutine was waiting for the lock.
+	// Another goroutine might have opened the session while this goroutine was waiting for the lock.
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (m *Members) IDs() map[string]string {
 }
 
 // UpdateListState replaces the recorded state of the servers' lists with the result of the given function. The recorded
-// state is that of the last notification to the client.
+// state is the state at the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

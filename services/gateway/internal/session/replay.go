@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// answerPrefix is the prefix of the ids of events on streams with answers.
+	// answerPrefix is the prefix of event ids in a [ReplayStream].
 	answerPrefix = "sluice-"
-	// maxReplayStreams limits how many streams a session stores. A session stores all streams that have not ended, and
-	// the newest ones that have ended. maxReplay limits how many messages of a stream are stored, and maxReplayed
-	// limits their total size, in bytes. The oldest messages are removed first.
+	// maxReplayStreams limits how many streams a session stores. When the limit is reached, the oldest stream that has
+	// ended is removed. maxReplay limits how many messages of a stream are stored, and maxReplayed limits their total
+	// size, in bytes. The oldest messages are removed first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
@@ -32,8 +32,8 @@ func ReplayRoom() (*limits.Budget, error) {
 	return limits.NewBudget(limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// ReplayStreams contains the streams with a session's answers. A client that has lost the connection of such a stream
-// can resume the stream after the last event that it has received (MCP 2025-11-25, Transports, Resumability and
+// ReplayStreams contains the streams of a session's answers. If the connection of such a stream breaks, the client can
+// resume the stream after the last event that it has received (MCP 2025-11-25, Transports, Resumability and
 // Redelivery). The zero value is empty. It is safe for concurrent use.
 type ReplayStreams struct {
 	mu     sync.Mutex
@@ -42,7 +42,8 @@ type ReplayStreams struct {
 	closed bool
 }
 
-// ReplayStream is the stream with one answer. It is safe for concurrent use.
+// ReplayStream is the stream that contains one answer and the messages before the answer. It is safe for concurrent
+// use.
 type ReplayStream struct {
 	// Server is the name of the server that answers.
 	Server string
@@ -60,7 +61,7 @@ type ReplayStream struct {
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended is true once the last message has been added. unrecorded is true if the journal does not contain the call's
+	// ended is true after the last message was added. unrecorded is true if the journal does not contain the call's
 	// outcome.
 	ended, unrecorded bool
 	// more is closed and replaced with a new channel when the stream changes.
@@ -69,8 +70,9 @@ type ReplayStream struct {
 	resumed bool
 }
 
-// Begin creates the stream for a server's answer to the given owner. Until it is removed, the stream uses the given
-// memory. If there is not enough memory, Begin returns nil, and the client cannot resume the stream.
+// Begin creates the stream for a server's answer to the given owner. The stream uses the given memory until the stream
+// is removed. If there is not enough memory or the session has too many streams, Begin returns nil. The client then
+// cannot resume the stream.
 func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,8 +81,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	// Only messages in flight may use UncountedBytes without being charged for them. A stored stream is charged for
-	// these bytes here.
+	// A Memory of up to UncountedBytes is not charged to the budget, but every stored stream must be charged. Begin
+	// therefore adds UncountedBytes in advance.
 	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
@@ -193,11 +195,11 @@ func (s *ReplayStream) trim() {
 // message will have. The caller must hold the lock.
 func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 
-// IsReplayID reports whether an event id belongs to a stream with an answer.
+// IsReplayID reports whether an event id belongs to a [ReplayStream].
 func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// Resume returns the owner's stream that contains the event with the given id, and the number of the message after that
-// event, with which the client continues. It returns false if the stream or the event is not stored.
+// Resume returns the owner's stream that contains the event with the given id. from is the number of the next message
+// after that event. Resume returns false if the stream or the event is not stored.
 func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {

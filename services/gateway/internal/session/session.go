@@ -1,7 +1,7 @@
 // Package session stores the gateway's sessions with clients. For clients of revision 2026-07-28, which has no
-// sessions, it stores the state that would otherwise belong to a session. A session id is a handle and not a
-// credential, because a session can be found only by its id together with its principal. If a request contains the id
-// of another principal's session, the result is the same as if that session did not exist.
+// sessions, it stores the state that would otherwise belong to a session. A session id is not a credential, because the
+// gateway finds a session only by its id together with its principal. If a request contains the id of another
+// principal's session, the gateway behaves as if that session did not exist.
 package session
 
 import (
@@ -30,14 +30,14 @@ import (
 var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that a session quota is full. This can be the quota of the principal, of a principal in its
-	// delegation chain, or of the person for whom one of them works. No session can be closed to make room, because
-	// each session has requests in flight, is being opened, or belongs to a principal that has created the caller. A
-	// wrapped [*quota.FullError] states which quota is full.
+	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of a principal in its
+	// delegation chain, or of a person for whom they work. No session can be closed to make room, because each session has
+	// requests in flight, is being opened, or belongs to a creator of the caller. A wrapped [*quota.FullError] states
+	// which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams limits how many parallel streams of one session [Store.Listen] allows at the same time.
+// maxStreams limits how many parallel streams one session can have. [Store.Listen] enforces the limit.
 const maxStreams = 64
 
 // closeTimeout is the timeout for closing a session at its server.
@@ -58,16 +58,17 @@ type Config struct {
 type Key struct {
 	principal.Key
 
-	// Person is the person for whom the owner works, or the zero key if no person is known. Two tokens with the same
-	// subject can have different owners, and a session can use the account of a person.
+	// Person is the person for whom the owner works, or the zero key if no person is known. The field is part of the key,
+	// because two tokens with the same subject can have different owners, and a session can use its owner's account at the
+	// server.
 	Person principal.Key
 	// Server is the configured name of the server. It is empty for an aggregate session.
 	Server string
 }
 
-// Session is an open session. Its exported fields must not be replaced, but some of them have methods that change their
-// contents. An aggregate session gives a client access to all servers at one URL. It has a member session for each
-// server that the client has used.
+// Session is an open session. Callers must not assign to the exported fields, but can call methods that change the
+// contents of a field. An aggregate session gives a client access to all servers at one URL. It has a member session
+// for each server that the client has used.
 type Session struct {
 	// ID is the handle of the session. It must not appear in records or logs. Clients of revision 2026-07-28, which has
 	// no sessions, never receive it.
@@ -76,9 +77,9 @@ type Session struct {
 	Digest string
 	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are the quota accounts of the caller that has opened the session, in which the session is counted. If
-	// the field has the zero value, [Store.Add] sets it to the account of the principal in Key. It must not be
-	// modified.
+	// Accounts are the quota accounts that are charged for the session. They belong to the caller that has opened the
+	// session. If Accounts is zero, [Store.Add] sets it to the account of the principal in Key. Accounts must not be
+	// modified after that.
 	Accounts principal.Accounts
 	// Agent is the agent that has opened the session.
 	Agent string
@@ -86,20 +87,20 @@ type Session struct {
 	Version string
 	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of
-	// an aggregate session, and is nil for all other sessions. Hub is the aggregate session to which a member session
-	// belongs, and is nil for all other sessions. A member session ends together with its aggregate session.
+	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of an
+	// aggregate session, and is nil for all other sessions. Hub is the aggregate session of a member session, and is nil
+	// for all other sessions. A member session ends together with its aggregate session.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
 	// Opened is when the session was opened.
 	Opened time.Time
-	// Definitions are the digests of the tool definitions that the session has listed.
+	// Definitions contains the digests of the tool definitions that the session has listed.
 	Definitions Definitions
-	// LastLookup is when the server's complete list was last read to find a tool, in nanoseconds of Unix time. It is 0
-	// if the list was never read.
+	// LastLookup is when the gateway last read the server's complete list to find a tool, as Unix time in nanoseconds. It
+	// is 0 if the gateway has never read the list.
 	LastLookup atomic.Int64
-	// ListsApprovalTool is true if the session has listed a tool whose calls all require an approval.
+	// ListsApprovalTool is true if the session has listed at least one tool that requires an approval for every call.
 	ListsApprovalTool atomic.Bool
 	// ClientRequests contains the requests to the client that wait for a response.
 	ClientRequests ClientRequests
@@ -108,7 +109,7 @@ type Session struct {
 	// Cursors contains the list cursors that were sent to the client. Events contains the ids of the events that were
 	// sent on the session's stream.
 	Cursors, Events IssuedTexts
-	// Replay contains the streams with the session's answers that the client may resume.
+	// Replay contains the streams of answers that the client may resume.
 	Replay ReplayStreams
 	// Ready is true if the server was notified, or is about to be notified, that the session is initialized.
 	Ready atomic.Bool
@@ -119,19 +120,19 @@ type Session struct {
 	isOpen    bool
 	learned   int                  // number of digests in Definitions
 	positions []listPosition       // empty for a closed session and for a member session
-	streams   map[*stream]struct{} // streams from which the client reads
+	streams   map[*stream]struct{} // streams that the client reads
 }
 
 type stream struct{ end context.CancelFunc }
 
-// Client contains what a client declares about itself. The gateway does not verify it.
+// Client contains what a client declares about itself. The gateway does not verify these declarations.
 type Client struct {
 	// Name and Version are the client's name and version. They may be empty.
 	Name, Version string
 	// Elicits is true if the client can show a form to its user.
 	Elicits bool
-	// Offer contains the client's capabilities that were declared to the server. The gateway checks the server's
-	// requests against it.
+	// Offer contains the client's capabilities that were declared to the server. The gateway checks the server's requests
+	// against these capabilities.
 	Offer question.Offer
 }
 
@@ -174,10 +175,10 @@ type Store struct {
 	byID   map[string]*Session
 	owners map[account]*accountSessions
 	// open counts open sessions. An aggregate session and its member sessions count as one session. moving counts the
-	// sessions that are being opened, and the sessions that the gateway has closed but the server has not closed yet.
+	// sessions that are being opened or closed. A session counts as being closed until the server has closed it.
 	open, moving *quota.Tally
 	closed       bool
-	// hungUp is true once CloseStreams was called.
+	// hungUp is true after CloseStreams was called.
 	hungUp bool
 
 	closing sync.WaitGroup
@@ -212,8 +213,8 @@ func DigestOf(id string) string {
 }
 
 // BeginOpen counts a session that a caller with the given accounts is opening, until the returned function is called.
-// An account may have as many sessions that are being opened or closed as it may have open sessions. If one of the
-// accounts would have more, BeginOpen returns [ErrTooMany].
+// Sessions that are being opened or closed have quotas of the same size as open sessions, but are counted separately.
+// If one of these quotas is full, BeginOpen returns [ErrTooMany].
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,9 +265,9 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session and marks it as in use until the returned function is called. While a session is in use, it is
-// not closed because of idleness or to make room for another session. Use returns [ErrUnknown] if there is no such
-// session.
+// Use returns a session and marks it as in use until the returned function is called. While a session is in use, the
+// store closes it neither because of idleness nor to make room for another session. Use returns [ErrUnknown] if there
+// is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,10 +293,11 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen adds a stream from which the client reads, and returns the stream's session. The returned context derives from
-// ctx and is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
-// Until the returned function is called, the session is not idle, but it may be closed to make room for another
-// session. Listen returns [ErrUnknown]. If parallel is true and the session has 64 streams, it returns [ErrTooMany].
+// Listen adds a stream that the client reads, and returns the stream's session. The returned context derives from ctx
+// and is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
+// Until the returned function is called, the session does not count as idle, but the store may close it to make room
+// for another session. Listen returns [ErrUnknown]. If parallel is true and the session has 64 streams, it returns
+// [ErrTooMany].
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,7 +354,7 @@ func (sess *Session) closeStreams() {
 
 func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
-		return // a use of a member session is also a use of its aggregate session
+		return // each request in a member session also uses the aggregate session
 	}
 	for _, p := range sess.positions {
 		p.account.byUse.MoveToFront(p.at)
@@ -423,7 +425,7 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// noteClosed records that closing a session has finished, because the server has closed the session or the timeout has
+// noteClosed records that a session is no longer being closed. Either the server has closed it, or the timeout has
 // expired.
 func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()

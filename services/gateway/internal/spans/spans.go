@@ -66,7 +66,7 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	}
 	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient)) //nolint:spancheck // the caller ends it
 	Message(span, m, to)
-	return ctx, span //nolint:spancheck // see above
+	return ctx, span //nolint:spancheck // the caller ends it, as above
 }
 
 // Client returns a client's trace context. It reads the trace context from the message's `_meta` or, if `_meta`
@@ -118,8 +118,8 @@ func Message(s trace.Span, m *jsonrpc.Message, at Place) {
 	Session(s, at)
 }
 
-// Session sets the attributes that describe the session of a message. It can be called later than [Message], because a
-// session may become known later.
+// Session sets the attributes that describe the session of a message. It can be called later than [Message], because
+// the session can become known later.
 func Session(s trace.Span, at Place) {
 	if !s.IsRecording() {
 		return
@@ -212,8 +212,7 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type of a call's span, because the call's result reports an error. It returns the error
-// type.
+// ToolError sets the error type of the span of a call whose result reports an error. It returns the error type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
@@ -227,8 +226,8 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed sets the error type of a message's span, because the message has no usable answer. The error type is the code
-// of the refusal.
+// Failed sets the error type of the span of a message that has no usable answer. The error type is the code of the
+// refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)

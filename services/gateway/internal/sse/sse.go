@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// outcomeHeader is the header that marks an answer to a call whose outcome the journal does not contain.
+	// outcomeHeader is a header of answers to calls. It states that the journal does not contain the call's outcome.
 	outcomeHeader = "Sluice-Outcome"
 	// resumeRetry is how long a client that has lost its connection should wait before it reconnects, in milliseconds.
 	resumeRetry = "1000"
@@ -31,8 +31,8 @@ const (
 // answer. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts is true if the client accepts event streams. prefers is true if the client names event streams before
-	// JSON.
+	// accepts is true if the client accepts event streams. prefers is true if the client lists event streams before JSON
+	// in the header Accept.
 	accepts, prefers bool
 
 	mu      sync.Mutex
@@ -80,7 +80,7 @@ func (s *Writer) Open() {
 	s.flush()
 }
 
-// flush sends the data that was written so far. It ignores errors, because the client may have disconnected.
+// flush sends the data that was written so far. It ignores errors, because the client might have disconnected.
 func (s *Writer) flush() { _ = http.NewResponseController(s.w).Flush() }
 
 // IsOpen implements [dispatch.Sink].
@@ -127,14 +127,14 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		// The error is ignored, because a client that has disconnected may resume the stream later.
+		// The error is ignored, because a client that has disconnected can resume the stream later.
 		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n")
 	}
 }
 
 // write writes one event. It replaces each line break in the message with a space, because a line break would end the
-// event. This does not change the message, because JSON allows line breaks only between tokens, where a space means the
-// same. The caller must hold the lock.
+// event. This does not change the meaning of the message, because JSON allows line breaks only between tokens, where a
+// space is equivalent. The caller must hold the lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
@@ -201,7 +201,7 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	if resp.Unrecorded { // a header if possible, because some clients do not read trailers
 		s.setOutcome("unrecorded")
 	}
-	if resp.Detached && s.accepts { // the first event contains the id with which the client reconnects
+	if resp.Detached && s.accepts { // the client reconnects with the id in the first event
 		s.start()
 		s.flush()
 		s.detached = s.stored != nil

@@ -12,16 +12,16 @@ import (
 )
 
 // IDs translates the ids of servers' tasks. A client must not learn the server's own id of a task, because anyone who
-// knows that id could use the task even if it belongs to another caller. A client therefore receives an encrypted id
-// that is valid only for the owner of the task. A task always has the same encrypted id (MCP Tasks extension, Security
-// Considerations). IDs is safe for concurrent use.
+// knows the server's id could use the task, even if it belongs to another caller. A client therefore receives an
+// encrypted id that is valid only for the owner of the task. A task always has the same encrypted id (MCP Tasks
+// extension, Security Considerations). IDs is safe for concurrent use.
 type IDs struct {
 	secret []byte
 	aead   cipher.AEAD
 }
 
-// NewIDs returns an [IDs] that uses the given secret, which may have any length. Two of them with the same secret
-// produce the same encrypted ids.
+// NewIDs returns an [IDs] that uses the given secret, which may have any length. Values with the same secret produce
+// the same encrypted ids.
 func NewIDs(secret []byte) (*IDs, error) {
 	key := sha256.Sum256(append([]byte("ids of tasks: "), secret...))
 	block, err := aes.NewCipher(key[:])

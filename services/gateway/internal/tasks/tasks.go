@@ -1,7 +1,7 @@
 // Package tasks stores the gateway's own tasks (MCP Tasks extension). A task is a call that waits for an approval while
-// its client polls. When the client polls after the approval, the gateway sends the call, but only once. If the client
-// does not poll, the call is never sent. A task exists in only one gateway. The approval may exist longer than the
-// task.
+// its client polls. When the client polls after the approval, the gateway sends the call, at most once. If the client
+// does not poll, the call is never sent. A task exists in only one gateway instance. The approval can exist longer than
+// the task.
 package tasks
 
 import (
@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// idPrefix is the prefix of the ids of the gateway's tasks.
+	// idPrefix is the prefix of the gateway's task ids.
 	idPrefix = "sluice-task."
-	// maxTasks limits how many tasks one principal, and all principals of one person together, may have. At the limit,
-	// a task whose final state the client has received is removed to make room.
+	// maxTasks is the maximum number of tasks of one principal. It is also the maximum number of tasks of all principals
+	// of one person together. At the limit, a task whose final state the client has received is removed to make room.
 	maxTasks = 64
 	// MaxMessage limits the size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
@@ -53,13 +53,13 @@ const (
 type Call struct {
 	// Owner identifies the owner of the task. No other caller can find the task.
 	Owner string
-	// Server is the configured name of the server to which the call is sent.
+	// Server is the configured name of the target server.
 	Server string
 	// Header contains the HTTP headers that repeat parts of the message, without credentials. It must not be changed.
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder identifies the quotas to which the task and its memory are charged.
+	// Holder identifies the quotas that are charged for the task and its memory.
 	Holder limits.Owner
 }
 
@@ -84,13 +84,13 @@ type Task struct {
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits. While the call is running, it is the id of the
+	// approval is the id of the approval that the call waits for. While the call is running, approval is the id of the
 	// approval that allowed the call.
 	approval string
 	// stop cancels the call. It is nil unless the call is running.
 	stop context.CancelFunc
-	// cancelled is true if the client has cancelled the task. If the call is running at that time, the task ends when
-	// the call ends.
+	// cancelled is true if the client has cancelled the task. If the call is then running, the task ends when the call
+	// ends.
 	cancelled bool
 	updated   time.Time
 	expires   time.Time
@@ -128,7 +128,7 @@ func (t *Task) Report() State {
 	}
 }
 
-// AwaitedApproval returns the id of the approval for which the task waits. It returns false if the task does not wait.
+// AwaitedApproval returns the id of the approval that the task waits for. It returns false if the task does not wait.
 func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,9 +147,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait marks the task as waiting after its call was not sent. The caller passes the id of the approval for which the
-// task now waits, which may be a new one, and the time when that approval expires. If the client has cancelled the task
-// in the meantime, Wait ends the task and returns false.
+// Wait marks the task as waiting after its call was not sent. approval is the id of the approval that the task waits
+// for, which can be a new approval. expires is the time when that approval expires. If the client has cancelled the
+// task in the meantime, Wait ends the task and returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,8 +218,8 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether one more task may be charged to the given quotas. If one of the owner's tasks can be
-// removed to make room, HasCapacity returns true, too.
+// HasCapacity reports whether one more task may be charged to the given quotas. HasCapacity also returns true if one of
+// the owner's tasks can be removed to make room.
 func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,8 +241,8 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval. The caller passes the id of the approval and the time when it expires.
-// Add returns nil if there are too many tasks or there is not enough memory.
+// Add stores a call that waits for an approval. approval is the id of that approval, and expires is the time when the
+// approval expires. Add returns nil if there are too many tasks or there is not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,8 +256,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	// Only requests in flight may use UncountedBytes without being charged for them. A stored task is charged for these
-	// bytes here.
+	// A Memory of up to UncountedBytes is not charged to the budget, but every stored task must be charged. Add therefore
+	// adds UncountedBytes.
 	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header)
 	if !t.memory.Add(size) {
 		t.memory.Close()
@@ -316,7 +316,7 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether any task waits for the approval, apart from the given task.
+// IsAwaited reports whether any task other than except waits for the approval.
 func (s *Store) IsAwaited(approval string, except *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

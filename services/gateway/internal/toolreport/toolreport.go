@@ -22,34 +22,34 @@ import (
 )
 
 const (
-	// maxLists limits for how many lists digests are cached. maxWeight limits the number of lists and digests together.
-	// Both limits are needed, because a server chooses the size of its lists.
+	// maxLists is the maximum number of cached lists. maxWeight is the maximum number of cached lists and digests
+	// together. Both limits are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
-	// reportInterval is how long an unchanged list is not reported again. After that, it is reported so that the
-	// catalog knows that the server still lists these tools.
+	// reportInterval is the minimum time between two reports of an unchanged list. Unchanged lists are reported again so
+	// that the catalog knows that the server still lists these tools.
 	reportInterval = time.Hour
 	// reportTimeout is the timeout of one report.
 	reportTimeout = 10 * time.Second
 )
 
-// ReportTools has these limits. maxDefinition limits the size of a tool's definition, in bytes. Tools with a larger
-// definition, or with a name that cannot be called, are omitted from the report. Instead, the report contains the names
-// of at most maxLeftOut of them, truncated to maxLeftName bytes.
+// These are limits of ReportTools. maxDefinition is the maximum size of a tool's definition, in bytes. A tool is
+// omitted from the report if its definition is larger or if its name cannot be called. The report instead contains the
+// names of up to maxLeftOut omitted tools, truncated to maxLeftName bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
 )
 
-// refusals contains the reasons for which ReportTools refuses a list permanently.
-var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
+// refusals contains the error reasons that ReportTools returns if it refuses a list permanently.
+var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant; Go has no constant slices
 
 // ErrNotReported means that the list could not be reported to the catalog. None of its tools may be shown to clients.
 var ErrNotReported = errors.New("the catalog did not accept the list")
 
-// ErrRefused means that the catalog has refused the server's list, so that the gateway does not know the definitions of
-// the tools.
+// ErrRefused means that the catalog has refused the server's list. The gateway therefore does not know the definitions
+// of the tools.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
 // A List describes a tool list, except for its content.
@@ -70,8 +70,8 @@ type Response struct {
 	// Activation is the token of the first policy revision that takes the list into account. It is empty if the catalog
 	// refused the list.
 	Activation string
-	// Refused is true if the catalog refused the list. One reason is that a tool's name occurs twice, so that it is not
-	// known which definition a call would use.
+	// Refused is true if the catalog refused the list. One possible reason is that a tool's name occurs twice. In that
+	// case, it is not known which definition a call would use.
 	Refused bool
 	// At is the time of the catalog's response.
 	At time.Time
@@ -138,7 +138,7 @@ func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answe
 	case len(resp.GetTools()) != len(sent):
 		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrNotReported, len(resp.GetTools()), len(sent))
 	}
-	listed := make(map[string]int, len(answer.Tools)) // includes tools that were not sent, because clients may call them
+	listed := make(map[string]int, len(answer.Tools)) // includes tools that were not sent, because clients can call these, too
 	for _, t := range answer.Tools {
 		listed[t.Name]++
 	}

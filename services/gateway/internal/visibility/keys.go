@@ -7,9 +7,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// AppendKey appends a key that is equal for all principals that the policy cannot distinguish on a server. The key
-// contains no tokens or owners, because policy rules cannot match them. It contains no sessions or runs, because
-// permissions cannot depend on them.
+// AppendKey appends a key for a principal on a server. Principals whom no policy rule can distinguish have equal keys.
+// The key contains no tokens or owners, because policy rules cannot match them. It contains no sessions or runs,
+// because permissions cannot depend on them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
@@ -27,7 +27,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the fields of a principal to which policy rules can refer.
+// appendJudged appends those fields of a principal that policy rules can match.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())

@@ -30,13 +30,14 @@ const (
 	maxPart = 512
 )
 
-// Caller is the caller for which a server's list is filtered.
+// Caller is the caller that receives a filtered list of a server.
 type Caller struct {
 	// Principal is the authenticated caller, and is never nil. Session and Run are the session and the run of the
 	// caller's message. The records of policy decisions contain them.
 	Principal    *identityv1.Principal
 	Session, Run string
-	// Owner is the principal whose quota limits how many lists are filtered at the same time.
+	// Owner is the principal whose quota is charged for the filtering. The quota limits how many lists are filtered at the
+	// same time.
 	Owner principal.Key
 	// Server is the configured name of the server.
 	Server string
@@ -91,9 +92,9 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	return out
 }
 
-// Tools asks the policy service which tools of a list the caller may see. It also hides tools whose name the list
-// contains twice, because clients may use either definition, and a server's tool that has the name of the gateway's own
-// tool. If Tools fails, it returns [ErrPolicy] or [ErrBusy].
+// Tools asks the policy service which tools of a list the caller may see. It also hides tools whose name occurs more
+// than once in the list, because clients might use either definition. A server's tool with the name of the gateway's
+// own tool is also hidden. If Tools fails, it returns [ErrPolicy] or [ErrBusy].
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Acquire(ctx, c.Owner)

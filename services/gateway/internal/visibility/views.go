@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/lru"
 )
 
-// maxViews limits how many views are cached. maxViewNames limits how many tool names all cached views contain together.
+// maxViews limits how many views are cached. maxViewNames limits the total number of tool names in all cached views.
 const (
 	maxViews     = 10_000
 	maxViewNames = 500_000

@@ -21,13 +21,14 @@ import (
 const (
 	// policyTimeout is the timeout of one request to the policy service.
 	policyTimeout = 2 * time.Second
-	// maxCached limits for how many servers responses are cached for one principal and the principals that act for it.
-	// maxOwners limits for how many principals responses are cached. If a limit is exceeded, cached responses are
-	// removed, and the policy service is asked again when they are needed.
+	// maxCached is the maximum number of cached responses for one principal and the principals that act for it. Each of
+	// these principals has a separate response for each server. maxOwners is the maximum number of principals with cached
+	// responses. If a limit is exceeded, cached responses are removed, and the policy service is asked again when they are
+	// needed.
 	maxCached = 256
 	maxOwners = 10_000
-	// maxMethods limits for how many methods responses are cached for one caller on one server. The limit is necessary
-	// because a server can send notifications with any method.
+	// maxMethods is the maximum number of cached responses about single methods for one caller on one server. The limit is
+	// necessary because a server can send notifications with any method.
 	maxMethods = 256
 	// retryAfter is how long a method is treated as not allowed after a request to the policy service about the method
 	// has failed.
@@ -55,9 +56,9 @@ type Access struct {
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Methods contains those methods in [mcp.OfferedMethods] that the policy does not deny to the caller.
 	Methods []string
-	// Hidden is true if a request to the server must be answered as if the server did not exist. This is the case if
-	// the policy allows the caller nothing on the server, hides a part of the server, and no list shows the caller a
-	// tool of the server.
+	// Hidden is true if a request to the server must be answered as if the server did not exist. In this case, the policy
+	// allows the caller nothing on the server, hides a part of the server, and shows the caller none of the server's tools
+	// in lists.
 	Hidden bool
 	// Revision is the policy revision of the response, in hexadecimal digits.
 	Revision string
@@ -146,7 +147,7 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 	may, known := m.allowed[method]
 	known = known || len(m.allowed) >= maxMethods
 	if !known {
-		m.allowed[method] = false // concurrent calls get false instead of waiting for policy
+		m.allowed[method] = false // concurrent calls get false instead of waiting for the policy service
 	}
 	m.mu.Unlock()
 	if known {
@@ -172,7 +173,7 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 
 // IsHidden reports whether a request from a principal to a server must be answered as if the server did not exist. If
 // stale is true, IsHidden does not ask the policy service. In that case, or if the policy service does not answer,
-// IsHidden uses the last response for the principal. It returns false if there is no last response.
+// IsHidden uses the cached response for the principal. It returns false if no response is cached.
 func (v *Visibility) IsHidden(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
 	if !stale {
 		if access, err := v.Access(ctx, p, server); err == nil {
