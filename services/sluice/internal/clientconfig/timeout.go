@@ -15,7 +15,7 @@ type timeoutKey struct {
 	unit time.Duration
 }
 
-// timeoutKeys contains the clients whose entries may set a timeout. See docs/clients.md for the sources.
+// timeoutKeys contains the clients whose entries may set a timeout. See SOURCES.md for the sources.
 var timeoutKeys = map[string]timeoutKey{
 	"claude-code": {"timeout", time.Millisecond},
 	"cline":       {"timeout", time.Second},
